@@ -1,0 +1,1 @@
+"""What feeds the trainer at run time."""
