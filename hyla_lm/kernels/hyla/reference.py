@@ -1,0 +1,24 @@
+"""The hypernetwork value network in float32 einsums: the definition (paper Eq. 6, 7 and 10)."""
+
+import jax
+import jax.numpy as jnp
+
+from hyla_lm.kernels.spec import ACTIVATIONS
+
+
+def apply_values(
+    a_BxHxTxS: jax.Array,
+    v_BxSxHxU: jax.Array,
+    activation: str,
+    deep_kernel_HxUxU: jax.Array | None,
+) -> jax.Array:
+    """The code a configures the value network of each query and key, then reads it out.
+
+    z[t,s] = phi(sum_h a[h,t,s] v[s,h]) and y[t,h] = sum_s a[h,t,s] z[t,s], shape BxTxHxU. With a
+    deep kernel a second hidden layer phi(sum_h a[h,t,s] z[t,s] W[h]) stands between (Eq. 10).
+    """
+    phi = ACTIVATIONS[activation]
+    z_BxTxSxU = phi(jnp.einsum("bhts,bshu->btsu", a_BxHxTxS, v_BxSxHxU))
+    if deep_kernel_HxUxU is not None:
+        z_BxTxSxU = phi(jnp.einsum("bhts,btsu,huw->btsw", a_BxHxTxS, z_BxTxSxU, deep_kernel_HxUxU))
+    return jnp.einsum("bhts,btsu->bthu", a_BxHxTxS, z_BxTxSxU)

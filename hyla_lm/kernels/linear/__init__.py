@@ -1,0 +1,1 @@
+"""Attention with a linear value network (paper Eq. 4)."""

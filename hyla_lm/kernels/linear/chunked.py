@@ -1,0 +1,64 @@
+"""Causal linear attention in chunks: exact, and linear in T (no bias, no normalisation).
+
+Earlier chunks reach a query only through the state sum_s k[s] v[s]^T of each head. Under
+`segment_ids` the state belongs to the document that the last chunk ended in.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from hyla_lm.kernels.scores import accumulation_dtype
+from hyla_lm.kernels.spec import ACTIVATIONS
+
+CHUNK_SIZE = 64
+
+
+def attend_chunked(
+    q_BxTxHxK: jax.Array,
+    k_BxTxHxK: jax.Array,
+    v_BxTxHxU: jax.Array,
+    activation: str,
+    segment_ids_BxT: jax.Array | None,
+) -> jax.Array:
+    """y[t] = sum_{s<=t, same document} (q[t].k[s] / sqrt(K)) phi(v[s]), shape BxTxHxU in float32.
+
+    Documents must stand back to back: ids that never decrease along T.
+    """
+    batch, length, heads, head_dim = q_BxTxHxK.shape
+    dtype = accumulation_dtype(q_BxTxHxK)
+    chunk = min(CHUNK_SIZE, length)
+    segments = segment_ids_BxT
+    if segments is None:
+        segments = jnp.zeros((batch, length), jnp.int32)
+
+    def in_chunks(x: jax.Array, fill: str) -> jax.Array:
+        widths = [(0, 0), (0, -length % chunk)] + [(0, 0)] * (x.ndim - 2)
+        padded = jnp.pad(x, widths, mode=fill)
+        return padded.reshape(batch, -1, chunk, *x.shape[2:]).swapaxes(0, 1)
+
+    tokens = (
+        in_chunks(q_BxTxHxK.astype(dtype) * head_dim**-0.5, "constant"),
+        in_chunks(k_BxTxHxK.astype(dtype), "constant"),
+        in_chunks(ACTIVATIONS[activation](v_BxTxHxU.astype(dtype)), "constant"),
+        in_chunks(segments, "edge"),
+    )
+    lower_CxC = jnp.tril(jnp.ones((chunk, chunk), bool))
+
+    @jax.checkpoint
+    def one_chunk(carry, chunk_tokens):
+        state_BxHxKxU, document_B = carry
+        q, k, v, segment_BxC = chunk_tokens
+        continues_BxC = (segment_BxC == document_B[:, None])[..., None, None]
+        visible = lower_CxC & (segment_BxC[:, :, None] == segment_BxC[:, None, :])
+        a_BxHxCxC = jnp.where(visible[:, None], jnp.einsum("bthk,bshk->bhts", q, k), 0)
+        y_BxCxHxU = jnp.einsum("bhts,bshu->bthu", a_BxHxCxC, v)
+        y_BxCxHxU += jnp.einsum("bthk,bhku->bthu", jnp.where(continues_BxC, q, 0), state_BxHxKxU)
+        last_B = segment_BxC[:, -1]
+        kept = jnp.where((last_B == document_B)[:, None, None, None], state_BxHxKxU, 0)
+        in_last_BxC = (segment_BxC == last_B[:, None])[..., None, None]
+        state = kept + jnp.einsum("bshk,bshu->bhku", jnp.where(in_last_BxC, k, 0), v)
+        return (state, last_B), y_BxCxHxU
+
+    empty = jnp.zeros((batch, heads, head_dim, v_BxTxHxU.shape[-1]), dtype)
+    _, y = jax.lax.scan(one_chunk, (empty, segments[:, 0]), tokens)
+    return y.swapaxes(0, 1).reshape(batch, -1, heads, v_BxTxHxU.shape[-1])[:, :length]

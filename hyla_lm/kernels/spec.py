@@ -1,0 +1,75 @@
+"""What kind of attention: normalisation of the scores and shape of the value network."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import jax
+import jax.numpy as jnp
+
+from hyla_lm.config import UserError
+
+NORMALIZATIONS = ("softmax", "identity", "rms_head", "softmax_rms_head")
+VALUE_NETWORKS = ("linear", "hypernetwork")
+ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = MappingProxyType(
+    {
+        "identity": lambda x: x,
+        "relu": jax.nn.relu,
+        "silu": jax.nn.silu,
+        "gelu": lambda x: jax.nn.gelu(x, approximate=True),
+        "gelu_erf": lambda x: jax.nn.gelu(x, approximate=False),
+        "sigmoid": jax.nn.sigmoid,
+        "tanh": jnp.tanh,
+    }
+)
+
+
+@dataclass(frozen=True)
+class AttentionSpec:
+    """One row of the paper's Table A1; raises UserError for a part that does not exist.
+
+    value_depth counts the hidden layers of the value network: 1, or 2 for Eq. 10.
+    """
+
+    normalization: str
+    value_network: str
+    activation: str = "identity"
+    value_depth: int = 1
+
+    def __post_init__(self) -> None:
+        _check("normalization", self.normalization, NORMALIZATIONS)
+        _check("value_network", self.value_network, VALUE_NETWORKS)
+        _check("activation", self.activation, tuple(ACTIVATIONS))
+        depths = (1, 2) if self.value_network == "hypernetwork" else (1,)
+        _check("value_depth", self.value_depth, depths)
+
+    @property
+    def normalizes_over_keys(self) -> bool:
+        return self.normalization.startswith("softmax")
+
+    @property
+    def mixes_heads(self) -> bool:
+        """Whether a head's output depends on other heads' scores."""
+        return self.value_network == "hypernetwork" or self.normalization.endswith("rms_head")
+
+
+def _check(name: str, value: object, allowed: tuple[object, ...]) -> None:
+    if value not in allowed:
+        raise UserError(f"AttentionSpec.{name} = {value!r} must be one of {allowed}.")
+
+
+VARIANTS: Mapping[str, AttentionSpec] = MappingProxyType(
+    {
+        "softmax": AttentionSpec("softmax", "linear"),
+        "linear": AttentionSpec("identity", "linear"),
+        "hyla": AttentionSpec("rms_head", "hypernetwork", "relu"),
+        "linear_rms_head": AttentionSpec("rms_head", "linear"),
+        "linear_rms_head_nonlinear_value": AttentionSpec("rms_head", "linear", "relu"),
+        "hyla_no_rms_head": AttentionSpec("identity", "hypernetwork", "relu"),
+        "hyla_no_nonlinearity": AttentionSpec("rms_head", "hypernetwork"),
+        "hyla_no_nonlinearity_no_rms_head": AttentionSpec("identity", "hypernetwork"),
+        "hyla_softmax_no_rms_head": AttentionSpec("softmax", "hypernetwork", "relu"),
+        "hyla_softmax": AttentionSpec("softmax_rms_head", "hypernetwork", "relu"),
+        "hyla_deep": AttentionSpec("rms_head", "hypernetwork", "relu", value_depth=2),
+    }
+)

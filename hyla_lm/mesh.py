@@ -1,0 +1,102 @@
+"""The device mesh, and which part of each parameter every device holds."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from hyla_lm.config import UserError, configurable, setting
+
+AXES = ("data", "fsdp", "model")
+BATCH_AXES = ("data", "fsdp")
+BATCH = PartitionSpec(BATCH_AXES)
+REPLICATED = PartitionSpec()
+
+# The axis each trailing dimension of a parameter is split over, by the end of its path.
+PARAMETER_RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
+    (r"embed/table", ("model", "fsdp")),
+    (r"(query|key|value)/kernel", ("fsdp", "model", None)),
+    (r"(query|key|value)/bias", ("model", "fsdp")),
+    (r"out/kernel", ("model", None, "fsdp")),
+    (r"feedforward/gate", ("fsdp", None)),
+    (r"feedforward/(up|gate)/kernel", ("fsdp", "model")),
+    (r"feedforward/down/kernel", ("model", "fsdp")),
+    (r"feedforward/up", (None, "fsdp", "model")),
+    (r"feedforward/down", (None, "model", "fsdp")),
+    (r"head/kernel", ("fsdp", "model")),
+    (r"deep_kernel", (None, "fsdp", None)),
+    (r"relative_bias", (None, "fsdp")),
+    (r"kernel|table", (None, "fsdp")),
+    (r"bias|scale", ("fsdp",)),
+)
+
+
+@configurable
+@dataclass(frozen=True)
+class MeshConfig:
+    """Sizes of the mesh axes; one of them may be -1 and takes the devices that are left."""
+
+    data: int = setting(-1, "devices that split the batch and each hold all parameters")
+    fsdp: int = setting(1, "devices that split the batch and the parameters")
+    model: int = setting(1, "devices that split query positions (HYLA), heads, F and V")
+
+    def check(self) -> None:
+        sizes = (self.data, self.fsdp, self.model)
+        if any(size < 1 and size != -1 for size in sizes) or sizes.count(-1) > 1:
+            raise UserError(f"{self} needs sizes of at least 1 and at most one -1: change it.")
+
+
+def make_mesh(config: MeshConfig) -> Mesh:
+    """The mesh over all devices; raises UserError when the sizes do not make up their number."""
+    devices = jax.device_count()
+    sizes = [config.data, config.fsdp, config.model]
+    fixed = int(np.prod([size for size in sizes if size != -1]))
+    if -1 in sizes:
+        sizes[sizes.index(-1)] = devices // fixed
+    if int(np.prod(sizes)) != devices:
+        raise UserError(
+            f"MeshConfig data={config.data}, fsdp={config.fsdp}, model={config.model} needs a "
+            f"multiple of {fixed} devices but there are {devices}: change its sizes."
+        )
+    return jax.make_mesh(tuple(sizes), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def parameter_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
+    """The rule for a path, on the trailing dimensions; a dimension that does not divide stays."""
+    for pattern, axes in PARAMETER_RULES:
+        if re.search(rf"(^|/)({pattern})$", path) and len(axes) <= len(shape):
+            sizes = shape[len(shape) - len(axes) :]
+            fitting = [
+                axis if axis and size % mesh.shape[axis] == 0 else None
+                for axis, size in zip(axes, sizes, strict=True)
+            ]
+            return PartitionSpec(*[None] * (len(shape) - len(axes)), *fitting)
+    return REPLICATED
+
+
+def path_of(key_path: tuple[Any, ...]) -> str:
+    """A pytree key path as names joined by slashes."""
+    return "/".join(
+        str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in key_path
+    )
+
+
+def state_sharding(state: Any, mesh: Mesh) -> Any:
+    """A sharding for each leaf of a train state: optimizer moments follow their parameter."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: NamedSharding(mesh, parameter_spec(path_of(path), leaf.shape, mesh)),
+        state,
+    )
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Splits the leading axis over the devices that share a batch."""
+    return NamedSharding(mesh, BATCH)
+
+
+def batch_ways(mesh: Mesh) -> int:
+    """How many shares a batch is cut into."""
+    return int(np.prod([mesh.shape[axis] for axis in BATCH_AXES]))

@@ -1,0 +1,336 @@
+"""The decoder.
+
+Dimensions: B batch, T query position, S key position, H heads, K query/key head size, U value head
+size, D model, F feed-forward, V vocabulary, N layers, E experts.
+"""
+
+from dataclasses import dataclass, replace
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from hyla_lm.attention import ACTIVATIONS, VARIANTS, AttentionSpec
+from hyla_lm.config import UserError, configurable, setting
+from hyla_lm.feedforward import FEEDFORWARDS, GeluMlp, MixtureOfExperts, SwiGlu
+from hyla_lm.positions import relative_buckets, rotate
+from hyla_lm.sharded_attention import attend_on_mesh
+
+POSITIONS = ("rotary", "relative", "learned", "none")
+
+
+@configurable
+@dataclass(frozen=True)
+class ModelConfig:
+    """A pre-norm decoder: sizes, attention pattern, positions, feed-forward and precision."""
+
+    num_layers: int = setting(6, "N, blocks", minimum=1)
+    model_dim: int = setting(512, "D, width of the residual stream", minimum=1)
+    num_heads: int = setting(8, "H, heads; in HYLA the size of the latent code", minimum=1)
+    head_dim: int = setting(64, "K, size of a query and key head", minimum=1)
+    value_dim: int | None = setting(None, "U, size of a value head; None takes head_dim", minimum=1)
+    mlp_dim: int = setting(2048, "F, width of the feed-forward layer", minimum=1)
+    attention: str | tuple[str, ...] = setting(
+        "hyla", "a variant, or a pattern such as ('hyla', 'softmax') repeated over the layers"
+    )
+    value_activation: str | None = setting(
+        None,
+        "phi of the hypernetwork layers; None takes the variant's",
+        choices=(None, *ACTIVATIONS),
+    )
+    attention_implementation: str = setting("auto", "auto, reference or blocked")
+    attention_dropout: float = setting(0.0, "share of codes dropped, one mask for all heads")
+    causal: bool = setting(True, "whether a token sees only those before it")
+    positions: str = setting("rotary", "how positions enter", choices=POSITIONS)
+    relative_buckets: int = setting(32, "buckets of the T5 bias of each layer", minimum=2)
+    relative_max_distance: int = setting(128, "distance from which T5 buckets are one", minimum=1)
+    max_length: int = setting(512, "rows of the table of learned positions", minimum=1)
+    feedforward: str = setting("gelu", "kind of feed-forward layer", choices=FEEDFORWARDS)
+    num_experts: int = setting(5, "E, experts of a moe layer", minimum=1)
+    experts_per_token: int = setting(2, "experts that a token is routed to", minimum=1)
+    use_bias: bool = setting(True, "whether dense layers and norms have biases")
+    tie_embeddings: bool = setting(True, "whether the head is the token table")
+    scale_tied_logits: bool = setting(True, "whether tied logits are divided by sqrt(D)")
+    dtype: str = setting("bfloat16", "of activations", choices=("bfloat16", "float32"))
+    remat: bool = setting(False, "recompute each block in the backward pass to save memory")
+    scan_layers: bool = setting(False, "compile one repeat of the pattern and loop over it")
+
+    def check(self) -> None:
+        for name in self.pattern:
+            if name not in VARIANTS:
+                known = ", ".join(VARIANTS)
+                raise UserError(f"ModelConfig.attention = {name!r} must be one of {known}.")
+        if self.num_layers % len(self.pattern):
+            raise UserError(
+                f"ModelConfig.num_layers = {self.num_layers} is no multiple of the "
+                f"{len(self.pattern)} entries of ModelConfig.attention: change one."
+            )
+        if self.positions == "rotary" and self.head_dim % 2:
+            raise UserError(
+                f"ModelConfig.head_dim = {self.head_dim} is odd, so rotary positions cannot split "
+                "it: make it even or change ModelConfig.positions."
+            )
+        if self.feedforward == "moe" and self.experts_per_token > self.num_experts:
+            raise UserError("ModelConfig.experts_per_token exceeds ModelConfig.num_experts.")
+        if not 0 <= self.attention_dropout < 1:
+            raise UserError("ModelConfig.attention_dropout must be at least 0 and below 1.")
+
+    @property
+    def pattern(self) -> tuple[str, ...]:
+        return (self.attention,) if isinstance(self.attention, str) else self.attention
+
+    @property
+    def value_size(self) -> int:
+        return self.value_dim or self.head_dim
+
+    def spec(self, layer: int) -> AttentionSpec:
+        """The attention of a layer."""
+        spec = VARIANTS[self.pattern[layer % len(self.pattern)]]
+        if spec.value_network == "hypernetwork" and self.value_activation:
+            return replace(spec, activation=self.value_activation)
+        return spec
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Token ids in, logits over the vocabulary out."""
+
+    vocab_size: int
+
+
+@dataclass(frozen=True)
+class Features:
+    """Dense features in, dense outputs out."""
+
+    input_size: int
+    output_size: int
+
+
+@dataclass(frozen=True)
+class Context:
+    """What all layers share about a call: positions, documents, decoding and dropout."""
+
+    position_BxT: jax.Array
+    segment_BxT: jax.Array | None
+    cache_index: jax.Array | None
+    dropout: bool
+
+
+jax.tree_util.register_dataclass(
+    Context, ["position_BxT", "segment_BxT", "cache_index"], ["dropout"]
+)
+
+
+class SelfAttention(nn.Module):
+    """Projections around `attend`, with rotary or relative positions and a key-value cache."""
+
+    config: ModelConfig
+    spec: AttentionSpec
+    cache_length: int
+
+    @nn.compact
+    def __call__(self, x_BxTxD: jax.Array, context: Context) -> jax.Array:
+        c, dtype = self.config, jnp.dtype(self.config.dtype)
+
+        def project(size: int, name: str) -> jax.Array:
+            dense = nn.DenseGeneral(
+                (c.num_heads, size), use_bias=c.use_bias, dtype=dtype, name=name
+            )
+            return dense(x_BxTxD)
+
+        q, k = project(c.head_dim, "query"), project(c.head_dim, "key")
+        v = project(c.value_size, "value")
+        if c.positions == "rotary":
+            q, k = rotate(q, context.position_BxT), rotate(k, context.position_BxT)
+        offset: int | jax.Array = 0
+        if context.cache_index is not None:
+            offset = context.cache_index
+            k, v = self._extend("cached_key", k, offset), self._extend("cached_value", v, offset)
+        y_BxTxHxU = attend_on_mesh(
+            q,
+            k,
+            v,
+            self.spec,
+            bias=self._relative_bias(q.shape[1], k.shape[1], offset),
+            causal=c.causal,
+            segment_ids=context.segment_BxT,
+            q_offset=offset,
+            deep_kernel_HxUxU=self._deep_kernel(),
+            dropout=self._dropout_mask(q.shape[1], k.shape[1], context.dropout),
+            implementation=c.attention_implementation,
+        )
+        out = nn.DenseGeneral(
+            x_BxTxD.shape[-1], axis=(-2, -1), use_bias=c.use_bias, dtype=dtype, name="out"
+        )
+        return out(y_BxTxHxU)
+
+    def _extend(self, name: str, new_BxTxHxK: jax.Array, index: jax.Array) -> jax.Array:
+        batch, _, heads, size = new_BxTxHxK.shape
+        shape = (batch, self.cache_length, heads, size)
+        cache = self.variable("cache", name, jnp.zeros, shape, new_BxTxHxK.dtype)
+        cache.value = jax.lax.dynamic_update_slice_in_dim(cache.value, new_BxTxHxK, index, 1)
+        return cache.value
+
+    def _deep_kernel(self) -> jax.Array | None:
+        if self.spec.value_depth == 1:
+            return None
+        shape = (self.config.num_heads, self.config.value_size, self.config.value_size)
+        init = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal", in_axis=(0, 1))
+        return self.param("deep_kernel", init, shape)
+
+    def _relative_bias(
+        self, q_length: int, k_length: int, offset: int | jax.Array
+    ) -> jax.Array | None:
+        c = self.config
+        if c.positions != "relative":
+            return None
+        init = nn.initializers.normal(c.relative_buckets**-0.5)
+        table_HxR = self.param("relative_bias", init, (c.num_heads, c.relative_buckets))
+        bucket_TxS = relative_buckets(
+            jnp.arange(q_length) + offset,
+            jnp.arange(k_length),
+            c.relative_buckets,
+            c.relative_max_distance,
+        )
+        return table_HxR[None, :, bucket_TxS]
+
+    def _dropout_mask(self, q_length: int, k_length: int, active: bool) -> jax.Array | None:
+        rate = self.config.attention_dropout
+        if not active or rate == 0:
+            return None
+        kept = jax.random.bernoulli(self.make_rng("dropout"), 1 - rate, (1, 1, q_length, k_length))
+        return kept / (1 - rate)
+
+
+class Block(nn.Module):
+    """u = y + attention(norm(y)); u + feedforward(norm(u))."""
+
+    config: ModelConfig
+    layer: int
+    cache_length: int
+
+    @nn.compact
+    def __call__(self, y_BxTxD: jax.Array, context: Context) -> jax.Array:
+        c, dtype = self.config, jnp.dtype(self.config.dtype)
+        attention = SelfAttention(c, c.spec(self.layer), self.cache_length, name="attention")
+        normed = nn.LayerNorm(use_bias=c.use_bias, dtype=dtype, name="attention_norm")(y_BxTxD)
+        u_BxTxD = y_BxTxD + attention(normed, context)
+        normed = nn.LayerNorm(use_bias=c.use_bias, dtype=dtype, name="feedforward_norm")(u_BxTxD)
+        return u_BxTxD + make_feedforward(c)(normed)
+
+
+def make_feedforward(c: ModelConfig) -> nn.Module:
+    """The feed-forward layer of a block, as ModelConfig.feedforward says."""
+    dtype = jnp.dtype(c.dtype)
+    if c.feedforward == "gelu":
+        return GeluMlp(c.mlp_dim, c.use_bias, dtype, name="feedforward")
+    if c.feedforward == "swiglu":
+        return SwiGlu(c.mlp_dim, dtype, name="feedforward")
+    return MixtureOfExperts(
+        c.mlp_dim, c.num_experts, c.experts_per_token, dtype, name="feedforward"
+    )
+
+
+class Blocks(nn.Module):
+    """One repeat of the attention pattern, or all layers where nothing is scanned."""
+
+    config: ModelConfig
+    count: int
+    cache_length: int
+
+    @nn.compact
+    def __call__(self, y_BxTxD: jax.Array, context: Context) -> tuple[jax.Array, None]:
+        make_block = nn.remat(Block, prevent_cse=False) if self.config.remat else Block
+        for layer in range(self.count):
+            block = make_block(self.config, layer, self.cache_length, name=f"block_{layer}")
+            y_BxTxD = block(y_BxTxD, context)
+        return y_BxTxD, None
+
+
+class Decoder(nn.Module):
+    """A pre-norm decoder over tokens or dense features.
+
+    cache_length is the S of the key-value cache when decoding.
+    """
+
+    config: ModelConfig
+    io: Tokens | Features
+    cache_length: int = 0
+
+    def setup(self) -> None:
+        c, dtype = self.config, jnp.dtype(self.config.dtype)
+        if isinstance(self.io, Tokens):
+            init = nn.initializers.normal(c.model_dim**-0.5)
+            self.embed = TokenTable(self.io.vocab_size, c.model_dim, init)
+            if not c.tie_embeddings:
+                self.head = nn.Dense(self.io.vocab_size, c.use_bias, jnp.float32)
+        else:
+            self.embed = nn.Dense(c.model_dim, c.use_bias, dtype)
+            self.head = nn.Dense(self.io.output_size, c.use_bias, jnp.float32)
+        if c.positions == "learned":
+            init = nn.initializers.normal(c.model_dim**-0.5)
+            self.position_embed = TokenTable(c.max_length, c.model_dim, init)
+        self.blocks = self._make_blocks()
+        self.final_norm = nn.LayerNorm(use_bias=c.use_bias, dtype=dtype)
+
+    def _make_blocks(self) -> nn.Module:
+        c = self.config
+        if not c.scan_layers:
+            return Blocks(c, c.num_layers, self.cache_length)
+        scanned = nn.scan(
+            Blocks,
+            variable_axes={"params": 0, "cache": 0},
+            split_rngs={"params": True, "dropout": True},
+            in_axes=nn.broadcast,
+            length=c.num_layers // len(c.pattern),
+        )
+        return scanned(c, len(c.pattern), self.cache_length)
+
+    def hidden(
+        self,
+        inputs: jax.Array,
+        segment_ids: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        cache_index: jax.Array | None = None,
+        dropout: bool = False,
+    ) -> jax.Array:
+        """Normed last states, BxTxD, of tokens BxT or features BxTxI.
+
+        cache_index is the position of the first input when decoding against the cache.
+        """
+        batch, length = inputs.shape[:2]
+        if positions is None:
+            start = 0 if cache_index is None else cache_index
+            positions = jnp.broadcast_to(jnp.arange(length) + start, (batch, length))
+        context = Context(positions, segment_ids, cache_index, dropout)
+        dtype = jnp.dtype(self.config.dtype)
+        y_BxTxD = self.embed(inputs).astype(dtype)
+        if self.config.positions == "learned":
+            y_BxTxD += self.position_embed(positions).astype(dtype)
+        y_BxTxD, _ = self.blocks(y_BxTxD, context)
+        return self.final_norm(y_BxTxD)
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        """float32 logits over V, or dense outputs, of normed states."""
+        if isinstance(self.io, Features) or not self.config.tie_embeddings:
+            return self.head(hidden)
+        table_VxD = self.embed.table.astype(hidden.dtype)
+        logits = jnp.einsum("...d,vd->...v", hidden, table_VxD, preferred_element_type=jnp.float32)
+        return logits * self.config.model_dim**-0.5 if self.config.scale_tied_logits else logits
+
+    def __call__(self, inputs: jax.Array, **context: jax.Array) -> jax.Array:
+        return self.logits(self.hidden(inputs, **context))
+
+
+class TokenTable(nn.Module):
+    """A table of vectors looked up by id."""
+
+    size: int
+    model_dim: int
+    init: nn.initializers.Initializer
+
+    def setup(self) -> None:
+        self.table = self.param("table", self.init, (self.size, self.model_dim))
+
+    def __call__(self, ids: jax.Array) -> jax.Array:
+        return self.table[ids]

@@ -1,0 +1,50 @@
+"""Positions: rotary embeddings and T5 relative position buckets."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hyla_lm.config import UserError
+
+ROTARY_BASE = 10_000.0
+
+
+def rotate(x_BxTxHxK: jax.Array, position_BxT: jax.Array, base: float = ROTARY_BASE) -> jax.Array:
+    """Rotary embedding (Su et al.): dimension i is paired with i + K/2; angles in float32."""
+    half = x_BxTxHxK.shape[-1] // 2
+    if x_BxTxHxK.shape[-1] % 2:
+        raise UserError(
+            f"ModelConfig.head_dim = {x_BxTxHxK.shape[-1]} is odd, so rotary positions cannot "
+            "split it: make it even or set ModelConfig.positions to another kind."
+        )
+    frequency_K2 = base ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    angle = position_BxT[:, :, None, None].astype(jnp.float32) * frequency_K2
+    cos, sin = jnp.cos(angle), jnp.sin(angle)
+    first, second = jnp.split(x_BxTxHxK.astype(jnp.float32), 2, axis=-1)
+    rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    return rotated.astype(x_BxTxHxK.dtype)
+
+
+def relative_buckets(
+    q_position_T: jax.Array,
+    k_position_S: jax.Array,
+    num_buckets: int,
+    max_distance: int,
+    bidirectional: bool = False,
+) -> jax.Array:
+    """T5's bucket of every query and key, int32 of shape TxS (Raffel et al.).
+
+    One-way, keys ahead of the query share bucket 0 with the query itself.
+    """
+    distance_TxS = q_position_T[:, None] - k_position_S[None, :]
+    offset = jnp.zeros_like(distance_TxS)
+    if bidirectional:
+        num_buckets //= 2
+        offset = jnp.where(distance_TxS < 0, num_buckets, 0)
+        distance_TxS = jnp.abs(distance_TxS)
+    n = jnp.maximum(distance_TxS, 0)
+    exact = num_buckets // 2
+    ratio = n.astype(jnp.float32) / exact + np.finfo(np.float32).eps
+    steps = jnp.log(ratio) / np.log(max_distance / exact) * (num_buckets - exact)
+    far = jnp.minimum(exact + steps.astype(jnp.int32), num_buckets - 1)
+    return offset + jnp.where(n < exact, n, far)
