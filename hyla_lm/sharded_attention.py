@@ -7,7 +7,6 @@ otherwise it takes some heads. A kernel that XLA cannot partition thus always ru
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from hyla_lm.attention import attend
@@ -52,7 +51,7 @@ def attend_on_mesh(
     operands = (q_BxTxHxK, k_BxSxHxK, v_BxSxHxU, bias, segment_ids, deep_kernel_HxUxU, dropout)
     if mesh.empty or mesh.size == 1 or q_BxTxHxK.shape[1] == 1:
         return run(*operands, q_offset)
-    _check_divides(q_BxTxHxK, spec, parts)
+    check_mesh(parts, spec, q_BxTxHxK.shape[2], q_BxTxHxK.shape[1])
     split: Callable[..., tuple[P, ...]] = _by_query if spec.mixes_heads else _by_head
     in_specs = split(bias, dropout)
 
@@ -85,15 +84,15 @@ def _pairs(x: jax.Array | None, model_axis: int) -> P:
     return P(*(axis if size > 1 else None for axis, size in zip(axes, x.shape, strict=True)))
 
 
-def _check_divides(q_BxTxHxK: jax.Array, spec: AttentionSpec, parts: int) -> None:
-    _, length, heads, _ = jnp.shape(q_BxTxHxK)
+def check_mesh(parts: int, spec: AttentionSpec, num_heads: int, length: int) -> None:
+    """Raises UserError where the `model` axis of the mesh divides neither queries nor heads."""
     if spec.mixes_heads and length % parts:
         raise UserError(
             f"MeshConfig.model = {parts} does not divide the {length} query positions: "
             "change it or the sequence length."
         )
-    if not spec.mixes_heads and heads % parts:
+    if not spec.mixes_heads and num_heads % parts:
         raise UserError(
-            f"MeshConfig.model = {parts} does not divide ModelConfig.num_heads = {heads}: "
+            f"MeshConfig.model = {parts} does not divide ModelConfig.num_heads = {num_heads}: "
             "change one."
         )

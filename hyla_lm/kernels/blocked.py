@@ -52,7 +52,7 @@ def attend_blocked(
 
 
 def _pad(x: jax.Array | None, axis: int, amount: int, value: int) -> jax.Array | None:
-    if x is None or amount == 0 or x.shape[axis] == 1 and axis >= 2:
+    if x is None or amount == 0 or (x.shape[axis] == 1 and axis >= 2):
         return x
     widths = [(0, 0)] * x.ndim
     widths[axis] = (0, amount)

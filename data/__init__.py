@@ -1,0 +1,1 @@
+"""Data preparation: corpora, tokenizers and rows; imports hyla_lm, never the reverse."""

@@ -1,0 +1,100 @@
+"""A corpus without downloads: the docstrings of installed Python, parsed and never imported."""
+
+import ast
+import gc
+import os
+import sysconfig
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+from data.corpus import Document
+from data.progress import track
+from data.prose import TERMINAL, paragraphs
+
+SKIPPED_FOLDERS = frozenset(
+    ["__pycache__", "conftest", "dist-packages", "fixtures", "hyla_lm", "idle_test", "lib2to3", "node_modules", "site-packages", "test", "test_data", "testdata", "testing", "tests", "_vendor", "vendor", "vendored", "_vendored_packages"]
+)
+MIN_SENTENCES = 3
+MIN_CHARACTERS = 100
+FILES_PER_TASK = 32
+SERIAL_BELOW = 200
+
+File = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Documents sorted by url, with counts of what was read and what was left out."""
+
+    documents: list[Document]
+    files: int
+    unreadable: int
+    repeated_paragraphs: int
+
+
+def installed_roots() -> list[Path]:
+    """The folders of the standard library and of installed packages."""
+    paths = sysconfig.get_paths()
+    return list(dict.fromkeys(Path(paths[name]) for name in ("stdlib", "purelib", "platlib")))
+
+
+def collect(roots: Sequence[Path]) -> Collection:
+    """One document per module under the roots: its prose, without paragraphs met before."""
+    files = sorted(file for root in roots for file in _python_files(root))
+    seen: set[str] = set()
+    documents, unreadable, repeated = [], 0, 0
+    for (url, _), prose in zip(files, _read_all(files), strict=True):
+        fresh = [text for text in dict.fromkeys(prose or ()) if text not in seen]
+        unreadable += prose is None
+        repeated += len(prose or ()) - len(fresh)
+        seen.update(fresh)
+        if _is_long_enough(fresh):
+            documents.append(Document("\n".join(fresh), url))
+    return Collection(documents, len(files), unreadable, repeated)
+
+
+def read_prose(file: File) -> list[str] | None:
+    """The prose paragraphs of one (url, path), in source order; None if it does not parse."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(Path(file[1]).read_bytes())
+        return [text for docstring in _docstrings(tree) for text in paragraphs(docstring)]
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OSError):
+        return None
+
+
+def _python_files(root: Path) -> Iterator[File]:
+    for folder, subfolders, names in os.walk(root):
+        subfolders[:] = [name for name in subfolders if name not in SKIPPED_FOLDERS]
+        for name in names:
+            if name.endswith(".py") and not name.startswith(("test_", "conftest")):
+                path = Path(folder, name)
+                yield f"python://{path.relative_to(root).as_posix()}", str(path)
+
+
+def _read_all(files: Sequence[File]) -> Iterator[list[str] | None]:
+    if len(files) < SERIAL_BELOW:
+        yield from map(read_prose, files)
+        return
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn"), gc.disable) as pool:
+        results = pool.map(read_prose, files, chunksize=FILES_PER_TASK)
+        yield from track(results, "reading docstrings", len(files))
+
+
+def _docstrings(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        yield ast.get_docstring(node) or ""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt | ast.excepthandler):
+            yield from _docstrings(child)
+
+
+def _is_long_enough(kept: Iterable[str]) -> bool:
+    text = " ".join(kept)
+    sentences = sum(TERMINAL.search(word) is not None for word in text.split())
+    return sentences >= MIN_SENTENCES and len(text) >= MIN_CHARACTERS

@@ -1,0 +1,109 @@
+"""Trains a SentencePiece tokenizer: python -m data.train_tokenizer --help."""
+
+import argparse
+import hashlib
+import heapq
+import io
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+
+import sentencepiece
+
+from data.corpus import read_texts
+from hyla_lm.config import UserError
+
+SAMPLE_BYTES = 4_000_000
+MAX_LINE_CHARACTERS = 1000
+MAX_LINE_BYTES = 4 * MAX_LINE_CHARACTERS
+
+
+def train_tokenizer(
+    texts: Iterable[str], vocab_size: int, output: Path, sample_bytes: int = SAMPLE_BYTES
+) -> None:
+    """Writes a unigram model with byte fallback that keeps spaces and newlines.
+
+    Only a fixed sample of the texts is used; the same texts give the same bytes.
+    Raises UserError if the texts cannot fill vocab_size pieces or need more.
+    """
+    model = io.BytesIO()
+    lines = list(_lines(sample(texts, sample_bytes)))
+    if not lines:
+        raise UserError(f"{output} cannot be trained without text: give --input files with text.")
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=vocab_size,
+            pad_id=0,
+            eos_id=1,
+            bos_id=2,
+            unk_id=3,
+            byte_fallback=True,
+            user_defined_symbols=["\n"],
+            normalization_rule_name="identity",
+            remove_extra_whitespaces=False,
+            max_sentence_length=MAX_LINE_BYTES,
+            num_threads=2,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        reason = str(error).strip().rpartition("] ")[2].rstrip(".")
+        raise UserError(
+            f"vocab_size = {vocab_size} does not suit this text ({reason}): change vocab_size."
+        ) from error
+    _write_whole(output, model.getvalue())
+
+
+def sample(texts: Iterable[str], limit: int) -> list[str]:
+    """Texts of about `limit` bytes in all: those of least hash, whatever the order of texts."""
+    kept: list[tuple[int, str]] = []
+    size = 0
+    for text in texts:
+        data = text.encode()
+        rank = int.from_bytes(hashlib.sha256(data).digest()[:8], "big")
+        heapq.heappush(kept, (-rank, text))
+        size += len(data)
+        while size > limit and len(kept) > 1:
+            size -= len(heapq.heappop(kept)[1].encode())
+    return [text for _, text in sorted(kept)]
+
+
+def _lines(texts: Iterable[str]) -> Iterator[str]:
+    """Lines short enough that SentencePiece does not drop them."""
+    for text in texts:
+        for line in text.splitlines():
+            for start in range(0, len(line), MAX_LINE_CHARACTERS):
+                yield line[start : start + MAX_LINE_CHARACTERS]
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(content)
+        partial.replace(path)
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written ({error.strerror or error}): change --output."
+        ) from error
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Trains a SentencePiece tokenizer.")
+    parser.add_argument("--input", type=Path, nargs="+", required=True, metavar="FILE")
+    parser.add_argument("--vocab_size", type=int, default=4096)
+    parser.add_argument("--output", type=Path, required=True, help="the .model file to write")
+    options = parser.parse_args()
+    try:
+        texts = chain.from_iterable(map(read_texts, options.input))
+        train_tokenizer(texts, options.vocab_size, options.output)
+    except UserError as error:
+        raise SystemExit(f"error: {error}") from None
+    print(options.output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""The command line: train, evaluate, sample, describe."""
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Sequence
+
+from hyla_lm import config
+from hyla_lm.config import UserError
+
+GIN_PREFIX = "--gin."
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; a mistake of the user is one sentence on stderr and status 2."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logging.getLogger("hyla_lm").setLevel(logging.INFO)
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    bindings = [a[len(GIN_PREFIX) :] for a in argv if a.startswith(GIN_PREFIX)]
+    options = _parser().parse_args([a for a in argv if not a.startswith(GIN_PREFIX)])
+    try:
+        options.run(options, bindings)
+    except UserError as error:
+        print(f"hyla-lm: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def entry_point() -> None:
+    """The console script."""
+    sys.exit(main())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "hyla-lm", description=__doc__, epilog="--gin.Class.field=value sets a binding."
+    )
+    commands = parser.add_subparsers(required=True, metavar="train|evaluate|sample|describe")
+    train = _command(commands, "train", _train, "train, or go on from the newest checkpoint")
+    train.add_argument("--workdir", required=True, help="folder of the run")
+    evaluate = _command(commands, "evaluate", _evaluate, "validation metrics of a checkpoint")
+    sample = _command(commands, "sample", _sample, "continue a prompt with a checkpoint")
+    for command in (evaluate, sample):
+        command.add_argument("--workdir", required=True, help="folder of a run with checkpoints")
+        command.add_argument("--step", type=int, help="checkpoint to take (default: the newest)")
+    sample.add_argument("--prompt", default="-", help="text, or - for standard input (default)")
+    sample.add_argument("--max_tokens", type=int, default=64, help="longest continuation")
+    sample.add_argument("--temperature", type=float, default=0.8, help="0 takes the likeliest")
+    sample.add_argument("--top_k", type=int, default=0, help="tokens to choose from; 0 for all")
+    sample.add_argument("--top_p", type=float, default=1.0, help="probability mass to choose from")
+    sample.add_argument("--seed", type=int, default=0, help="of the random choices")
+    _command(commands, "describe", _describe, "every bindable field with type, default and doc")
+    return parser
+
+
+def _command(commands, name: str, run, text: str) -> argparse.ArgumentParser:
+    command = commands.add_parser(name, help=text, description=text)
+    command.add_argument("--gin_file", action="append", default=[], help="may be repeated")
+    command.set_defaults(run=run)
+    return command
+
+
+def _train(options: argparse.Namespace, bindings: list[str]) -> None:
+    from hyla_lm.experiment import from_gin
+    from hyla_lm.trainer import train
+
+    config.load(options.gin_file, bindings)
+    train(from_gin(), options.workdir)
+
+
+def _evaluate(options: argparse.Namespace, bindings: list[str]) -> None:
+    from hyla_lm.restored import restore
+
+    print(json.dumps(restore(options, bindings).evaluate(), indent=1))
+
+
+def _sample(options: argparse.Namespace, bindings: list[str]) -> None:
+    from hyla_lm.restored import restore
+    from hyla_lm.sample import Sampling
+
+    sampling = Sampling(
+        options.max_tokens, options.temperature, options.top_k, options.top_p, options.seed
+    )
+    prompt = sys.stdin.read().rstrip("\n") if options.prompt == "-" else options.prompt
+    print(prompt + restore(options, bindings).sample(prompt, sampling))
+
+
+def _describe(options: argparse.Namespace, bindings: list[str]) -> None:
+    import hyla_lm.experiment
+    import hyla_lm.input.source  # noqa: F401
+
+    config.load(options.gin_file, bindings)
+    print(config.describe())

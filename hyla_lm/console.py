@@ -1,0 +1,74 @@
+"""What a person sees: the start-up summary, progress and the closing lines."""
+
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+MIN_SECONDS_BETWEEN_LINES = 5.0
+
+
+def show_summary(title: str, lines: Mapping[str, str]) -> None:
+    """A two-column table."""
+    table = Table(title=title, show_header=False, title_justify="left", box=None, padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in lines.items():
+        table.add_row(name, value)
+    Console().print(table)
+
+
+class TrainingProgress(AbstractContextManager["TrainingProgress"]):
+    """A bar with loss, tokens/s and time left on a terminal; plain lines elsewhere."""
+
+    def __init__(self, steps: int, done: int):
+        self._steps, self._started, self._first = steps, time.monotonic(), done
+        self._last_line = float("-inf")
+        self._bar: Progress | None = None
+        self._figures = ""
+        if sys.stdout.isatty():
+            self._bar = Progress(
+                TextColumn("step"),
+                MofNCompleteColumn(),
+                BarColumn(bar_width=None),
+                TextColumn("{task.description}"),
+                TimeRemainingColumn(),
+            )
+            self._id = self._bar.add_task("", total=steps, completed=done)
+
+    def __enter__(self) -> "TrainingProgress":
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def advance(self, step: int) -> None:
+        if self._bar:
+            self._bar.update(self._id, completed=step)
+
+    def show(self, step: int, loss_nats: float, tokens_per_second: float) -> None:
+        """The figures of a logged step."""
+        figures = f"loss {loss_nats:.4f}  {tokens_per_second:,.0f} tokens/s"
+        if self._bar:
+            self._bar.update(self._id, description=figures)
+            return
+        now = time.monotonic()
+        if now - self._last_line >= MIN_SECONDS_BETWEEN_LINES or step == self._steps:
+            self._last_line = now
+            seconds_a_step = (now - self._started) / max(step - self._first, 1)
+            left = seconds_a_step * (self._steps - step)
+            print(f"step {step}/{self._steps}  {figures}  {left:,.0f} s left", flush=True)
+
+    def say(self, line: str) -> None:
+        """A line above the bar."""
+        if self._bar:
+            self._bar.console.print(line, highlight=False)
+        else:
+            print(line, flush=True)

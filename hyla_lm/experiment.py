@@ -1,0 +1,69 @@
+"""All the configuration of one run, built from gin."""
+
+from dataclasses import dataclass
+
+from hyla_lm.checkpoint import CheckpointConfig
+from hyla_lm.config import UserError, build, configurable, setting
+from hyla_lm.language_model import LanguageModel  # noqa: F401  makes it known to gin
+from hyla_lm.mesh import MeshConfig
+from hyla_lm.model import ModelConfig
+from hyla_lm.optim import OptimizerConfig, make_schedule
+from hyla_lm.task import TaskConfig
+
+
+@configurable
+@dataclass(frozen=True)
+class TrainConfig:
+    """How long to train, on what, and how often to look."""
+
+    task: TaskConfig | None = setting(None, "what is trained, such as @LanguageModel()")
+    steps: int = setting(1000, "updates; the learning rate ends with the last", minimum=1)
+    batch_size: int = setting(256, "rows of a global batch", minimum=1)
+    accumulate_steps: int = setting(1, "micro-batches that an update is summed over", minimum=1)
+    seed: int = setting(0, "of initialisation, data order and dropout", minimum=0)
+    eval_every: int = setting(
+        1000, "steps between evaluations; the last is always there", minimum=1
+    )
+
+    def check(self) -> None:
+        if self.batch_size % self.accumulate_steps:
+            raise UserError(
+                f"TrainConfig.batch_size = {self.batch_size} is no multiple of "
+                f"TrainConfig.accumulate_steps = {self.accumulate_steps}: change one."
+            )
+
+
+@configurable
+@dataclass(frozen=True)
+class LogConfig:
+    """How often metrics are written."""
+
+    every: int = setting(100, "steps that one logged point is the mean of", minimum=1)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One run's configuration."""
+
+    train: TrainConfig
+    model: ModelConfig
+    optimizer: OptimizerConfig
+    mesh: MeshConfig
+    checkpoint: CheckpointConfig
+    log: LogConfig
+
+
+def from_gin() -> Experiment:
+    """The experiment that the loaded gin configuration describes; raises UserError."""
+    experiment = Experiment(
+        build(TrainConfig),
+        build(ModelConfig),
+        build(OptimizerConfig),
+        build(MeshConfig),
+        build(CheckpointConfig),
+        build(LogConfig),
+    )
+    make_schedule(experiment.optimizer, experiment.train.steps)
+    if experiment.train.task is None:
+        raise UserError("TrainConfig.task is not set: bind it, for example to @LanguageModel().")
+    return experiment

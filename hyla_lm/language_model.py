@@ -1,0 +1,170 @@
+"""The language-modelling task: packed rows of text, next-token loss, exact bits per byte."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hyla_lm.config import UserError, configurable, setting
+from hyla_lm.input.source import DataSource, Split, open_split
+from hyla_lm.input.stream import RowStream, rows_in_order
+from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.loss import cross_entropy
+from hyla_lm.metrics import Metrics
+from hyla_lm.model import Decoder, Tokens
+from hyla_lm.sample import Sampling, generate
+from hyla_lm.task import OBJECTIVE, Batch, LossFn, Share
+
+
+@configurable
+@dataclass(frozen=True)
+class LanguageModel:
+    """Next-token prediction over packed rows; no token sees another document."""
+
+    data: DataSource | None = setting(None, "where rows come from, such as @Rows()")
+    sequence_length: int = setting(512, "T, tokens a row", minimum=1)
+    vocab_size: int | None = setting(None, "pieces the tokenizer must have; None takes what it has")
+    validation_rows: int | None = setting(
+        None, "rows of the periodic evaluations; None and the last one take all", minimum=1
+    )
+    z_loss: float = setting(0.0, "weight of log(Z)^2 in the objective", minimum=0)
+    logit_chunk: int = setting(128, "positions whose logits exist at a time", minimum=1)
+    read_threads: int = setting(1, "threads that read rows; more for a bucket", minimum=1)
+
+    def prepare(self, batch_size: int) -> "LanguageModelTask":
+        if self.data is None:
+            raise UserError("LanguageModel.data is not set: bind it to @Rows() or @SampleCorpus().")
+        rows = self.data.prepare()
+        tokenizer = Tokenizer(rows.tokenizer)
+        if self.vocab_size not in (None, tokenizer.vocab_size):
+            raise UserError(
+                f"LanguageModel.vocab_size = {self.vocab_size} but {rows.tokenizer} has "
+                f"{tokenizer.vocab_size} pieces: correct the binding or the tokenizer."
+            )
+        train = open_split(rows.train, tokenizer, self.sequence_length, batch_size)
+        validation = open_split(rows.validation, tokenizer, self.sequence_length, 1)
+        return LanguageModelTask(self, tokenizer, train, validation)
+
+
+@dataclass(frozen=True)
+class LanguageModelTask:
+    """The prepared task; see hyla_lm.task.Task."""
+
+    config: LanguageModel
+    tokenizer: Tokenizer
+    train: Split
+    validation: Split
+
+    @cached_property
+    def io(self) -> Tokens:
+        return Tokens(self.tokenizer.vocab_size)
+
+    @property
+    def sequence_length(self) -> int:
+        return self.config.sequence_length
+
+    def identity(self) -> dict[str, Any]:
+        return {
+            "tokenizer": self.tokenizer.sha256,
+            "train rows": self.train.manifest.sha256,
+            "validation rows": self.validation.manifest.sha256,
+        }
+
+    def summary(self) -> dict[str, str]:
+        m = self.train.manifest
+        return {
+            "data": f"{m.source}: {m.rows:,} rows of {m.sequence_length} tokens, "
+            f"{m.documents:,} documents, {m.text_bytes / 1e6:.1f} MB",
+            "validation": f"{self.validation.manifest.rows:,} rows, "
+            f"{self.validation.manifest.text_bytes / 1e6:.2f} MB",
+            "tokenizer": f"{self.tokenizer.path} ({self.tokenizer.vocab_size:,} pieces, "
+            f"{m.text_bytes / m.tokens:.2f} bytes a token)",
+        }
+
+    def train_stream(
+        self, batch_size: int, seed: int, share: Share, state: dict[str, Any] | None
+    ) -> RowStream:
+        place, threads = (share.index, share.count), self.config.read_threads
+        return RowStream(self.train, batch_size, seed, place, state, threads)
+
+    def evaluation_batches(
+        self, batch_size: int, share: Share, final: bool
+    ) -> Iterator[dict[str, np.ndarray]]:
+        limit = None if final else self.config.validation_rows
+        place = (share.index, share.count)
+        return rows_in_order(self.validation, batch_size, self.tokenizer.bos, place, limit)
+
+    def tokens_per_batch(self, batch_size: int) -> int:
+        return batch_size * self.sequence_length
+
+    def loss(self, model: Decoder) -> LossFn:
+        config, bos = self.config, self.tokenizer.bos
+
+        def logits_of(head_params: Any, hidden: jax.Array) -> jax.Array:
+            return model.apply({"params": head_params}, hidden, method="logits")
+
+        def loss_fn(params: Any, batch: Batch, dropout_key: jax.Array | None) -> Metrics:
+            input_BxT, target_BxT, weight_BxT, segment_BxT = unpack(batch["tokens"], bos)
+            hidden_BxTxD = model.apply(
+                {"params": params},
+                input_BxT,
+                segment_BxT,
+                dropout=dropout_key is not None,
+                rngs=None if dropout_key is None else {"dropout": dropout_key},
+                method="hidden",
+            )
+            sums = cross_entropy(
+                logits_of,
+                head_params(params),
+                hidden_BxTxD,
+                target_BxT,
+                weight_BxT,
+                config.logit_chunk,
+                config.z_loss,
+            )
+            tokens = jnp.sum(weight_BxT)
+            text_bytes = jnp.sum(batch["text_bytes"]).astype(jnp.float32)
+            return {
+                OBJECTIVE: (sums.objective, tokens),
+                "loss_nats": (sums.nats, tokens),
+                "bits_per_byte": (sums.nats / math.log(2), text_bytes),
+                "accuracy": (sums.correct, tokens),
+            }
+
+        return loss_fn
+
+    def closing_lines(
+        self, model: Decoder, params: Any, validation: Mapping[str, float]
+    ) -> list[str]:
+        """Validation loss beside other models of the same text, and a sampled continuation."""
+        ours = {f"this model ({' + '.join(model.config.pattern)})": validation["bits_per_byte"]}
+        others = self.validation.manifest.baselines_bits_per_byte
+        table = sorted({**ours, **others}.items(), key=lambda entry: entry[1])
+        width = max(len(name) for name, _ in table)
+        lines = [f"validation loss {validation['loss_nats']:.4f} nats a token; bits a byte:"]
+        lines += [f"  {name:<{width}}  {value:.3f}" for name, value in table]
+        prompt = "Return the"
+        room = self.sequence_length - len(self.tokenizer.encode(prompt)) - 1
+        sampling = Sampling(max_tokens=max(1, min(80, room)), temperature=0.8, top_p=0.95)
+        text = generate(model, params, self.tokenizer, prompt, sampling, self.sequence_length)
+        return [*lines, "sample:", f"  {prompt}{text}"]
+
+
+def unpack(tokens_BxT1: jax.Array, bos: int) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Inputs, targets, weights and segment ids (all BxT) of rows of T+1 tokens.
+
+    A BOS starts a document; as a target it weighs nothing, for it does not follow from the last.
+    """
+    input_BxT, target_BxT = tokens_BxT1[:, :-1], tokens_BxT1[:, 1:]
+    weight_BxT = (target_BxT != bos).astype(jnp.float32)
+    return input_BxT, target_BxT, weight_BxT, jnp.cumsum(input_BxT == bos, axis=1)
+
+
+def head_params(params: Any) -> Any:
+    """The parameters that make logits of hidden states."""
+    return {"head": params["head"]} if "head" in params else {"embed": params["embed"]}

@@ -1,0 +1,73 @@
+"""AdamW with linear warm-up, cosine decay, clipping, and no decay of biases and norms."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from hyla_lm.config import UserError, configurable, setting
+
+
+@configurable
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """AdamW: linear warm-up from 0, then cosine to a fraction of the peak at the last step."""
+
+    learning_rate: float = setting(1e-3, "peak learning rate", minimum=0)
+    warmup_steps: int = setting(1000, "steps of the linear rise from 0", minimum=0)
+    final_fraction: float = setting(0.1, "learning rate at the end, as a share of the peak")
+    weight_decay: float = setting(
+        0.1, "decoupled decay, multiplied by the learning rate", minimum=0
+    )
+    b1: float = setting(0.9, "decay of the mean of gradients")
+    b2: float = setting(0.999, "decay of the mean of squared gradients")
+    epsilon: float = setting(1e-8, "added to the root of the second moment")
+    clip_norm: float | None = setting(None, "largest global gradient norm; None does not clip")
+
+
+def warmup_cosine(peak: float, warmup_steps: int, end_step: int, final_fraction: float = 0.1):
+    """Learning rate of an update counted from 0: linear from 0, then cosine until end_step."""
+
+    def schedule(count: Any) -> jax.Array:
+        step = jnp.asarray(count, jnp.float32)
+        rising = peak * step / max(warmup_steps, 1)
+        progress = jnp.clip((step - warmup_steps) / (end_step - warmup_steps), 0, 1)
+        cosine = 0.5 * (1 + jnp.cos(jnp.pi * progress))
+        falling = peak * (final_fraction + (1 - final_fraction) * cosine)
+        return jnp.where(step < warmup_steps, rising, falling)
+
+    return schedule
+
+
+def is_decayed(key_path: tuple[Any, ...]) -> bool:
+    """False for biases (T5's relative bias too) and norm scales, by the name of the parameter."""
+    return not str(getattr(key_path[-1], "key", key_path[-1])).endswith(("bias", "scale"))
+
+
+def decay_mask(params: Any) -> Any:
+    """A tree of which parameters decay."""
+    return jax.tree_util.tree_map_with_path(lambda path, _: is_decayed(path), params)
+
+
+def make_schedule(config: OptimizerConfig, steps: int):
+    """The run's schedule; raises UserError when the warm-up does not fit into it."""
+    if config.warmup_steps >= steps:
+        raise UserError(
+            f"OptimizerConfig.warmup_steps = {config.warmup_steps} must be below "
+            f"TrainConfig.steps = {steps}: change one."
+        )
+    return warmup_cosine(config.learning_rate, config.warmup_steps, steps, config.final_fraction)
+
+
+def make_optimizer(
+    config: OptimizerConfig, schedule: Any, mask: Any = decay_mask
+) -> optax.GradientTransformation:
+    """Clipping, then AdamW under the schedule; `mask` maps parameters to whether they decay."""
+    adamw = optax.adamw(
+        schedule, config.b1, config.b2, config.epsilon, weight_decay=config.weight_decay, mask=mask
+    )
+    if config.clip_norm is None:
+        return adamw
+    return optax.chain(optax.clip_by_global_norm(config.clip_norm), adamw)

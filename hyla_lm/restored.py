@@ -1,0 +1,68 @@
+"""A trained run, opened again to evaluate or sample."""
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from hyla_lm import config
+from hyla_lm.checkpoint import Checkpointer, check_same_run
+from hyla_lm.config import UserError
+from hyla_lm.evaluate import evaluate
+from hyla_lm.experiment import from_gin
+from hyla_lm.language_model import LanguageModelTask
+from hyla_lm.metrics import means
+from hyla_lm.sample import Sampling, generate
+from hyla_lm.setup import Program, make_program
+from hyla_lm.task import OBJECTIVE, Share
+from hyla_lm.trainer import identity
+
+
+@dataclass(frozen=True)
+class RestoredRun:
+    """The program and parameters of a checkpoint."""
+
+    program: Program
+    params: Any
+    step: int
+
+    def evaluate(self) -> dict[str, float]:
+        """Means over the whole validation set."""
+        share = Share(jax.process_index(), jax.process_count())
+        size = self.program.experiment.train.batch_size
+        with jax.set_mesh(self.program.mesh):
+            batches = self.program.task.evaluation_batches(size, share, final=True)
+            program = self.program
+            sums = evaluate(program.evaluation_step, self.params, batches, program.place)
+        sums.pop(OBJECTIVE)
+        return {"step": self.step, **means(sums)}
+
+    def sample(self, prompt: str, sampling: Sampling) -> str:
+        """A continuation; raises UserError for a run that is no language model."""
+        task = self.program.task
+        if not isinstance(task, LanguageModelTask):
+            raise UserError("--workdir holds no language model: sample one that is.")
+        return generate(
+            self.program.model, self.params, task.tokenizer, prompt, sampling, task.sequence_length
+        )
+
+
+def restore(options: argparse.Namespace, bindings: list[str]) -> RestoredRun:
+    """Opens --workdir with its own config.gin, or the gin files given."""
+    workdir = Path(options.workdir).expanduser()
+    own = workdir / "config.gin"
+    if not own.is_file():
+        raise UserError(f"--workdir={options.workdir} holds no run: train one first.")
+    config.load(options.gin_file or [str(own)], bindings)
+    program = make_program(from_gin())
+    checkpoints = Checkpointer(workdir / "checkpoints", program.experiment.checkpoint.keep)
+    step = checkpoints.latest_step() if options.step is None else options.step
+    if step is None or step not in checkpoints.steps():
+        known = ", ".join(map(str, checkpoints.steps())) or "none"
+        raise UserError(f"{workdir} has no checkpoint of step {step} (it has {known}).")
+    check_same_run(checkpoints.meta(step)["identity"], identity(program), workdir)
+    state, _ = checkpoints.restore(step, program.abstract_state)
+    checkpoints.close()
+    return RestoredRun(program, state.params, step)

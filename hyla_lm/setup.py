@@ -1,0 +1,102 @@
+"""From an experiment to a compiled-to-be program: mesh, model, state layout and steps."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from hyla_lm.config import UserError
+from hyla_lm.experiment import Experiment
+from hyla_lm.mesh import batch_sharding, batch_ways, make_mesh, state_sharding
+from hyla_lm.metrics import Metrics
+from hyla_lm.model import Decoder, Features
+from hyla_lm.optim import make_optimizer, make_schedule
+from hyla_lm.sharded_attention import check_mesh
+from hyla_lm.task import Batch, Task
+from hyla_lm.train_step import TrainState, TrainStep, init_state, make_train_step
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a run computes with: call `init`, `train_step` and `evaluation_step` under `mesh`."""
+
+    experiment: Experiment
+    task: Task
+    model: Decoder
+    mesh: Mesh
+    schedule: Any
+    abstract_state: TrainState
+    init: Any
+    train_step: TrainStep
+    evaluation_step: Any
+
+    def place(self, batch: Mapping[str, Any]) -> Batch:
+        """A host batch (this process's share) as global device arrays."""
+        sharding = batch_sharding(self.mesh)
+        return {
+            name: jax.make_array_from_process_local_data(sharding, value)
+            for name, value in batch.items()
+        }
+
+
+def make_program(experiment: Experiment) -> Program:
+    """Prepares the task and lays the program out; every check before training happens here."""
+    train = experiment.train
+    mesh = make_mesh(experiment.mesh)
+    _check_batch(experiment, mesh)
+    assert train.task is not None
+    task = train.task.prepare(train.batch_size)
+    model = Decoder(experiment.model, task.io)
+    for layer in range(experiment.model.num_layers):
+        spec = experiment.model.spec(layer)
+        check_mesh(mesh.shape["model"], spec, experiment.model.num_heads, task.sequence_length)
+    schedule = make_schedule(experiment.optimizer, train.steps)
+    optimizer = make_optimizer(experiment.optimizer, schedule)
+    init = partial(init_state, partial(_init_params, model), optimizer, train.seed)
+    shapes = jax.eval_shape(init)
+    layout = state_sharding(shapes, mesh)
+    abstract = jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        shapes,
+        layout,
+    )
+    loss = task.loss(model)
+    step = make_train_step(loss, optimizer, train.accumulate_steps, train.seed)
+
+    def evaluation_step(params: Any, batch: Batch) -> Metrics:
+        return loss(params, batch, None)
+
+    return Program(
+        experiment,
+        task,
+        model,
+        mesh,
+        schedule,
+        abstract,
+        jax.jit(init, out_shardings=layout),
+        jax.jit(step, donate_argnums=0, out_shardings=(layout, None)),
+        jax.jit(evaluation_step),
+    )
+
+
+def _init_params(model: Decoder, key: jax.Array) -> Any:
+    local = model.clone(config=replace(model.config, attention_implementation="reference"))
+    io = model.io
+    inputs = (
+        jnp.zeros((1, 1, io.input_size)) if isinstance(io, Features) else jnp.zeros((1, 1), int)
+    )
+    return local.init(key, inputs)["params"]
+
+
+def _check_batch(experiment: Experiment, mesh: Mesh) -> None:
+    train, ways = experiment.train, batch_ways(mesh)
+    micro = train.batch_size // train.accumulate_steps
+    if micro % ways:
+        raise UserError(
+            f"TrainConfig.batch_size = {train.batch_size} in {train.accumulate_steps} micro-batches "
+            f"does not divide over MeshConfig data x fsdp = {ways} devices: change one."
+        )

@@ -1,0 +1,81 @@
+"""What the trainer trains: batches, a loss, evaluation sets and the model's inputs and outputs."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import numpy as np
+
+from hyla_lm.metrics import Metrics
+from hyla_lm.model import Decoder, Features, Tokens
+
+Batch = Mapping[str, Any]
+LossFn = Callable[[Any, Batch, jax.Array | None], Metrics]
+OBJECTIVE = "objective"
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which part of each global batch this process reads: part `index` of `count`."""
+
+    index: int = 0
+    count: int = 1
+
+
+class BatchStream(Protocol):
+    """An endless iterator of this process's share of host batches, restorable from JSON."""
+
+    def __next__(self) -> dict[str, np.ndarray]: ...
+
+    def state(self) -> dict[str, Any]:
+        """The position after the last batch."""
+        ...
+
+
+class Task(Protocol):
+    """A prepared task. Batches are dicts of arrays with a leading batch axis and a `row` number."""
+
+    io: Tokens | Features
+    sequence_length: int
+
+    def identity(self) -> dict[str, Any]:
+        """What must be equal for a checkpoint to be continued."""
+        ...
+
+    def summary(self) -> dict[str, str]:
+        """Lines for the start-up summary."""
+        ...
+
+    def train_stream(
+        self, batch_size: int, seed: int, share: Share, state: dict[str, Any] | None
+    ) -> BatchStream:
+        """Training batches, from the start or from a saved state."""
+        ...
+
+    def evaluation_batches(
+        self, batch_size: int, share: Share, final: bool
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """The validation set from its start; `final` asks for all of it."""
+        ...
+
+    def loss(self, model: Decoder) -> LossFn:
+        """Summed metrics of a batch; `objective` is the one that is minimised."""
+        ...
+
+    def tokens_per_batch(self, batch_size: int) -> int:
+        """Positions that one global batch holds."""
+        ...
+
+    def closing_lines(
+        self, model: Decoder, params: Any, validation: Mapping[str, float]
+    ) -> list[str]:
+        """What to tell at the end of training, a line each."""
+        ...
+
+
+@runtime_checkable
+class TaskConfig(Protocol):
+    """A gin-bindable task: `prepare` makes or opens its data and checks it."""
+
+    def prepare(self, batch_size: int) -> Task: ...

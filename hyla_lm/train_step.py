@@ -1,0 +1,90 @@
+"""One update: gradients of summed losses over micro-batches, divided once, then the optimizer."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from hyla_lm.mesh import path_of
+from hyla_lm.metrics import Metrics
+from hyla_lm.task import OBJECTIVE, Batch, LossFn
+
+
+class TrainState(NamedTuple):
+    """Everything an update changes; randomness follows from `step`."""
+
+    step: jax.Array
+    params: Any
+    opt_state: optax.OptState
+
+
+class StepOutput(NamedTuple):
+    """Summed metrics of the step and the gradient norm of each parameter by path."""
+
+    metrics: Metrics
+    gradient_norms: dict[str, jax.Array]
+
+
+TrainStep = Callable[[TrainState, Batch], tuple[TrainState, StepOutput]]
+
+
+def make_train_step(
+    loss: LossFn, optimizer: optax.GradientTransformation, accumulate_steps: int, seed: int
+) -> TrainStep:
+    """The pure step to jit; a batch's leading axis is a multiple of accumulate_steps."""
+
+    def objective(params: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
+        metrics = loss(params, batch, key)
+        return metrics[OBJECTIVE][0], metrics
+
+    summed_gradients = jax.value_and_grad(objective, has_aux=True)
+
+    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, StepOutput]:
+        key = jax.random.fold_in(jax.random.key(seed), state.step)
+
+        def add_micro_batch(total, micro):
+            index, micro_batch = micro
+            (_, metrics), grads = summed_gradients(
+                state.params, micro_batch, jax.random.fold_in(key, index)
+            )
+            return jax.tree.map(jnp.add, total, (grads, metrics)), None
+
+        micro_batches = (jnp.arange(accumulate_steps), split_batch(batch, accumulate_steps))
+        first = jax.tree.map(lambda x: x[0], micro_batches)
+        shapes = jax.eval_shape(lambda m: summed_gradients(state.params, m[1], key), first)
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (shapes[1], shapes[0][1]))
+        (grads, metrics), _ = jax.lax.scan(add_micro_batch, zeros, micro_batches)
+
+        count = jnp.maximum(metrics[OBJECTIVE][1], 1)
+        grads = jax.tree.map(lambda grad: grad / count, grads)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        metrics["gradient_norm"] = (optax.global_norm(grads), jnp.ones(()))
+        return TrainState(state.step + 1, params, opt_state), StepOutput(metrics, norms(grads))
+
+    return train_step
+
+
+def split_batch(batch: Batch, parts: int) -> Batch:
+    """Leading axis B to parts x B/parts, every part drawing evenly from every device's rows."""
+
+    def split(x: jax.Array) -> jax.Array:
+        return x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1)
+
+    return {name: split(value) for name, value in batch.items()}
+
+
+def norms(tree: Any) -> dict[str, jax.Array]:
+    """The Euclidean norm of each leaf by its path."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {path_of(path): jnp.sqrt(jnp.sum(jnp.square(leaf))) for path, leaf in leaves}
+
+
+def init_state(
+    init_params: Callable[[jax.Array], Any], optimizer: optax.GradientTransformation, seed: int
+) -> TrainState:
+    """The state before the first update, a pure function of the seed."""
+    params = init_params(jax.random.key(seed))
+    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))

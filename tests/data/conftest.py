@@ -1,0 +1,56 @@
+"""Shared text, tokenizer and rows: small, seeded and made once."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from data.row_writer import write_rows
+from data.train_tokenizer import train_tokenizer
+from hyla_lm.input.rows import Manifest
+from hyla_lm.input.tokenizer import Tokenizer
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+PACKED = {"source": "test", "sequence_length": 16, "seed": 0}
+
+
+def prose(seed: int, sentences: int = 8) -> str:
+    """Sentences of made-up words, the same for a seed."""
+    rng, words = random.Random(seed), random.Random(0)
+    known = ["".join(words.choices(LETTERS, k=words.randint(2, 9))) for _ in range(400)]
+    texts = (" ".join(["The", *rng.choices(known, k=9)]) + "." for _ in range(sentences))
+    return "\n".join(texts)
+
+
+@pytest.fixture(scope="session")
+def texts() -> list[str]:
+    return [prose(seed) for seed in range(60)]
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> Tokenizer:
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.model"
+    train_tokenizer(texts, 512, path)
+    return Tokenizer(str(path))
+
+
+@pytest.fixture
+def packed(tmp_path: Path, texts: list[str], tokenizer: Tokenizer) -> tuple[Path, Manifest]:
+    folder = tmp_path / "rows"
+    return folder, write_rows(texts, tokenizer, folder, split="train", rows_per_shard=100, **PACKED)
+
+
+@pytest.fixture
+def python_root(tmp_path: Path) -> Callable[[int], Path]:
+    """Makes a folder of modules, each with a docstring of its own."""
+
+    def make(modules: int) -> Path:
+        root = tmp_path / "library"
+        root.mkdir()
+        for index in range(modules):
+            text = prose(index).replace("\n", "\n\n")
+            (root / f"m{index}.py").write_text(f'"""{text}"""\n')
+        return root
+
+    return make

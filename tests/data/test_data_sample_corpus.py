@@ -1,0 +1,142 @@
+"""The sample corpus as a data source: reproducible, built once, and never half there."""
+
+import hashlib
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import gin
+from data import sample_corpus
+from data.sample_corpus import SampleCorpus, build_folder, main
+from hyla_lm import config
+from hyla_lm.config import UserError
+from hyla_lm.input.rows import read_manifest
+from hyla_lm.input.source import DataSource, open_split
+from hyla_lm.input.tokenizer import Tokenizer
+
+KILLED_BUILD = """
+import os, pathlib, signal, sys
+from data import sample_corpus
+sample_corpus.installed_roots = lambda: [pathlib.Path(sys.argv[1])]
+sample_corpus.bigram_bits_per_byte = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+sample_corpus.SampleCorpus(sys.argv[2], 512, 16).prepare()
+"""
+
+
+@pytest.fixture(autouse=True)
+def small_root(
+    python_root: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    root = python_root(120)
+    monkeypatch.setattr("data.sample_corpus.installed_roots", lambda: [root])
+    yield root
+    gin.clear_config()
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
+
+
+def test_prepare_is_reproducible_and_builds_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (SampleCorpus(str(tmp_path / name), 512, 16) for name in "ab")
+    assert isinstance(first, DataSource)
+    rows = first.prepare()
+    second.prepare()
+    made = hashes(tmp_path / "a")
+    assert made == hashes(tmp_path / "b") and len(made) == 7
+    monkeypatch.setattr("data.sample_corpus.build_folder", None)
+    assert first.prepare() == rows
+    for folder in (rows.train, rows.validation):
+        open_split(folder, Tokenizer(rows.tokenizer), 16, 1)
+    baselines = read_manifest(Path(rows.validation)).baselines_bits_per_byte
+    assert set(baselines) == {"token bigram", "gzip -9", "xz -9"}
+    assert all(0 < bits < 8 for bits in baselines.values())
+
+
+def test_sequence_lengths_share_corpus_and_tokenizer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = SampleCorpus(str(tmp_path), 512, 16).prepare()
+    monkeypatch.setattr("data.sample_corpus.collect", None)
+    monkeypatch.setattr("data.sample_corpus.train_tokenizer", None)
+    long = SampleCorpus(str(tmp_path), 512, 32).prepare()
+    assert short.tokenizer == long.tokenizer
+    assert read_manifest(Path(long.train)).sequence_length == 32
+
+
+def test_a_killed_build_leaves_nothing_that_passes(tmp_path: Path, small_root: Path) -> None:
+    command = [sys.executable, "-c", KILLED_BUILD, str(small_root), str(tmp_path)]
+    checkout = Path(sample_corpus.__file__).parent.parent
+    killed = subprocess.run(command, cwd=checkout, capture_output=True, timeout=60)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    home = next(tmp_path.glob("sample-*"))
+    assert len(list(home.rglob("manifest.json"))) == 2 and not list(home.glob("rows-*"))
+    rows = SampleCorpus(str(tmp_path), 512, 16).prepare()
+    assert read_manifest(Path(rows.validation)).baselines_bits_per_byte
+
+
+def test_the_first_of_two_builders_wins(tmp_path: Path) -> None:
+    target = tmp_path / "folder"
+
+    def build(folder: Path) -> None:
+        (folder / "file").write_text("second")
+        target.mkdir()
+        (target / "file").write_text("first")
+
+    build_folder(target, [Path("file")], build)
+    assert (target / "file").read_text() == "first"
+    assert [path.name for path in tmp_path.glob("*fold*")] == ["folder"]
+
+
+def test_an_incomplete_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "other").write_text("")
+    with pytest.raises(UserError, match="delete that folder"):
+        build_folder(tmp_path / "folder", [Path("file")], lambda f: (f / "file").touch())
+
+
+def test_gin_binds_it() -> None:
+    bindings = {"SampleCorpus.cache": "'/a'", "SampleCorpus.vocab_size": 512, "Rows.train": "'b'"}
+    config.load([], [f"{name} = {value}" for name, value in bindings.items()])
+    assert config.build(SampleCorpus) == SampleCorpus(cache="/a", vocab_size=512)
+
+
+def test_prepared_rows_do_not_follow_bindings_of_rows(tmp_path: Path) -> None:
+    config.load([], ["Rows.train = 'elsewhere'", f"SampleCorpus.cache = {str(tmp_path)!r}"])
+    rows = SampleCorpus(vocab_size=512, sequence_length=16).prepare()
+    assert Path(rows.train).is_dir()
+
+
+def test_unfit_settings(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="SampleCorpus.vocab_size"):
+        SampleCorpus(vocab_size=100)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="SampleCorpus.cache"):
+        SampleCorpus(str(tmp_path / "file"), 512, 16).prepare()
+
+
+def test_key_follows_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = sample_corpus.environment_key()
+    assert key == sample_corpus.environment_key()
+    monkeypatch.setattr("data.sample_corpus.distributions", lambda: [])
+    assert sample_corpus.environment_key() != key
+
+
+def test_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--cache", str(tmp_path), "--vocab_size", "512", "--sequence_length", "16"]
+    monkeypatch.setattr(sys, "argv", ["sample_corpus", *arguments])
+    main()
+    printed = capsys.readouterr().out.split()
+    assert len(printed) == 3 and all(Path(path).exists() for path in printed)
