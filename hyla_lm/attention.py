@@ -74,7 +74,7 @@ def resolve_implementation(
 ) -> str:
     """Checks a requested implementation, or picks one and logs the choice once.
 
-    Full matrices are quicker while they are small; beyond that `blocked` saves time and memory.
+    `blocked` saves time and memory, but for small matrices of attention without a hypernetwork.
     """
     if implementation in IMPLEMENTATIONS:
         return implementation
@@ -84,7 +84,8 @@ def resolve_implementation(
             f"ModelConfig.attention_implementation = {implementation!r} cannot compute {spec}: "
             f"use one of {names}."
         )
-    chosen = "reference" if q_length * k_length <= REFERENCE_MAX_PAIRS else "blocked"
+    is_small = q_length * k_length <= REFERENCE_MAX_PAIRS
+    chosen = "reference" if is_small and spec.value_network == "linear" else "blocked"
     if (spec, chosen) not in _announced:
         _announced.add((spec, chosen))
         _logger.info("attention %s runs as %s", spec, chosen)

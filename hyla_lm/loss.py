@@ -51,7 +51,7 @@ def cross_entropy(
         picked_BxC = jnp.take_along_axis(logits_BxCxV, target_BxC[..., None], axis=-1)[..., 0]
         nats = jnp.sum(weight_BxC * (log_z_BxC - picked_BxC))
         penalty = z_loss * jnp.sum(weight_BxC * jnp.square(log_z_BxC))
-        correct = jnp.sum(weight_BxC * (jnp.argmax(logits_BxCxV, axis=-1) == target_BxC))
+        correct = jnp.sum(weight_BxC * (picked_BxC >= jnp.max(logits_BxCxV, axis=-1)))
         return nats + penalty, (nats, correct)
 
     @jax.custom_vjp

@@ -1,5 +1,6 @@
 """Attention of some queries to some keys: the piece both `reference` and `blocked` are made of."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -8,6 +9,9 @@ from hyla_lm.kernels.hyla.reference import apply_values as apply_hypernetwork_va
 from hyla_lm.kernels.linear.reference import apply_values as apply_linear_values
 from hyla_lm.kernels.scores import accumulation_dtype, normalize, scaled_scores, visible_pairs
 from hyla_lm.kernels.spec import AttentionSpec
+
+
+ValueNetwork = Callable[[jax.Array, jax.Array, str, jax.Array | None], jax.Array]
 
 
 class Operands(NamedTuple):
@@ -40,7 +44,13 @@ def latent_codes_of(x: Operands, pairing: Pairing, spec: AttentionSpec, causal: 
     return normalize(scaled_scores(x.q_BxTxHxK, x.k_BxSxHxK, x.bias), visible, spec.normalization)
 
 
-def attend_block(x: Operands, pairing: Pairing, spec: AttentionSpec, causal: bool) -> jax.Array:
+def attend_block(
+    x: Operands,
+    pairing: Pairing,
+    spec: AttentionSpec,
+    causal: bool,
+    hypernetwork_values: ValueNetwork = apply_hypernetwork_values,
+) -> jax.Array:
     """Attention by its definition, shape BxTxHxU in the accumulation dtype."""
     a_BxHxTxS = latent_codes_of(x, pairing, spec, causal)
     if pairing.dropout is not None:
@@ -48,4 +58,4 @@ def attend_block(x: Operands, pairing: Pairing, spec: AttentionSpec, causal: boo
     v_BxSxHxU = x.v_BxSxHxU.astype(accumulation_dtype(x.v_BxSxHxU))
     if spec.value_network == "linear":
         return apply_linear_values(a_BxHxTxS, v_BxSxHxU, spec.activation)
-    return apply_hypernetwork_values(a_BxHxTxS, v_BxSxHxU, spec.activation, x.deep_kernel_HxUxU)
+    return hypernetwork_values(a_BxHxTxS, v_BxSxHxU, spec.activation, x.deep_kernel_HxUxU)

@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from hyla_lm.kernels.block import Operands, Pairing, attend_block
+from hyla_lm.kernels.hyla.blocked import apply_values
 from hyla_lm.kernels.scores import accumulation_dtype
 from hyla_lm.kernels.spec import AttentionSpec
 
-BLOCK_SIZE = 64
+BLOCK_SIZE = 128
 PADDED_SEGMENT = -1
 
 
@@ -120,7 +121,8 @@ def _scan_of_blocks(
     starts = np.asarray(pairs, np.int32)
 
     def block_at(x: Operands, pairing: Pairing, t: jax.Array, s: jax.Array) -> jax.Array:
-        return attend_block(x, _slice_pairing(pairing, t, s, q_block, k_block), spec, causal)
+        part = _slice_pairing(pairing, t, s, q_block, k_block)
+        return attend_block(x, part, spec, causal, apply_values)
 
     @jax.custom_vjp
     def run(x: Operands, pairing: Pairing) -> jax.Array:

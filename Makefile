@@ -1,0 +1,44 @@
+# `make train` and `make test` set up .venv themselves; PYTHON is what makes it.
+PYTHON ?= python3
+BIN := .venv/bin
+GIN ?= gin/quickstart.gin
+WORKDIR ?= runs/$(notdir $(basename $(GIN)))
+
+.PHONY: train compare test test-full lint bench clean
+
+train: .venv/core
+	$(BIN)/hyla-lm train --gin_file=$(GIN) --workdir=$(WORKDIR)
+
+compare: .venv/core
+	$(MAKE) train GIN=gin/quickstart.gin
+	$(MAKE) train GIN=gin/quickstart_softmax.gin
+	$(MAKE) train GIN=gin/quickstart_linear.gin
+	@echo "curves side by side: $(BIN)/tensorboard --logdir runs"
+
+test: .venv/dev lint
+	$(BIN)/pytest
+
+test-full: .venv/dev
+	$(BIN)/pytest -m full
+
+lint: .venv/dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: .venv/dev
+	$(BIN)/python tests/benchmarks/bench_attention.py
+
+clean:
+	rm -rf .venv
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/core: .venv/bin/python pyproject.toml
+	$(BIN)/pip install --quiet --editable .
+	touch $@
+
+.venv/dev: .venv/core
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@
