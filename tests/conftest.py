@@ -1,0 +1,82 @@
+"""A tiny corpus, its tokenizer and rows, and the gin file of a tiny run: made once, in seconds."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from data.row_writer import write_rows
+from data.train_tokenizer import train_tokenizer
+from hyla_lm.input.source import Rows
+from hyla_lm.input.tokenizer import Tokenizer
+
+SEQUENCE_LENGTH = 16
+VOCAB_SIZE = 320
+TINY = """
+TrainConfig.task = @LanguageModel()
+TrainConfig.steps = 12
+TrainConfig.batch_size = 8
+TrainConfig.eval_every = 4
+LogConfig.every = 3
+CheckpointConfig.every = 5
+LanguageModel.data = @Rows()
+LanguageModel.sequence_length = {sequence_length}
+LanguageModel.logit_chunk = 8
+Rows.train = "{rows.train}"
+Rows.validation = "{rows.validation}"
+Rows.tokenizer = "{rows.tokenizer}"
+ModelConfig.num_layers = 2
+ModelConfig.model_dim = 16
+ModelConfig.num_heads = 2
+ModelConfig.head_dim = 8
+ModelConfig.mlp_dim = 32
+ModelConfig.attention = "hyla"
+ModelConfig.dtype = "float32"
+OptimizerConfig.learning_rate = 1e-2
+OptimizerConfig.warmup_steps = 2
+"""
+
+
+def sentences(seed: int, count: int) -> str:
+    """Text with structure to learn: each word mostly decides the next."""
+    rng = random.Random(seed)
+    words = [f"{a}{b}{c}" for a in "bdkmt" for b in "aeiou" for c in ("", "n", "st")]
+    picked, index = [], 0
+    for _ in range(count * 6):
+        index = (index * 7 + rng.choice([3, 3, 3, 11])) % len(words)
+        picked.append(words[index])
+    return " ".join(picked)
+
+
+@pytest.fixture(scope="session")
+def tiny_rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
+    """Folders of rows of 16 tokens: about 600 for training and 40 for validation."""
+    home = tmp_path_factory.mktemp("tiny")
+    documents = [sentences(seed, 1 + seed % 9) for seed in range(200)]
+    train_tokenizer(documents, VOCAB_SIZE, home / "tokenizer.model")
+    tokenizer = Tokenizer(str(home / "tokenizer.model"))
+    splits = {"train": documents[:180], "validation": documents[180:]}
+    for split, texts in splits.items():
+        write_rows(
+            texts,
+            tokenizer,
+            home / split,
+            split=split,
+            source="tests",
+            sequence_length=SEQUENCE_LENGTH,
+            seed=0,
+            rows_per_shard=200,
+        )
+    return Rows(
+        train=str(home / "train"),
+        validation=str(home / "validation"),
+        tokenizer=str(home / "tokenizer.model"),
+    )
+
+
+@pytest.fixture
+def tiny_gin(tiny_rows: Rows, tmp_path: Path) -> Path:
+    """The gin file of a run of 12 steps."""
+    path = tmp_path / "tiny.gin"
+    path.write_text(TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH))
+    return path
