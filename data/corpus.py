@@ -38,10 +38,13 @@ def corpus_file(folder: Path, split: str) -> Path:
 
 def write_documents(path: Path, documents: Iterable[Document]) -> None:
     """Writes gzipped JSON lines, the same bytes for the same documents."""
-    with path.open("wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
-        with io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as lines:
-            for document in documents:
-                lines.write(json.dumps(asdict(document), sort_keys=True) + "\n")
+    with (
+        path.open("wb") as raw,
+        gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed,
+        io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as lines,
+    ):
+        for document in documents:
+            lines.write(json.dumps(asdict(document), sort_keys=True) + "\n")
 
 
 def read_texts(path: Path) -> Iterator[str]:

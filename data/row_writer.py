@@ -161,7 +161,8 @@ def _write_shards(
     records: Iterator[bytes], folder: Path, split: str, rows_per_shard: int
 ) -> tuple[Shard, ...]:
     """Writes shards aside and names them once their number is known."""
-    partial, counts = [], []
+    partial: list[Path] = []
+    counts: list[int] = []
     for record in records:
         path = folder / f".{split}-{len(partial):05d}.partial"
         writer = ArrayRecordWriter(str(path), "group_size:1")

@@ -89,15 +89,15 @@ def load(gin_files: Sequence[str], bindings: Sequence[str]) -> None:
     for name in gin_files:
         if not Path(name).is_file():
             raise UserError(f"--gin_file={name} does not exist: give the path of a gin file.")
-        _parse(lambda name=name: gin.parse_config_file(name), name)
+        _parse(gin.parse_config_file, name, name)
     for binding in bindings:
-        _parse(lambda binding=binding: gin.parse_config(binding), f"--gin.{binding}")
+        _parse(gin.parse_config, binding, f"--gin.{binding}")
     _reject_unused_macros()
 
 
-def _parse(parse: Callable[[], Any], where: str) -> None:
+def _parse(parse: Callable[[str], Any], argument: str, where: str) -> None:
     try:
-        parse()
+        parse(argument)
     except UserError:
         raise
     except (ValueError, SyntaxError, TypeError, ImportError, OSError, AttributeError) as error:

@@ -105,12 +105,12 @@ class LanguageModelTask:
     def loss(self, model: Decoder) -> LossFn:
         config, bos = self.config, self.tokenizer.bos
 
-        def logits_of(head_params: Any, hidden: jax.Array) -> jax.Array:
+        def logits_of(head_params: Any, hidden: jax.Array) -> Any:
             return model.apply({"params": head_params}, hidden, method="logits")
 
         def loss_fn(params: Any, batch: Batch, dropout_key: jax.Array | None) -> Metrics:
             input_BxT, target_BxT, weight_BxT, segment_BxT = unpack(batch["tokens"], bos)
-            hidden_BxTxD = model.apply(
+            hidden_BxTxD: Any = model.apply(
                 {"params": params},
                 input_BxT,
                 segment_BxT,

@@ -1,6 +1,7 @@
 """The device mesh, and which part of each parameter every device holds."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,19 +50,21 @@ class MeshConfig:
             raise UserError(f"{self} needs sizes of at least 1 and at most one -1: change it.")
 
 
-def make_mesh(config: MeshConfig) -> Mesh:
-    """The mesh over all devices; raises UserError when the sizes do not make up their number."""
-    devices = jax.device_count()
+def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """The mesh over all (or the given) devices; raises UserError when its sizes do not fit them."""
+    chosen = jax.devices() if devices is None else list(devices)
+    count = len(chosen)
     sizes = [config.data, config.fsdp, config.model]
     fixed = int(np.prod([size for size in sizes if size != -1]))
     if -1 in sizes:
-        sizes[sizes.index(-1)] = devices // fixed
-    if int(np.prod(sizes)) != devices:
+        sizes[sizes.index(-1)] = count // fixed
+    if int(np.prod(sizes)) != count:
         raise UserError(
             f"MeshConfig data={config.data}, fsdp={config.fsdp}, model={config.model} needs a "
-            f"multiple of {fixed} devices but there are {devices}: change its sizes."
+            f"multiple of {fixed} devices but there are {count}: change its sizes."
         )
-    return jax.make_mesh(tuple(sizes), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    axis_types = (AxisType.Auto,) * len(AXES)
+    return jax.make_mesh(tuple(sizes), AXES, axis_types=axis_types, devices=chosen)
 
 
 def parameter_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:

@@ -5,6 +5,7 @@ size, D model, F feed-forward, V vocabulary, N layers, E experts.
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -260,16 +261,14 @@ class Decoder(nn.Module):
     def setup(self) -> None:
         c, dtype = self.config, jnp.dtype(self.config.dtype)
         if isinstance(self.io, Tokens):
-            init = nn.initializers.normal(c.model_dim**-0.5)
-            self.embed = TokenTable(self.io.vocab_size, c.model_dim, init)
+            self.embed: nn.Module = TokenTable(self.io.vocab_size, c.model_dim)
             if not c.tie_embeddings:
                 self.head = nn.Dense(self.io.vocab_size, c.use_bias, jnp.float32)
         else:
             self.embed = nn.Dense(c.model_dim, c.use_bias, dtype)
             self.head = nn.Dense(self.io.output_size, c.use_bias, jnp.float32)
         if c.positions == "learned":
-            init = nn.initializers.normal(c.model_dim**-0.5)
-            self.position_embed = TokenTable(c.max_length, c.model_dim, init)
+            self.position_embed = TokenTable(c.max_length, c.model_dim)
         self.blocks = self._make_blocks()
         self.final_norm = nn.LayerNorm(use_bias=c.use_bias, dtype=dtype)
 
@@ -318,19 +317,19 @@ class Decoder(nn.Module):
         logits = jnp.einsum("...d,vd->...v", hidden, table_VxD, preferred_element_type=jnp.float32)
         return logits * self.config.model_dim**-0.5 if self.config.scale_tied_logits else logits
 
-    def __call__(self, inputs: jax.Array, **context: jax.Array) -> jax.Array:
+    def __call__(self, inputs: jax.Array, **context: Any) -> jax.Array:
         return self.logits(self.hidden(inputs, **context))
 
 
 class TokenTable(nn.Module):
-    """A table of vectors looked up by id."""
+    """A table of vectors looked up by id, drawn with variance 1/D."""
 
     size: int
     model_dim: int
-    init: nn.initializers.Initializer
 
     def setup(self) -> None:
-        self.table = self.param("table", self.init, (self.size, self.model_dim))
+        init = nn.initializers.normal(self.model_dim**-0.5)
+        self.table = self.param("table", init, (self.size, self.model_dim))
 
     def __call__(self, ids: jax.Array) -> jax.Array:
         return self.table[ids]

@@ -1,6 +1,6 @@
 """From an experiment to a compiled-to-be program: mesh, model, state layout and steps."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -43,10 +43,10 @@ class Program:
         }
 
 
-def make_program(experiment: Experiment) -> Program:
+def make_program(experiment: Experiment, devices: Sequence[jax.Device] | None = None) -> Program:
     """Prepares the task and lays the program out; every check before training happens here."""
     train = experiment.train
-    mesh = make_mesh(experiment.mesh)
+    mesh = make_mesh(experiment.mesh, devices)
     _check_batch(experiment, mesh)
     assert train.task is not None
     task = train.task.prepare(train.batch_size)
@@ -97,6 +97,6 @@ def _check_batch(experiment: Experiment, mesh: Mesh) -> None:
     micro = train.batch_size // train.accumulate_steps
     if micro % ways:
         raise UserError(
-            f"TrainConfig.batch_size = {train.batch_size} in {train.accumulate_steps} micro-batches "
-            f"does not divide over MeshConfig data x fsdp = {ways} devices: change one."
+            f"TrainConfig.batch_size = {train.batch_size} in {train.accumulate_steps} micro-batches"
+            f" does not divide over MeshConfig data x fsdp = {ways} devices: change one."
         )

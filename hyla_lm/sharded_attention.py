@@ -5,6 +5,7 @@ otherwise it takes some heads. A kernel that XLA cannot partition thus always ru
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 from jax.sharding import PartitionSpec as P
@@ -13,6 +14,8 @@ from hyla_lm.attention import attend
 from hyla_lm.config import UserError
 from hyla_lm.kernels.spec import AttentionSpec
 from hyla_lm.mesh import BATCH_AXES
+
+Operands = tuple[Any, ...]
 
 
 def attend_on_mesh(
@@ -33,7 +36,8 @@ def attend_on_mesh(
     mesh = jax.sharding.get_abstract_mesh()
     parts = mesh.shape.get("model", 1)
 
-    def run(q, k, v, bias, segments, deep_kernel, dropout, first_query):
+    def run(shards: Operands, first_query: int | jax.Array) -> jax.Array:
+        q, k, v, bias, segments, deep_kernel, dropout = shards
         return attend(
             q,
             k,
@@ -48,18 +52,26 @@ def attend_on_mesh(
             implementation=implementation,
         )
 
-    operands = (q_BxTxHxK, k_BxSxHxK, v_BxSxHxU, bias, segment_ids, deep_kernel_HxUxU, dropout)
+    operands: Operands = (
+        q_BxTxHxK,
+        k_BxSxHxK,
+        v_BxSxHxU,
+        bias,
+        segment_ids,
+        deep_kernel_HxUxU,
+        dropout,
+    )
     if mesh.empty or mesh.size == 1 or q_BxTxHxK.shape[1] == 1:
-        return run(*operands, q_offset)
+        return run(operands, q_offset)
     check_mesh(parts, spec, q_BxTxHxK.shape[2], q_BxTxHxK.shape[1])
     split: Callable[..., tuple[P, ...]] = _by_query if spec.mixes_heads else _by_head
     in_specs = split(bias, dropout)
 
-    def local(*shards: jax.Array) -> jax.Array:
+    def local(*shards: Any) -> jax.Array:
         first_query = q_offset
         if spec.mixes_heads and parts > 1:
             first_query = q_offset + jax.lax.axis_index("model") * shards[0].shape[1]
-        return run(*shards, first_query)
+        return run(shards, first_query)
 
     sharded = jax.shard_map(local, in_specs=in_specs, out_specs=in_specs[0], check_vma=False)
     return sharded(*operands)

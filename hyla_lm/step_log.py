@@ -137,5 +137,5 @@ class StepLog:
         raise NonFinite(
             f"step {step}: loss {watched[0]:.4g}, gradient norm {watched[1]:.4g} on rows "
             f"{sorted(rows.tolist())}; largest gradients: {named}. The last checkpoint is kept: "
-            "lower OptimizerConfig.learning_rate, set OptimizerConfig.clip_norm or look at the rows."
+            "lower OptimizerConfig.learning_rate, set OptimizerConfig.clip_norm or see these rows."
         )

@@ -61,7 +61,7 @@ def make_train_step(
         grads = jax.tree.map(lambda grad: grad / count, grads)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        metrics["gradient_norm"] = (optax.global_norm(grads), jnp.ones(()))
+        metrics["gradient_norm"] = (optax.tree.norm(grads), jnp.ones(()))
         return TrainState(state.step + 1, params, opt_state), StepOutput(metrics, norms(grads))
 
     return train_step

@@ -102,7 +102,7 @@ def read_manifest(folder: Path) -> Manifest:
         fields: dict[str, Any] = json.loads(path.read_text())
         shards = tuple(Shard(**shard) for shard in fields.pop("shards"))
         manifest = Manifest(**fields, shards=shards)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{path} is no rows manifest: prepare the rows again.") from error
     if manifest.format != FORMAT:
         raise UserError(f"{path} has format {manifest.format}, not {FORMAT}: prepare it again.")
@@ -161,8 +161,10 @@ class RowReader:
     def __len__(self) -> int:
         return len(self._records)
 
-    def __getitem__(self, index: SupportsIndex) -> dict[str, np.ndarray]:
+    def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
         row = int(index)
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {row} of {len(self)}")
         try:
             record = self._records[row]
         except RuntimeError as error:

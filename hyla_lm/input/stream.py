@@ -62,7 +62,7 @@ def rows_in_order(
     """
     total = len(split.rows) if limit is None else min(limit, len(split.rows))
     local = batch_size // share[1]
-    filler = {
+    filler: dict[str, Any] = {
         "tokens": np.full(split.manifest.sequence_length + 1, bos, np.int32),
         "text_bytes": np.int32(0),
         "row": np.int32(-1),

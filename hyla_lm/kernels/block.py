@@ -10,7 +10,6 @@ from hyla_lm.kernels.linear.reference import apply_values as apply_linear_values
 from hyla_lm.kernels.scores import accumulation_dtype, normalize, scaled_scores, visible_pairs
 from hyla_lm.kernels.spec import AttentionSpec
 
-
 ValueNetwork = Callable[[jax.Array, jax.Array, str, jax.Array | None], jax.Array]
 
 

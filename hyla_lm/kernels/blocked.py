@@ -6,6 +6,7 @@ needs a query's whole row of scores, so its key block is all keys. kernels/READM
 """
 
 import functools
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -39,25 +40,32 @@ def attend_blocked(
         _pad(x.q_BxTxHxK, 1, q_pad, 0),
         _pad(x.k_BxSxHxK, 1, k_pad, 0),
         _pad(x.v_BxSxHxU, 1, k_pad, 0),
-        _pad(_pad(x.bias, 2, q_pad, 0), 3, k_pad, 0),
+        None if x.bias is None else _pad_pairs(x.bias, q_pad, k_pad),
         x.deep_kernel_HxUxU,
     )
     padded_pairing = Pairing(
         _pad(pairing.q_position_T, 0, q_pad, 0),
         _pad(pairing.k_position_S, 0, k_pad, -1),
-        _pad(pairing.q_segment_BxT, 1, q_pad, PADDED_SEGMENT),
-        _pad(pairing.k_segment_BxS, 1, k_pad, PADDED_SEGMENT),
-        _pad(_pad(pairing.dropout, 2, q_pad, 0), 3, k_pad, 0),
+        _pad_segments(pairing.q_segment_BxT, q_pad),
+        _pad_segments(pairing.k_segment_BxS, k_pad),
+        None if pairing.dropout is None else _pad_pairs(pairing.dropout, q_pad, k_pad),
     )
     return run(padded_x, padded_pairing)[:, :q_length]
 
 
-def _pad(x: jax.Array | None, axis: int, amount: int, value: int) -> jax.Array | None:
-    if x is None or amount == 0 or (x.shape[axis] == 1 and axis >= 2):
-        return x
-    widths = [(0, 0)] * x.ndim
-    widths[axis] = (0, amount)
+def _pad(x: jax.Array, axis: int, amount: int, value: int) -> jax.Array:
+    widths = [(0, amount if index == axis else 0) for index in range(x.ndim)]
     return jnp.pad(x, widths, constant_values=value)
+
+
+def _pad_segments(segment_BxT: jax.Array | None, amount: int) -> jax.Array | None:
+    return None if segment_BxT is None else _pad(segment_BxT, 1, amount, PADDED_SEGMENT)
+
+
+def _pad_pairs(x: jax.Array, q_pad: int, k_pad: int) -> jax.Array:
+    """Pads the query and key axes of an array broadcastable to BxHxTxS where they are not 1."""
+    x = x if x.shape[2] == 1 else _pad(x, 2, q_pad, 0)
+    return x if x.shape[3] == 1 else _pad(x, 3, k_pad, 0)
 
 
 def _block_pairs(
@@ -118,7 +126,7 @@ def _scan_of_blocks(
     k_block: int,
 ):
     """The differentiable scan over one fixed list of block pairs."""
-    starts = np.asarray(pairs, np.int32)
+    starts: Any = np.asarray(pairs, np.int32)
 
     def block_at(x: Operands, pairing: Pairing, t: jax.Array, s: jax.Array) -> jax.Array:
         part = _slice_pairing(pairing, t, s, q_block, k_block)
@@ -148,10 +156,16 @@ def _scan_of_blocks(
                 _slice_operands(x, t, s, q_block, k_block),
             )
             (part,) = pull_back(jax.lax.dynamic_slice_in_dim(d_out_BxTxHxU, t, q_block, 1))
-            where = Operands({1: t}, {1: s}, {1: s}, {2: t, 3: s}, {})  # type: ignore[arg-type]
-            summed = [
-                None if grad is None else _add(sum_, grad, axes)  # type: ignore[arg-type]
-                for sum_, grad, axes in zip(total, part, where, strict=True)
+            starts_of: tuple[dict[int, jax.Array], ...] = (
+                {1: t},
+                {1: s},
+                {1: s},
+                {2: t, 3: s},
+                {},
+            )
+            summed: list[Any] = [
+                None if grad is None else _add(cast(jax.Array, sum_), grad, axes)
+                for sum_, grad, axes in zip(total, part, starts_of, strict=True)
             ]
             return Operands(*summed), None
 

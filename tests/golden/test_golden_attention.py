@@ -1,0 +1,121 @@
+"""Every attention variant against the authors' modules and the paper's formulas."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hyla_lm.attention import VARIANTS, AttentionSpec, attend, latent_codes
+from hyla_lm.kernels import blocked
+
+Load = Callable[[str], dict[str, np.ndarray]]
+Params = dict[str, jax.Array]
+QUICK_COMPILE = {"xla_backend_optimization_level": 0}
+
+AUTHORS = {
+    "softmax": "softmax",
+    "linear": "linear",
+    "linear_rmshead": "linear_rms_head",
+    "hyla": "hyla",
+    "hyla_no_rmshead": "hyla_no_rms_head",
+    "hyla_no_nonlin": "hyla_no_nonlinearity",
+    "hyla_no_nonlin_no_rmshead": "hyla_no_nonlinearity_no_rms_head",
+    "hyla_softmax_over_keys": "hyla_softmax_no_rms_head",
+}
+PHI = {name: name for name in ("relu", "silu", "sigmoid", "tanh", "gelu_erf")}
+PHI["gelu_tanh"] = "gelu"
+
+SPECS: dict[str, AttentionSpec] = {
+    **{
+        f"attn_{theirs}_{case}": VARIANTS[ours] for theirs, ours in AUTHORS.items() for case in "ac"
+    },
+    **{f"attn_{name}_d": VARIANTS[name] for name in ("softmax", "linear", "hyla")},
+    **{
+        f"derived_hyla_{theirs}_c": replace(VARIANTS["hyla"], activation=ours)
+        for theirs, ours in PHI.items()
+    },
+    "derived_deep_c": VARIANTS["hyla_deep"],
+    "derived_linear_rms_nonlinear_value_c": VARIANTS["linear_rms_head_nonlinear_value"],
+    "derived_softmax_then_rmshead_c": VARIANTS["hyla_softmax"],
+}
+
+# float32 on both sides: sums of up to 16 products of order 1 round differently by a few 1e-7.
+OUTPUT_TOLERANCE = 1e-5
+# The gradient of RMSHead divides by sums of squares, which magnifies that rounding.
+GRADIENT_TOLERANCE = 2e-4
+
+
+def params_of(arrays: dict[str, np.ndarray], prefix: str) -> Params:
+    start = f"{prefix}/"
+    return {k.removeprefix(start): jnp.asarray(a) for k, a in arrays.items() if k.startswith(start)}
+
+
+def project(params: Params, x: jax.Array, name: str) -> jax.Array:
+    kernel, offset = params[f"{name}/kernel"], params[f"{name}/bias"]
+    return jnp.einsum("btd,dhk->bthk", x, kernel) + offset
+
+
+def attention_layer(
+    params: Params,
+    x: jax.Array,
+    bias: jax.Array | None,
+    spec: AttentionSpec,
+    causal: bool,
+    implementation: str,
+) -> jax.Array:
+    y = attend(
+        project(params, x, "query"),
+        project(params, x, "key"),
+        project(params, x, "value"),
+        spec,
+        bias=bias,
+        causal=causal,
+        deep_kernel_HxUxU=params.get("value2/kernel"),
+        implementation=implementation,
+    )
+    return jnp.einsum("bthu,hud->btd", y, params["out/kernel"]) + params["out/bias"]
+
+
+def assert_close(actual: jax.Array, expected: np.ndarray, tolerance: float) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("implementation", ["reference", "blocked"])
+@pytest.mark.parametrize("name", SPECS)
+def test_output_and_every_gradient(
+    golden: Load, name: str, implementation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocked, "BLOCK_SIZE", 4)
+    arrays, spec = golden(name), SPECS[name]
+
+    def loss(params: Params, x: jax.Array, bias: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+        y = attention_layer(params, x, bias, spec, "mask" in arrays, implementation)
+        return jnp.sum(y * arrays["ct"]), y
+
+    bias = jnp.asarray(arrays["bias"]) if "bias" in arrays else None
+    differentiated = jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)
+    run = jax.jit(differentiated, compiler_options=QUICK_COMPILE)
+    (_, y), (d_params, d_x, d_bias) = run(
+        params_of(arrays, "param"), jnp.asarray(arrays["x"]), bias
+    )
+
+    assert_close(y, arrays["y"], OUTPUT_TOLERANCE)
+    assert_close(d_x, arrays["grad_x"], GRADIENT_TOLERANCE)
+    expected = params_of(arrays, "grad_param")
+    assert d_params.keys() == expected.keys()
+    for parameter, gradient in expected.items():
+        assert_close(d_params[parameter], gradient, GRADIENT_TOLERANCE)
+    if d_bias is not None and "grad_bias" in arrays:
+        assert_close(d_bias, arrays["grad_bias"], GRADIENT_TOLERANCE)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_latent_codes(golden: Load, name: str) -> None:
+    arrays = golden(name)
+    params, x = params_of(arrays, "param"), jnp.asarray(arrays["x"])
+    query, key = project(params, x, "query"), project(params, x, "key")
+    codes = latent_codes(query, key, SPECS[name], bias=arrays.get("bias"), causal="mask" in arrays)
+    assert_close(codes, arrays["attn_weights"], OUTPUT_TOLERANCE)

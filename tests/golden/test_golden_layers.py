@@ -1,0 +1,95 @@
+"""Relative position buckets and feed-forward layers against independent implementations."""
+
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hyla_lm.feedforward import GeluMlp, MixtureOfExperts, SwiGlu
+from hyla_lm.positions import relative_buckets
+
+Load = Callable[[str], dict[str, np.ndarray]]
+FLOAT32 = jnp.dtype("float32")
+
+SIZES = [(16, 16, 16), (32, 32, 32), (36, 36, 36), (128, 128, 128), (20, 8, 8), (64, 32, 48)]
+
+FEEDFORWARDS: dict[str, tuple[nn.Module, dict[str, str]]] = {
+    "ffn_gelu_mlp": (GeluMlp(10, True, FLOAT32), {"Dense_0": "up", "Dense_1": "down"}),
+    "ffn_swiglu": (
+        SwiGlu(10, FLOAT32),
+        {"Dense_0": "gate", "Dense_1": "up", "Dense_2": "down"},
+    ),
+    "derived_moe": (
+        MixtureOfExperts(10, 5, 2, FLOAT32),
+        {"gate": "gate", "down": "up", "up": "down"},
+    ),
+}
+
+# float32 sums of ten products on both sides: rounding of a few 1e-7.
+OUTPUT_TOLERANCE = 1e-5
+# Two such sums in a row, with entries of order 10.
+GRADIENT_TOLERANCE = 2e-4
+
+
+@pytest.mark.parametrize("bidirectional", [False, True], ids=["one_way", "both_ways"])
+@pytest.mark.parametrize(("length", "buckets", "max_distance"), SIZES)
+def test_relative_buckets(
+    golden: Load, length: int, buckets: int, max_distance: int, bidirectional: bool
+) -> None:
+    direction = "bi" if bidirectional else "uni"
+    expected = golden("relpos")[f"bucket_T{length}_nb{buckets}_md{max_distance}_{direction}"]
+    position = jnp.arange(length)
+    actual = relative_buckets(position, position, buckets, max_distance, bidirectional)
+    np.testing.assert_array_equal(actual, expected)
+
+
+def test_relative_bias(golden: Load) -> None:
+    arrays, position = golden("relpos"), jnp.arange(9)
+    bucket_TxS = relative_buckets(position, position, 9, 9)
+    np.testing.assert_array_equal(arrays["table_H3_nb9"][None, :, bucket_TxS], arrays["bias_T9"])
+
+
+def params_of(arrays: dict[str, np.ndarray], prefix: str, renamed: dict[str, str]) -> dict:
+    """The nested parameters that a fixture holds under slash-joined names."""
+    params: dict = {}
+    for path, array in arrays.items():
+        if path.startswith(f"{prefix}/"):
+            layer, *rest = path.split("/")[1:]
+            ours = renamed[layer]
+            if rest:
+                params.setdefault(ours, {})[rest[0]] = jnp.asarray(array)
+            else:
+                params[ours] = jnp.asarray(array)
+    return params
+
+
+def assert_close(actual: jax.Array, expected: np.ndarray, tolerance: float) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", FEEDFORWARDS)
+def test_feedforward_output_and_every_gradient(golden: Load, name: str) -> None:
+    arrays, (module, renamed) = golden(name), FEEDFORWARDS[name]
+
+    def loss(params: dict, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        y = module.apply({"params": params}, x)
+        return jnp.sum(y * arrays["ct"]), y
+
+    params, x = params_of(arrays, "param", renamed), jnp.asarray(arrays["x"])
+    (_, y), (d_params, d_x) = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(params, x)
+
+    assert_close(y, arrays["y"], OUTPUT_TOLERANCE)
+    assert_close(d_x, arrays["grad_x"], GRADIENT_TOLERANCE)
+    expected = params_of(arrays, "grad_param", renamed)
+    jax.tree.map(lambda a, b: assert_close(a, b, GRADIENT_TOLERANCE), d_params, expected)
+
+
+def test_gate_weights(golden: Load) -> None:
+    arrays = golden("derived_moe")
+    layer = MixtureOfExperts(10, 5, 2, FLOAT32)
+    weights = layer.gate_weights(jnp.asarray(arrays["x"]), jnp.asarray(arrays["param/gate"]))
+    np.testing.assert_array_equal(weights == 0, arrays["gate_weights"] == 0)
+    assert_close(weights, arrays["gate_weights"], OUTPUT_TOLERANCE)

@@ -1,0 +1,52 @@
+"""The loss of a language model against an independent implementation, on given logits."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hyla_lm.language_model import unpack
+from hyla_lm.loss import cross_entropy
+
+Load = Callable[[str], dict[str, np.ndarray]]
+# A float32 mean of 16 numbers of order 3.
+TOLERANCE = 1e-5
+
+
+@pytest.mark.parametrize("chunk_length", [1, 4, 9])
+def test_mean_loss(golden: Load, chunk_length: int) -> None:
+    arrays = golden("lm_loss")
+    sums = cross_entropy(
+        lambda _, logits: logits,
+        {},
+        jnp.asarray(arrays["logits"]),
+        jnp.asarray(arrays["nanodo_targets"]),
+        jnp.asarray(arrays["nanodo_weights"]),
+        chunk_length,
+    )
+    mean = sums.objective / arrays["nanodo_weights"].sum()
+    np.testing.assert_allclose(mean, arrays["nanodo_loss"], rtol=TOLERANCE)
+
+
+def test_targets_and_weights(golden: Load) -> None:
+    arrays = golden("lm_loss")
+    tokens = jnp.pad(jnp.asarray(arrays["tokens"]), [(0, 0), (0, 1)])
+    _, targets, weights, _ = unpack(tokens, bos=0)
+    np.testing.assert_array_equal(targets, arrays["nanodo_targets"])
+    np.testing.assert_array_equal(weights, arrays["nanodo_weights"])
+
+
+def test_gradient_is_softmax_minus_target(golden: Load) -> None:
+    arrays = golden("lm_loss")
+    targets, weights = arrays["nanodo_targets"], arrays["nanodo_weights"]
+
+    def objective(logits: jax.Array) -> jax.Array:
+        return cross_entropy(lambda _, x: x, {}, logits, targets, jnp.asarray(weights), 4).objective
+
+    logits = arrays["logits"].astype(np.float64)
+    probabilities = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
+    expected = weights[..., None] * (probabilities - np.eye(logits.shape[-1])[targets])
+    gradient = jax.grad(objective)(jnp.asarray(arrays["logits"]))
+    np.testing.assert_allclose(gradient, expected, rtol=TOLERANCE, atol=TOLERANCE)

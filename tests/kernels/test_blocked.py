@@ -1,0 +1,280 @@
+"""The blocked kernels equal the reference: outputs, every gradient, at lengths that do not fit."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hyla_lm.attention import VARIANTS, AttentionSpec, attend
+from hyla_lm.kernels import blocked
+from hyla_lm.kernels.linear import chunked
+
+B, H, K, U = 2, 3, 5, 6
+DROPPED = 0.25
+QUICK_COMPILE = {"xla_backend_optimization_level": 0}
+LENGTHS = (1, 7, 63, 100, 257)
+
+# Relative to the largest entry. Both sum the same float32 terms in another order: measured
+# differences stay below 1e-6 for outputs and gradients.
+OUTPUT_TOLERANCE = 1e-5
+GRADIENT_TOLERANCE = 2e-4
+# The same comparison in float64: 4500 eps, room for sums of 257 terms and RMSHead's quotient.
+FLOAT64_TOLERANCE = 1e-12
+
+
+@dataclass(frozen=True)
+class Masking:
+    causal: bool
+    segments: bool
+    bias: bool
+
+    def __str__(self) -> str:
+        return "+".join(name for name, used in vars(self).items() if used) or "no_mask"
+
+
+EVERYTHING = Masking(causal=True, segments=True, bias=True)
+BIAS_ALONE = Masking(causal=False, segments=False, bias=True)
+NO_BIAS = Masking(causal=True, segments=True, bias=False)
+NOTHING = Masking(causal=False, segments=False, bias=False)
+EVERY_LENGTH = [
+    (name, length, masking)
+    for name, masking in [
+        *((name, EVERYTHING) for name in VARIANTS),
+        *((name, NO_BIAS) for name in ("softmax", "linear", "hyla")),
+    ]
+    for length in LENGTHS
+]
+EVERY_MASKING = [
+    (name, 100, masking) for name in VARIANTS for masking in (NO_BIAS, BIAS_ALONE, NOTHING)
+]
+CASES = list(dict.fromkeys(EVERY_LENGTH + EVERY_MASKING))
+
+
+def normal(seed: int, *shape: int) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+def operands(q_length: int, k_length: int, spec: AttentionSpec) -> dict[str, jax.Array]:
+    """What attention differentiates by, with q scaled so that softmax is neither flat nor hard."""
+    x = {
+        "q": normal(1, B, q_length, H, K),
+        "k": normal(2, B, k_length, H, K),
+        "v": normal(3, B, k_length, H, U),
+    }
+    if spec.value_depth == 2:
+        x["deep_kernel"] = normal(4, H, U, U) / U**0.5
+    return x
+
+
+def documents(length: int) -> jax.Array:
+    """Segment ids of packed documents with random ends, some inside a block and some not."""
+    starts = np.random.default_rng(5).random((B, length)) < 0.05
+    return jnp.asarray(np.cumsum(starts, axis=1))
+
+
+def call(x: dict[str, jax.Array], spec: AttentionSpec, implementation: str, **masks: Any):
+    return attend(
+        x["q"],
+        x["k"],
+        x["v"],
+        spec,
+        bias=x.get("bias"),
+        deep_kernel_HxUxU=x.get("deep_kernel"),
+        implementation=implementation,
+        **masks,
+    )
+
+
+def output_and_gradients(
+    x: dict[str, jax.Array], spec: AttentionSpec, implementation: str, **masks: Any
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def loss(x: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        y = call(x, spec, implementation, **masks)
+        return jnp.sum(y * normal(6, *y.shape)), y
+
+    differentiated = jax.value_and_grad(loss, has_aux=True)
+    (_, y), gradients = jax.jit(differentiated, compiler_options=QUICK_COMPILE)(x)
+    return y, gradients
+
+
+def assert_close(actual: jax.Array, expected: jax.Array, tolerance: float) -> None:
+    scale = float(jnp.max(jnp.abs(expected)))
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * scale)
+
+
+def assert_implementations_agree(
+    x: dict[str, jax.Array],
+    spec: AttentionSpec,
+    output_tolerance: float = OUTPUT_TOLERANCE,
+    gradient_tolerance: float = GRADIENT_TOLERANCE,
+    **masks: Any,
+) -> None:
+    y, gradients = output_and_gradients(x, spec, "blocked", **masks)
+    expected, expected_gradients = output_and_gradients(x, spec, "reference", **masks)
+    assert_close(y, expected, output_tolerance)
+    for name, gradient in expected_gradients.items():
+        assert_close(gradients[name], gradient, gradient_tolerance)
+
+
+@pytest.mark.parametrize(("name", "length", "masking"), CASES, ids=str)
+def test_blocked_is_the_reference(name: str, length: int, masking: Masking) -> None:
+    spec = VARIANTS[name]
+    x = operands(length, length, spec)
+    if masking.bias:
+        x["bias"] = normal(7, 1, H, length, length)
+    assert_implementations_agree(
+        x,
+        spec,
+        causal=masking.causal,
+        segment_ids=documents(length) if masking.segments else None,
+    )
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 70, 70), (B, H, 1, 70), (1, H, 70, 1), (B, 1, 1, 1)])
+def test_bias_broadcasts(shape: tuple[int, ...]) -> None:
+    spec = VARIANTS["hyla"]
+    x = operands(70, 70, spec) | {"bias": normal(7, *shape)}
+    assert_implementations_agree(x, spec, causal=True)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 70, 70), (B, H, 70, 70)], ids=["shared", "each_head"])
+@pytest.mark.parametrize("name", ["softmax", "linear", "hyla", "hyla_deep"])
+def test_dropout_multiplies_the_code(name: str, shape: tuple[int, ...]) -> None:
+    kept = jnp.asarray(np.random.default_rng(8).random(shape) > DROPPED)
+    spec = VARIANTS[name]
+    assert_implementations_agree(
+        operands(70, 70, spec), spec, causal=True, dropout=kept / (1 - DROPPED)
+    )
+
+
+@pytest.mark.parametrize("lengths", [(30, 90), (90, 30), (1, 65)], ids=str)
+@pytest.mark.parametrize("name", ["softmax", "linear", "hyla", "hyla_softmax"])
+def test_queries_and_keys_of_other_lengths(name: str, lengths: tuple[int, int]) -> None:
+    spec = VARIANTS[name]
+    assert_implementations_agree(operands(*lengths, spec), spec)
+
+
+@pytest.mark.parametrize("implementation", ["reference", "blocked"])
+@pytest.mark.parametrize("known", [True, False], ids=["static_offset", "traced_offset"])
+@pytest.mark.parametrize("queries", [(30, 100), (99, 100)], ids=str)
+@pytest.mark.parametrize("name", ["softmax", "linear", "hyla"])
+def test_offset_queries_are_rows_of_the_whole(
+    name: str, queries: tuple[int, int], known: bool, implementation: str
+) -> None:
+    spec, (first, end) = VARIANTS[name], queries
+    x, segments = operands(100, 100, spec), documents(100)
+    bias = normal(7, 1, H, 100, 100)
+    whole = call(x | {"bias": bias}, spec, "reference", causal=True, segment_ids=segments)
+    part = x | {"q": x["q"][:, first:end], "bias": bias[:, :, first:end]}
+
+    def rows(offset: int | jax.Array) -> jax.Array:
+        masks = {"causal": True, "segment_ids": segments, "q_offset": offset}
+        return call(part, spec, implementation, **masks)
+
+    actual = rows(first) if known else jax.jit(rows)(first)
+    assert_close(actual, whole[:, first:end], OUTPUT_TOLERANCE)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_float64_agrees_to_its_precision(name: str) -> None:
+    spec = VARIANTS[name]
+    with jax.enable_x64(True):
+        x = {name: leaf.astype("float64") for name, leaf in operands(100, 100, spec).items()}
+        x["bias"] = normal(7, 1, H, 100, 100).astype("float64")
+        assert_implementations_agree(x, spec, FLOAT64_TOLERANCE, FLOAT64_TOLERANCE, causal=True)
+
+
+def test_chunked_float64_agrees_to_its_precision() -> None:
+    spec, tolerance = VARIANTS["linear"], FLOAT64_TOLERANCE
+    with jax.enable_x64(True):
+        x = {name: leaf.astype("float64") for name, leaf in operands(100, 100, spec).items()}
+        masks = {"causal": True, "segment_ids": documents(100)}
+        assert_implementations_agree(x, spec, tolerance, tolerance, **masks)
+
+
+@pytest.mark.parametrize("implementation", ["reference", "blocked"])
+@pytest.mark.parametrize("name", ["softmax", "linear", "hyla"])
+def test_bfloat16_rounds_only_what_goes_in_and_out(name: str, implementation: str) -> None:
+    spec = VARIANTS[name]
+    x = {name: leaf.astype(jnp.bfloat16) for name, leaf in operands(100, 100, spec).items()}
+    exact = {name: leaf.astype(jnp.float32) for name, leaf in x.items()}
+    y, gradients = output_and_gradients(x, spec, implementation, causal=True)
+    expected, expected_gradients = output_and_gradients(exact, spec, "reference", causal=True)
+    assert y.dtype == jnp.bfloat16
+    # Rounding once to 8 bits of significand moves an entry by at most 2^-8 of itself.
+    assert_close(y.astype(jnp.float32), expected, 2**-8)
+    for operand, gradient in expected_gradients.items():
+        assert gradients[operand].dtype == jnp.bfloat16
+        # Each of the two blocks rounds its share of a gradient, and so does their sum.
+        assert_close(gradients[operand].astype(jnp.float32), gradient, 3 * 2**-8)
+
+
+@pytest.mark.parametrize("implementation", ["reference", "blocked"])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_query_that_sees_nothing_gets_zeros(name: str, implementation: str) -> None:
+    spec, blind = VARIANTS[name], 3
+    x = operands(70, 70, spec)
+    y, gradients = output_and_gradients(x, spec, implementation, causal=True, q_offset=-blind)
+    np.testing.assert_array_equal(y[:, :blind], 0)
+    np.testing.assert_array_equal(gradients["q"][:, :blind], 0)
+    assert all(jnp.all(jnp.isfinite(leaf)) for leaf in (y, *gradients.values()))
+    assert jnp.all(jnp.any(y[:, blind:] != 0, axis=(2, 3)))
+
+
+def test_causal_mask_skips_the_blocks_it_empties() -> None:
+    size = blocked.BLOCK_SIZE
+    causal = blocked._block_pairs(4 * size, 4 * size, size, size, 0)
+    assert len(causal) == 4 + 3 + 2 + 1
+    unknown = blocked._block_pairs(4 * size, 4 * size, size, size, None)
+    assert len(unknown) == 16
+
+
+@pytest.mark.parametrize("bias", [None, 0.0], ids=["without_bias", "with_bias"])
+def test_linear_attention_is_chunked_where_that_is_exact(
+    bias: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def spy(*args: Any) -> jax.Array:
+        calls.append(args)
+        return chunked.attend_chunked(*args)
+
+    monkeypatch.setattr("hyla_lm.attention.attend_chunked", spy)
+    x = operands(10, 10, VARIANTS["linear"])
+    if bias is not None:
+        x["bias"] = jnp.full((1, 1, 10, 10), bias)
+    call(x, VARIANTS["linear"], "blocked", causal=True)
+    assert len(calls) == (bias is None)
+
+
+Loss = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+
+
+def temporary_bytes(name: str, implementation: str, length: int) -> int:
+    """Scratch memory of the compiled forward and backward pass, B=1, H=8, K=U=64, float32."""
+
+    def loss(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        y = attend(q, k, v, VARIANTS[name], causal=True, implementation=implementation)
+        return jnp.sum(y**2)
+
+    shape = jax.ShapeDtypeStruct((1, length, 8, 64), jnp.float32)
+    compiled = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(shape, shape, shape).compile()
+    return compiled.memory_analysis().temp_size_in_bytes
+
+
+def test_blocked_hyla_needs_an_eighth_of_the_memory() -> None:
+    assert temporary_bytes("hyla", "blocked", 512) * 8 <= temporary_bytes("hyla", "reference", 512)
+
+
+@pytest.mark.parametrize(
+    ("name", "short", "long", "growth"),
+    # Linear growth is the ratio of the lengths; a tenth of slack is for buffers of fixed size.
+    [("hyla", 512, 2048, 4.5), ("linear", 512, 4096, 8.8)],
+)
+def test_memory_is_linear_in_length(name: str, short: int, long: int, growth: float) -> None:
+    small, large = (temporary_bytes(name, "blocked", length) for length in (short, long))
+    assert large <= growth * small

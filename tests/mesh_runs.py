@@ -1,0 +1,52 @@
+"""Trains 20 steps of one attention on several meshes of 8 devices; prints losses as JSON.
+
+Usage: mesh_runs.py GIN_FILE ATTENTION. A script, since the number of devices is fixed at start.
+"""
+
+import json
+import os
+import sys
+from dataclasses import replace
+
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+
+import jax
+
+from hyla_lm import config
+from hyla_lm.experiment import Experiment, from_gin
+from hyla_lm.mesh import MeshConfig
+from hyla_lm.setup import make_program
+from hyla_lm.task import OBJECTIVE, Share
+
+STEPS = 20
+MESHES = ((1, 1, 1), (8, 1, 1), (1, 8, 1), (2, 2, 2), (1, 1, 8))
+
+
+def losses_and_bytes(experiment: Experiment, sizes: tuple[int, int, int]) -> dict[str, object]:
+    data, fsdp, model = sizes
+    mesh_config = MeshConfig(data=data, fsdp=fsdp, model=model)
+    devices = jax.devices()[: data * fsdp * model]
+    program = make_program(replace(experiment, mesh=mesh_config), devices)
+    train = experiment.train
+    stream = program.task.train_stream(train.batch_size, train.seed, Share(), None)
+    losses = []
+    with jax.set_mesh(program.mesh):
+        state = program.init()
+        held = sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(state))
+        for _ in range(STEPS):
+            state, output = program.train_step(state, program.place(next(stream)))
+            total, count = output.metrics[OBJECTIVE]
+            losses.append(float(total) / float(count))
+    return {"losses": losses, "bytes": held}
+
+
+def main() -> None:
+    gin_file, attention = sys.argv[1:]
+    config.load([gin_file], [f'ModelConfig.attention = "{attention}"'])
+    experiment = from_gin()
+    results = {str(sizes): losses_and_bytes(experiment, sizes) for sizes in MESHES}
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""The house rules: who may import whom, how light the import is, how long a file may be."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# Each module may import those of earlier layers only; modules of one layer may use each other.
+LAYERS = (
+    ("config",),
+    ("kernels",),
+    ("attention", "mesh", "positions", "feedforward", "input", "metrics", "tensorboard"),
+    ("sharded_attention", "optim", "checkpoint"),
+    ("model",),
+    ("loss", "throughput", "sample"),
+    ("task",),
+    ("language_model", "train_step", "evaluate"),
+    ("experiment",),
+    ("setup", "run_folder", "console"),
+    ("step_log",),
+    ("report",),
+    ("trainer",),
+    ("restored",),
+    ("cli",),
+    ("__main__",),
+)
+LEVEL = {module: level for level, layer in enumerate(LAYERS) for module in layer}
+MODULES = sorted((ROOT / "hyla_lm").rglob("*.py"))
+
+
+def imported(path: Path) -> list[str]:
+    """Names of the modules a file imports, wherever the import stands."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names.append(node.module or "")
+    return names
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(ROOT / "hyla_lm").parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_follow_the_arrow(path: Path) -> None:
+    if path == ROOT / "hyla_lm" / "__init__.py":
+        return
+    for name in imported(path):
+        assert name.split(".")[0] not in ("data", "evals", "tpu", "tests"), f"{path}: {name}"
+        if name.startswith("hyla_lm."):
+            used = name.split(".")[1]
+            assert LEVEL[used] <= LEVEL[part_of(path)], f"{part_of(path)} imports {used}"
+
+
+def test_only_the_checkpoint_module_imports_orbax() -> None:
+    users = [path.name for path in MODULES if any("orbax" in name for name in imported(path))]
+    assert users == ["checkpoint.py"]
+
+
+def test_only_one_place_makes_a_mesh() -> None:
+    makers = [path.name for path in MODULES if "make_mesh(" in path.read_text()]
+    assert sorted(makers) == ["mesh.py", "setup.py"]
+
+
+@pytest.mark.parametrize("folder", ["hyla_lm", "data"])
+def test_files_stay_short(folder: str) -> None:
+    lengths = {path: len(path.read_text().splitlines()) for path in (ROOT / folder).rglob("*.py")}
+    assert {path: length for path, length in lengths.items() if length > 350} == {}
+
+
+def test_imports_load_no_tensorflow_and_are_quick() -> None:
+    code = (
+        "import time; start = time.monotonic(); import hyla_lm; "
+        "seconds = time.monotonic() - start; import sys, hyla_lm.cli, hyla_lm.trainer, "
+        "data.sample_corpus; print(seconds, 'tensorflow' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    seconds, tensorflow = done.stdout.split()
+    assert float(seconds) < 4
+    assert tensorflow == "False"

@@ -1,0 +1,202 @@
+"""Configuration: checked fields, documented settings, and bindings that survive being written."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hyla_lm import config
+from hyla_lm.config import REGISTRY, UserError, check_fields, setting
+from hyla_lm.experiment import Experiment, from_gin
+from hyla_lm.input.source import Rows
+from hyla_lm.language_model import LanguageModel
+from hyla_lm.model import ModelConfig
+
+
+@pytest.fixture(autouse=True)
+def without_bindings() -> Iterator[None]:
+    config.load([], [])
+    yield
+    config.load([], [])
+
+
+@dataclass(frozen=True)
+class Example:
+    """A field of each kind."""
+
+    whole: int = setting(1, "an int", minimum=1)
+    real: float = setting(0.5, "a float", minimum=0)
+    flag: bool = setting(True, "a bool")
+    name: str = setting("a", "a choice", choices=("a", "b"))
+    maybe: int | None = setting(None, "an optional int", minimum=2)
+    several: str | tuple[str, ...] = setting("x", "a name or names")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"whole": 1},
+        {"real": 0},
+        {"real": 3},
+        {"real": 1e-9},
+        {"flag": False},
+        {"name": "b"},
+        {"maybe": None},
+        {"maybe": 2},
+        {"several": ("x", "y")},
+        {"several": ()},
+    ],
+    ids=str,
+)
+def test_fitting_values_pass(fields: dict[str, Any]) -> None:
+    check_fields(Example(**fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"whole": True}, "Example.whole = True must be int"),
+        ({"whole": 1.0}, "Example.whole = 1.0 must be int"),
+        ({"whole": "1"}, "Example.whole = '1' must be int"),
+        ({"whole": None}, "Example.whole = None must be int"),
+        ({"whole": 0}, "Example.whole = 0 must be at least 1"),
+        ({"real": True}, "Example.real = True must be float"),
+        ({"real": "1"}, "Example.real = '1' must be float"),
+        ({"real": -1e-9}, "Example.real = -1e-09 must be at least 0"),
+        ({"real": float("nan")}, "Example.real = nan must be"),
+        ({"flag": 1}, "Example.flag = 1 must be bool"),
+        ({"flag": "False"}, "Example.flag = 'False' must be bool"),
+        ({"name": "c"}, "Example.name = 'c' must be one of 'a', 'b'"),
+        ({"name": 1}, "Example.name = 1 must be str"),
+        ({"maybe": 2.0}, "Example.maybe = 2.0 must be int | None"),
+        ({"maybe": 1}, "Example.maybe = 1 must be at least 2"),
+        ({"several": ["x"]}, "Example.several = ['x'] must be str | tuple[str, ...]"),
+        ({"several": ("x", 1)}, "Example.several = ('x', 1) must be str | tuple[str, ...]"),
+    ],
+    ids=str,
+)
+def test_unfit_values_name_binding_value_and_what_it_must_be(
+    fields: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError) as error:
+        check_fields(Example(**fields))
+    assert str(error.value).startswith(message)
+
+
+def registered_fields() -> list[tuple[str, dataclasses.Field[Any]]]:
+    return [
+        (name, field)
+        for name, cls in REGISTRY.items()
+        for field in dataclasses.fields(cls)  # type: ignore[arg-type]
+    ]
+
+
+def test_all_the_configuration_is_registered() -> None:
+    assert {
+        "TrainConfig",
+        "ModelConfig",
+        "OptimizerConfig",
+        "MeshConfig",
+        "CheckpointConfig",
+        "LogConfig",
+        "LanguageModel",
+        "Rows",
+    } <= set(REGISTRY)
+
+
+def test_every_field_has_a_doc_and_every_class_too() -> None:
+    assert all(field.metadata.get("doc") for _, field in registered_fields())
+    assert all((cls.__doc__ or "").endswith(".") for cls in REGISTRY.values())
+
+
+def test_describe_lists_every_field_with_type_default_doc_and_choices() -> None:
+    lines = config.describe().splitlines()
+    for name, cls in REGISTRY.items():
+        assert f"{name}: {(cls.__doc__ or '').splitlines()[0]}" in lines
+    for name, field in registered_fields():
+        heads = [line for line in lines if line.startswith(f"  {name}.{field.name}: ")]
+        assert len(heads) == 1 and heads[0].endswith(f" = {field.default!r}")
+        doc = lines[lines.index(heads[0]) + 1].strip()
+        assert doc.startswith(field.metadata["doc"])
+        assert all(str(choice) in doc for choice in field.metadata["choices"] or ())
+    assert "  ModelConfig.value_dim: int | None = None" in lines
+    assert "  OptimizerConfig.learning_rate: float = 0.001" in lines
+
+
+def reloaded(tmp_path: Path) -> Experiment:
+    """The experiment of the written configuration, without what was loaded before."""
+    path = tmp_path / "written.gin"
+    path.write_text(config.operative())
+    config.load([str(path)], [])
+    return from_gin()
+
+
+@pytest.mark.parametrize(
+    "bindings",
+    [
+        [],
+        ["ModelConfig.attention = ('hyla', 'softmax')", "ModelConfig.positions = 'relative'"],
+        ["ModelConfig.attention = ('hyla',)"],
+        ["OptimizerConfig.clip_norm = 1", "LanguageModel.vocab_size = 320"],
+        ["OptimizerConfig.clip_norm = 1.0", "OptimizerConfig.clip_norm = None"],
+        ["OptimizerConfig.learning_rate = 3.1234567891234e-07", "OptimizerConfig.epsilon = 1e-30"],
+        ["STEPS = 30", "TrainConfig.steps = %STEPS", "TrainConfig.eval_every = %STEPS"],
+        ["LanguageModel.data = @other/Rows()", "other/Rows.train = 'elsewhere'"],
+        ["LanguageModel.data = None"],
+        ["TrainConfig.task = @short/LanguageModel()", "short/LanguageModel.sequence_length = 8"],
+        ["Rows.train = 'it\\'s \"quoted\" \\\\ and = long " + "x" * 200 + "'"],
+        ["ModelConfig.value_activation = 'gelu'", "ModelConfig.value_dim = 4"],
+    ],
+    ids="; ".join,
+)
+def test_the_written_configuration_is_the_one_in_use(
+    tiny_gin: Path, tmp_path: Path, bindings: list[str]
+) -> None:
+    config.load([str(tiny_gin)], bindings)
+    used = from_gin()
+    assert reloaded(tmp_path) == used
+    assert reloaded(tmp_path) == used  # What was written is written again.
+
+
+def test_bindings_come_after_files_and_later_ones_win(tiny_gin: Path, tmp_path: Path) -> None:
+    more = tmp_path / "more.gin"
+    more.write_text("TrainConfig.steps = 20\nTrainConfig.seed = 20\n")
+    config.load([str(tiny_gin), str(more)], ["TrainConfig.seed = 30", "TrainConfig.seed = 31"])
+    train = from_gin().train
+    assert (train.steps, train.seed, train.batch_size) == (20, 31, 8)
+
+
+def test_a_replaced_reference_leaves_no_trace(tiny_gin: Path, tiny_rows: Rows) -> None:
+    config.load(
+        [str(tiny_gin)],
+        [
+            "LanguageModel.data = @other/Rows()",
+            f"other/Rows.train = '{tiny_rows.validation}'",
+            "LanguageModel.data = @Rows()",
+        ],
+    )
+    task = from_gin().train.task
+    assert isinstance(task, LanguageModel) and task.data == tiny_rows
+    assert "other" not in config.operative()
+
+
+def test_loading_forgets_what_was_loaded() -> None:
+    config.load([], ["ModelConfig.num_layers = 3"])
+    assert ModelConfig().num_layers == 3
+    config.load([], [])
+    assert ModelConfig().num_layers == 6
+
+
+def test_a_configuration_as_a_dict_is_json_and_complete() -> None:
+    model = ModelConfig(attention=("hyla", "softmax"), value_dim=4)
+    entries = config.as_dict(model)
+    assert json.loads(json.dumps(entries)) == entries
+    assert entries.keys() == {"class", *(field.name for field in dataclasses.fields(model))}
+    assert entries["attention"] == ["hyla", "softmax"]
+    rows = Rows("train", "validation", "model")
+    nested = config.as_dict(LanguageModel(data=rows))
+    assert nested["data"] == {"class": "Rows", **dataclasses.asdict(rows)}

@@ -1,0 +1,71 @@
+"""Every mesh follows the run on one device, and fsdp really divides what a device holds."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from hyla_lm.mesh import MeshConfig, make_mesh, parameter_spec
+
+# Sums over devices run in another order: float32 rounding grows over 20 updates to a few 1e-6.
+RELATIVE_LOSS = 2e-5
+GIN = """
+TrainConfig.steps = 20
+TrainConfig.batch_size = 16
+LanguageModel.sequence_length = 16
+ModelConfig.num_layers = 2
+ModelConfig.model_dim = 32
+ModelConfig.num_heads = 8
+ModelConfig.head_dim = 8
+ModelConfig.mlp_dim = 64
+OptimizerConfig.clip_norm = 1.0
+"""
+
+
+@pytest.mark.parametrize("attention", ["softmax", "linear", "hyla"])
+def test_meshes_of_8_devices_follow_one_device(attention: str, tiny_gin: Path) -> None:
+    tiny_gin.write_text(tiny_gin.read_text() + GIN)
+    script = Path(__file__).with_name("mesh_runs.py")
+    command = [sys.executable, str(script), str(tiny_gin), attention]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    runs = json.loads(done.stdout.splitlines()[-1])
+    alone = runs.pop("(1, 1, 1)")
+    for sizes, run in runs.items():
+        np.testing.assert_allclose(
+            run["losses"], alone["losses"], rtol=RELATIVE_LOSS, err_msg=f"mesh {sizes}"
+        )
+    assert alone["losses"][-1] < alone["losses"][0] - 0.5
+    scalars = 64
+    assert runs["(1, 8, 1)"]["bytes"] <= alone["bytes"] / 8 + scalars
+    assert runs["(8, 1, 1)"]["bytes"] == alone["bytes"]
+
+
+def test_rules_split_the_dimensions_they_name() -> None:
+    mesh = jax.sharding.AbstractMesh((2, 4, 8), ("data", "fsdp", "model"))
+    block = "params/blocks/block_0"
+    assert parameter_spec("params/embed/table", (64, 32), mesh) == P("model", "fsdp")
+    kernel = parameter_spec(f"{block}/attention/query/kernel", (32, 8, 4), mesh)
+    assert kernel == P("fsdp", "model", None)
+    scanned = parameter_spec(f"{block}/attention/query/kernel", (6, 32, 8, 4), mesh)
+    assert scanned == P(None, "fsdp", "model", None)
+    moment = parameter_spec(f"opt_state/0/mu/{block[7:]}/feedforward/up/kernel", (32, 64), mesh)
+    assert moment == P("fsdp", "model")
+
+
+def test_a_dimension_that_does_not_divide_stays_whole() -> None:
+    mesh = jax.sharding.AbstractMesh((1, 4, 8), ("data", "fsdp", "model"))
+    assert parameter_spec("params/embed/table", (321, 32), mesh) == P(None, "fsdp")
+
+
+def test_minus_one_takes_the_devices_left() -> None:
+    assert dict(make_mesh(MeshConfig()).shape) == {
+        "data": jax.device_count(),
+        "fsdp": 1,
+        "model": 1,
+    }

@@ -1,0 +1,324 @@
+"""The decoder: who sees whom (by gradient), decoding against the cache, size, configuration."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hyla_lm.attention import VARIANTS
+from hyla_lm.config import UserError
+from hyla_lm.kernels import blocked
+from hyla_lm.kernels.linear import chunked
+from hyla_lm.model import Decoder, Features, ModelConfig, Tokens
+
+LENGTH, VOCABULARY = 12, 17
+SMALL: dict[str, Any] = dict(
+    num_layers=2, model_dim=16, num_heads=2, head_dim=4, mlp_dim=24, dtype="float32"
+)
+QUICK_COMPILE = {"xla_backend_optimization_level": 0}
+# float32 through two layers: the same sums in another order.
+TOLERANCE = 1e-5
+
+
+def small(**fields: Any) -> ModelConfig:
+    return ModelConfig(**{**SMALL, **fields})
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks shorter than the rows here, so that each row has several and a part of one."""
+    monkeypatch.setattr(blocked, "BLOCK_SIZE", 5)
+    monkeypatch.setattr(chunked, "CHUNK_SIZE", 5)
+
+
+def tokens(batch: int = 2, length: int = LENGTH) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(0).integers(VOCABULARY, size=(batch, length)))
+
+
+def shapes(model: Decoder, inputs: jax.Array) -> dict:
+    return jax.eval_shape(model.init, jax.random.key(0), inputs)["params"]
+
+
+def parameters(model: Decoder, inputs: jax.Array) -> dict:
+    """Random values in every parameter, biases and scales too, so that an unused one shows."""
+    rng = np.random.default_rng(1)
+
+    def draw(leaf: jax.ShapeDtypeStruct) -> jax.Array:
+        return jnp.asarray(rng.normal(scale=0.3, size=leaf.shape), leaf.dtype)
+
+    return jax.tree.map(draw, shapes(model, inputs))
+
+
+def influence(config: ModelConfig, **context: jax.Array) -> np.ndarray:
+    """Largest gradient of each output by each input position, outputs x inputs.
+
+    One layer suffices; with a smooth phi no visible pair is 0 by chance, as it may be under relu.
+    """
+    model = Decoder(replace(config, num_layers=1, value_activation="silu"), Features(3, 2))
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(1, LENGTH, 3)), jnp.float32)
+    params = parameters(model, x)
+
+    def outputs(x: jax.Array) -> jax.Array:
+        return model.apply({"params": params}, x, **context)[0].sum(axis=-1)
+
+    gradient = jax.jit(jax.jacrev(outputs), compiler_options=QUICK_COMPILE)(x)[:, 0]
+    return np.asarray(jnp.abs(gradient).max(axis=-1))
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("implementation", ["reference", "blocked"])
+@pytest.mark.parametrize("positions", ["rotary", "relative", "none"])
+@pytest.mark.parametrize("attention", ["softmax", "linear", "hyla"])
+def test_a_position_sees_itself_and_those_before_it(
+    attention: str, positions: str, implementation: str
+) -> None:
+    seen = influence(
+        small(attention=attention, positions=positions, attention_implementation=implementation)
+    )
+    np.testing.assert_array_equal(seen != 0, np.tri(LENGTH, dtype=bool))
+
+
+@pytest.mark.parametrize("attention", ["softmax", "linear", "hyla"])
+def test_without_the_causal_mask_every_position_sees_all(attention: str) -> None:
+    assert np.all(influence(small(attention=attention, causal=False)) != 0)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("implementation", ["reference", "blocked"])
+@pytest.mark.parametrize("positions", ["rotary", "relative"])
+@pytest.mark.parametrize("attention", ["softmax", "linear", "hyla"])
+def test_documents_of_a_packed_row_do_not_see_each_other(
+    attention: str, positions: str, implementation: str
+) -> None:
+    document = np.repeat([0, 1, 2], [4, 1, 7])
+    seen = influence(
+        small(attention=attention, positions=positions, attention_implementation=implementation),
+        segment_ids=jnp.asarray(document)[None],
+    )
+    same = document[:, None] == document[None, :]
+    np.testing.assert_array_equal(seen != 0, same & np.tri(LENGTH, dtype=bool))
+
+
+@pytest.mark.parametrize("positions", ["rotary", "relative", "none"])
+@pytest.mark.parametrize("attention", ["softmax", "linear", "hyla"])
+def test_a_packed_document_gets_the_logits_it_gets_alone(attention: str, positions: str) -> None:
+    model = Decoder(small(attention=attention, positions=positions), Tokens(VOCABULARY))
+    row, start = tokens(1), 5
+    params = parameters(model, row)
+    segments = (jnp.arange(LENGTH) >= start).astype(jnp.int32)[None]
+    packed = model.apply({"params": params}, row, segment_ids=segments)
+    alone = model.apply({"params": params}, row[:, start:])
+    np.testing.assert_allclose(packed[:, start:], alone, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_learned_positions_enter_at_the_input() -> None:
+    config = small(positions="learned", max_length=LENGTH)
+    model, row = Decoder(config, Tokens(VOCABULARY)), tokens(1)
+    params = parameters(model, row)
+    moved = model.apply({"params": params}, row, positions=jnp.arange(LENGTH)[None, ::-1])
+    assert not np.allclose(moved, model.apply({"params": params}, row), atol=0.01)
+
+
+def decode(model: Decoder, params: dict, row: jax.Array, lengths: list[int]) -> jax.Array:
+    """Logits of a row fed to the cache in pieces of the given lengths."""
+    variables: dict = {"params": params}
+
+    @jax.jit
+    def step(variables: dict, piece: jax.Array, index: jax.Array) -> tuple[jax.Array, dict]:
+        return model.apply(variables, piece, cache_index=index, mutable=["cache"])
+
+    start, logits = 0, []
+    for length in lengths:
+        piece = row[:, start : start + length]
+        part, changed = step(variables, piece, jnp.asarray(start))
+        variables = {"params": params, **changed}
+        logits.append(part)
+        start += length
+    return jnp.concatenate(logits, axis=1)
+
+
+@pytest.mark.parametrize("lengths", [[1] * LENGTH, [5] + [1] * 7], ids=["tokens", "prefill"])
+@pytest.mark.parametrize("positions", ["rotary", "relative"])
+@pytest.mark.parametrize("attention", ["softmax", "linear", "hyla"])
+def test_decoding_against_the_cache_is_the_full_forward_pass(
+    attention: str, positions: str, lengths: list[int]
+) -> None:
+    config, row = small(attention=attention, positions=positions), tokens()
+    model = Decoder(config, Tokens(VOCABULARY), cache_length=LENGTH + 3)
+    params = parameters(model, row)
+    expected = model.apply({"params": params}, row)
+    actual = decode(model, params, row, lengths)
+    np.testing.assert_allclose(actual, expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_scanned_layers_decode_too() -> None:
+    config, row = small(attention=("hyla", "softmax"), num_layers=4, scan_layers=True), tokens()
+    model = Decoder(config, Tokens(VOCABULARY), cache_length=LENGTH)
+    params = parameters(model, row)
+    expected = model.apply({"params": params}, row)
+    actual = decode(model, params, row, [4] + [1] * 8)
+    np.testing.assert_allclose(actual, expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def logits_and_gradients(model: Decoder, params: dict) -> tuple[jax.Array, dict]:
+    def loss(params: dict) -> tuple[jax.Array, jax.Array]:
+        logits = model.apply({"params": params}, tokens())
+        return jnp.sum(jnp.sin(logits)), logits
+
+    differentiated = jax.value_and_grad(loss, has_aux=True)
+    (_, logits), gradients = jax.jit(differentiated, compiler_options=QUICK_COMPILE)(params)
+    return logits, gradients
+
+
+def repeats_stacked(params: dict, pattern_length: int) -> dict:
+    """Parameters of separate layers as scan_layers keeps them: repeats along a leading axis."""
+    layers = [params["blocks"][f"block_{i}"] for i in range(len(params["blocks"]))]
+    blocks = {
+        f"block_{i}": jax.tree.map(lambda *x: jnp.stack(x), *layers[i::pattern_length])
+        for i in range(pattern_length)
+    }
+    return {**params, "blocks": blocks}
+
+
+def assert_trees_close(actual: dict, expected: dict) -> None:
+    def close(a: jax.Array, b: jax.Array) -> None:
+        # Gradients sum over 24 tokens of two rows and pass RMSHead's quotient in four layers.
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4 * float(jnp.abs(b).max()))
+
+    jax.tree.map(close, actual, expected)
+
+
+@pytest.mark.parametrize(
+    ("scan", "remat"),
+    [(False, True), (True, False), (True, True)],
+    ids=["rematerialised", "scanned", "both"],
+)
+def test_scan_and_remat_change_nothing(scan: bool, remat: bool) -> None:
+    config = small(attention=("hyla", "softmax"), num_layers=4)
+    plain = Decoder(config, Tokens(VOCABULARY))
+    other = plain.clone(config=replace(config, scan_layers=scan, remat=remat))
+    params = parameters(plain, tokens())
+    expected_logits, expected = logits_and_gradients(plain, params)
+    arranged = repeats_stacked(params, 2) if scan else params
+    logits, gradients = logits_and_gradients(other, arranged)
+    np.testing.assert_allclose(logits, expected_logits, rtol=TOLERANCE, atol=TOLERANCE)
+    assert_trees_close(gradients, repeats_stacked(expected, 2) if scan else expected)
+
+
+def test_scanned_layers_start_different_from_each_other() -> None:
+    model = Decoder(small(scan_layers=True), Tokens(VOCABULARY))
+    params = model.init(jax.random.key(0), tokens())["params"]
+    first, second = params["blocks"]["block_0"]["attention"]["query"]["kernel"]
+    assert not np.allclose(first, second)
+
+
+def test_remat_recomputes_blocks_in_the_backward_pass() -> None:
+    def saved(remat: bool) -> int:
+        model = Decoder(small(remat=remat, mlp_dim=512), Tokens(VOCABULARY))
+        params = parameters(model, tokens())
+        _, pull_back = jax.vjp(lambda p: model.apply({"params": p}, tokens()), params)
+        return sum(leaf.size for leaf in jax.tree.leaves(pull_back))
+
+    assert saved(True) < saved(False)
+
+
+def test_a_pattern_repeats_over_the_layers() -> None:
+    config = small(attention=("softmax", "hyla_deep"), num_layers=4)
+    specs = [config.spec(layer) for layer in range(4)]
+    assert specs == [VARIANTS["softmax"], VARIANTS["hyla_deep"]] * 2
+    blocks = shapes(Decoder(config, Tokens(VOCABULARY)), tokens())["blocks"]
+    deep = ["deep_kernel" in blocks[f"block_{layer}"]["attention"] for layer in range(4)]
+    assert deep == [False, True, False, True]
+
+
+def test_value_activation_replaces_phi_of_hypernetworks_alone() -> None:
+    config = small(attention=("softmax", "hyla"), value_activation="silu")
+    assert config.spec(0) == VARIANTS["softmax"]
+    assert config.spec(1) == replace(VARIANTS["hyla"], activation="silu")
+
+
+def test_attention_dropout_needs_a_key_and_changes_training_alone() -> None:
+    model = Decoder(small(attention_dropout=0.5), Tokens(VOCABULARY))
+    variables = {"params": parameters(model, tokens())}
+    plain = Decoder(small(), Tokens(VOCABULARY)).apply(variables, tokens())
+    np.testing.assert_array_equal(model.apply(variables, tokens()), plain)
+    first, again, other = (
+        model.apply(variables, tokens(), dropout=True, rngs={"dropout": jax.random.key(seed)})
+        for seed in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(first, again)
+    assert not np.allclose(first, plain, atol=0.01)
+    assert not np.allclose(first, other, atol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("fields", "count"),
+    [
+        ({"use_bias": False}, 35_265_024),
+        # V D + 6 (4 D H K + 2 D F + 2 D) + D: the 50M model, whose tied table counts once.
+        ({"use_bias": False}, 32_000 * 512 + 6 * (4 * 512**2 + 2 * 512 * 2048 + 2 * 512) + 512),
+        ({"use_bias": False, "attention": "softmax"}, 35_265_024),
+        ({"use_bias": False, "attention": "linear"}, 35_265_024),
+        ({"use_bias": False, "tie_embeddings": False}, 35_265_024 + 512 * 32_000),
+    ],
+)
+def test_parameter_count_of_the_c4_model(fields: dict[str, Any], count: int) -> None:
+    model = Decoder(ModelConfig(positions="rotary", **fields), Tokens(32_000))
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes(model, tokens()))) == count
+
+
+@pytest.mark.parametrize("io", [Tokens(VOCABULARY), Features(3, 2)], ids=["tokens", "features"])
+@pytest.mark.parametrize("tie", [True, False], ids=["tied", "untied"])
+def test_bfloat16_activations_give_float32_logits(io: Tokens | Features, tie: bool) -> None:
+    model = Decoder(small(dtype="bfloat16", tie_embeddings=tie), io)
+    inputs = tokens() if isinstance(io, Tokens) else jnp.ones((1, LENGTH, 3))
+    params = parameters(model, inputs)
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
+    hidden = model.apply({"params": params}, inputs, method=Decoder.hidden)
+    assert hidden.dtype == jnp.bfloat16
+    assert model.apply({"params": params}, inputs).dtype == jnp.float32
+
+
+def test_tied_logits_are_scaled_by_the_width() -> None:
+    config = small()
+    model = Decoder(config, Tokens(VOCABULARY))
+    unscaled = model.clone(config=replace(config, scale_tied_logits=False))
+    params = {"params": parameters(model, tokens())}
+    np.testing.assert_allclose(
+        model.apply(params, tokens()) * 4, unscaled.apply(params, tokens()), rtol=TOLERANCE
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"head_dim": 5}, r"ModelConfig\.head_dim = 5 is odd, so rotary"),
+        ({"head_dim": "64"}, r"ModelConfig\.head_dim = '64' must be int"),
+        ({"num_layers": True}, r"ModelConfig\.num_layers = True must be int"),
+        ({"num_layers": 0}, r"ModelConfig\.num_layers = 0 must be at least 1"),
+        (
+            {"attention": "hyper"},
+            r"ModelConfig\.attention = 'hyper' must be one of softmax, linear",
+        ),
+        ({"num_layers": 3, "attention": ("hyla", "softmax")}, "3 is no multiple of the 2 entries"),
+        ({"positions": "sine"}, r"ModelConfig\.positions = 'sine' must be one of 'rotary'"),
+        ({"feedforward": "mlp"}, r"ModelConfig\.feedforward = 'mlp' must be one of 'gelu'"),
+        ({"dtype": "float16"}, r"ModelConfig\.dtype = 'float16' must be one of"),
+        ({"value_activation": "elu"}, r"ModelConfig\.value_activation = 'elu' must be one of"),
+        ({"attention_dropout": 1.0}, r"ModelConfig\.attention_dropout must be"),
+        (
+            {"feedforward": "moe", "num_experts": 2, "experts_per_token": 3},
+            r"ModelConfig\.experts_per_token exceeds",
+        ),
+    ],
+)
+def test_a_wrong_configuration_names_the_binding(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        small(**fields)
+
+
+def test_an_odd_head_is_fine_without_rotary_positions() -> None:
+    assert small(head_dim=5, positions="relative").head_dim == 5

@@ -1,0 +1,110 @@
+"""A run killed with SIGKILL and started again equals one never stopped, to the last bit."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+STEPS = 12
+KILLER = """
+import os, signal, sys
+from hyla_lm import checkpoint, cli, trainer, train_step
+
+where, arguments = sys.argv[1], sys.argv[2:]
+calls = 0
+
+def kill_at(call, function):
+    def wrapped(*args, **kwargs):
+        global calls
+        calls += 1
+        if calls == call and where != "saving":
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = function(*args, **kwargs)
+        if calls == call:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    return wrapped
+
+if where == "training":
+    trainer.StepLog.started = kill_at(8, trainer.StepLog.started)
+elif where == "evaluation":
+    trainer.evaluate = kill_at(2, trainer.evaluate)
+elif where == "logging":
+    trainer.RunFolder.append_metrics = kill_at(7, trainer.RunFolder.append_metrics)
+elif where == "saving":
+    checkpoint.Checkpointer.save = kill_at(2, checkpoint.Checkpointer.save)
+sys.exit(cli.main(arguments))
+"""
+
+
+def train(gin_file: Path, workdir: Path, kill_where: str = "never") -> int:
+    command = [sys.executable, "-c", KILLER, kill_where, "train", f"--gin_file={gin_file}"]
+    done = subprocess.run([*command, f"--workdir={workdir}"], capture_output=True, text=True)
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr
+    return done.returncode
+
+
+def losses(workdir: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [
+        {name: value for name, value in line.items() if not name.startswith("perf/")}
+        for line in lines
+    ]
+
+
+def final_arrays(workdir: Path) -> list[np.ndarray]:
+    import jax
+
+    path = workdir / "checkpoints" / str(STEPS) / "state"
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(ocp.StandardCheckpointer().restore(path))]
+
+
+@pytest.fixture(scope="module")
+def gin_file(tiny_rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.conftest import SEQUENCE_LENGTH, TINY
+
+    path = tmp_path_factory.mktemp("resume") / "tiny.gin"
+    path.write_text(TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH))
+    return path
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(gin_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    workdir = tmp_path_factory.mktemp("uninterrupted") / "run"
+    assert train(gin_file, workdir) == 0
+    return workdir
+
+
+@pytest.mark.parametrize("where", ["training", "evaluation", "logging", "saving"])
+def test_a_killed_run_ends_like_one_never_stopped(
+    where: str, gin_file: Path, uninterrupted: Path, tmp_path: Path
+) -> None:
+    workdir = tmp_path / "run"
+    assert train(gin_file, workdir, where) == -signal.SIGKILL
+    assert train(gin_file, workdir) == 0
+    assert losses(workdir) == losses(uninterrupted)
+    for resumed, expected in zip(final_arrays(workdir), final_arrays(uninterrupted), strict=True):
+        assert resumed.tobytes() == expected.tobytes()
+
+
+def test_a_finished_run_is_left_as_it_is(gin_file: Path, uninterrupted: Path) -> None:
+    before = losses(uninterrupted)
+    assert train(gin_file, uninterrupted) == 0
+    assert losses(uninterrupted) == before
+
+
+def test_a_line_cut_short_by_a_kill_is_dropped(tmp_path: Path) -> None:
+    from hyla_lm.run_folder import RunFolder
+
+    folder = RunFolder(str(tmp_path))
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"st')
+    folder.keep_metrics_until(2)
+    assert losses(tmp_path) == [{"step": 1}, {"step": 2}]
+    assert os.listdir(tmp_path) == ["metrics.jsonl"]
