@@ -105,16 +105,24 @@ def test_latent_codes_are_float32() -> None:
     assert (codes.dtype, codes.shape) == (jnp.float32, (B, H, T, T))
 
 
-@pytest.mark.parametrize(("length", "chosen"), [(128, "reference"), (129, "blocked")])
-def test_auto_goes_by_the_number_of_pairs_and_is_logged_once(
-    length: int, chosen: str, announcements: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("name", "length", "chosen"),
+    [
+        ("softmax", 128, "reference"),
+        ("softmax", 129, "blocked"),
+        ("linear", 128, "reference"),
+        ("hyla", 2, "blocked"),
+    ],
+)
+def test_auto_is_logged_once(
+    name: str, length: int, chosen: str, announcements: pytest.LogCaptureFixture
 ) -> None:
     x = zeros(1, length, 1, 2)
     for _ in range(3):
-        attend(x, x, x, VARIANTS["hyla"])
+        attend(x, x, x, VARIANTS[name])
     (line,) = announcements.messages
     assert line.endswith(f"runs as {chosen}")
-    attend(x, x, x, VARIANTS["softmax"])
+    attend(x, x, x, VARIANTS["hyla_softmax"])
     assert len(announcements.messages) == 2
 
 

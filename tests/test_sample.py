@@ -21,13 +21,14 @@ GREEDY = Sampling(max_tokens=NEW, temperature=0)
 PROMPT = "bast ten ba"
 
 
-def random_decoder(vocab_size: int, seed: int = 0, **fields: Any) -> tuple[Decoder, Any]:
+def random_decoder(vocab_size: int, **fields: Any) -> tuple[Decoder, Any]:
     """A tiny model whose kernels and tables are random and large enough for a token to matter."""
     sizes = dict(model_dim=16, num_heads=2, head_dim=8, mlp_dim=16, dtype="float32")
     free = dict(num_layers=1, tie_embeddings=False)
     model = Decoder(ModelConfig(**{**sizes, **free, **fields}), Tokens(vocab_size))
     shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
-    rng = np.random.default_rng(seed)
+    # With this seed the two likeliest logits below are never closer than 0.02.
+    rng = np.random.default_rng(4)
 
     def draw(path: Any, shape: jax.ShapeDtypeStruct) -> jax.Array:
         if path_of(path).endswith("scale"):
@@ -61,7 +62,7 @@ def greedy_ids(model: Decoder, params: Any, prompt: list[int]) -> list[int]:
 def greedy_text(model: Decoder, params: Any, tokenizer: Tokenizer) -> str:
     prompt = tokenizer.encode(PROMPT)
     new = greedy_ids(model, params, [tokenizer.bos, *prompt])
-    assert len(set(new)) > 2, "the model says too little to tell right from wrong"
+    assert len(set(new)) >= NEW // 2, "the model says too little to tell right from wrong"
     assert tokenizer.eos not in new
     return tokenizer.decode(prompt + new)[len(tokenizer.decode(prompt)) :]
 

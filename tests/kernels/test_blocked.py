@@ -1,7 +1,7 @@
 """The blocked kernels equal the reference: outputs, every gradient, at lengths that do not fit."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.attention import VARIANTS, AttentionSpec, attend
+from hyla_lm.attention import ACTIVATIONS, VARIANTS, AttentionSpec, attend
 from hyla_lm.kernels import blocked
+from hyla_lm.kernels.hyla import blocked as hypernetwork
 from hyla_lm.kernels.linear import chunked
 
 B, H, K, U = 2, 3, 5, 6
@@ -40,18 +41,24 @@ EVERYTHING = Masking(causal=True, segments=True, bias=True)
 BIAS_ALONE = Masking(causal=False, segments=False, bias=True)
 NO_BIAS = Masking(causal=True, segments=True, bias=False)
 NOTHING = Masking(causal=False, segments=False, bias=False)
-EVERY_LENGTH = [
+MASKINGS = (EVERYTHING, BIAS_ALONE, NO_BIAS, NOTHING)
+PRINCIPAL = ("softmax", "linear", "hyla")
+CASES = [(name, 257, EVERYTHING) for name in VARIANTS]
+CASES += [
     (name, length, masking)
-    for name, masking in [
-        *((name, EVERYTHING) for name in VARIANTS),
-        *((name, NO_BIAS) for name in ("softmax", "linear", "hyla")),
-    ]
+    for name in PRINCIPAL
     for length in LENGTHS
+    for masking in (EVERYTHING, NO_BIAS)
 ]
-EVERY_MASKING = [
-    (name, 100, masking) for name in VARIANTS for masking in (NO_BIAS, BIAS_ALONE, NOTHING)
-]
-CASES = list(dict.fromkeys(EVERY_LENGTH + EVERY_MASKING))
+FULL_CASES = [(name, length, EVERYTHING) for name in VARIANTS for length in LENGTHS]
+FULL_CASES += [(name, 100, masking) for name in VARIANTS for masking in MASKINGS]
+
+
+@pytest.fixture
+def several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of 64, so that rows of 100 have a whole one and a part of one."""
+    monkeypatch.setattr(blocked, "BLOCK_SIZE", 64)
+    monkeypatch.setattr(chunked, "CHUNK_SIZE", 64)
 
 
 def normal(seed: int, *shape: int) -> jax.Array:
@@ -120,7 +127,8 @@ def assert_implementations_agree(
         assert_close(gradients[name], gradient, gradient_tolerance)
 
 
-@pytest.mark.parametrize(("name", "length", "masking"), CASES, ids=str)
+@pytest.mark.usefixtures("several_blocks")
+@pytest.mark.parametrize(("name", "length", "masking"), dict.fromkeys(CASES), ids=str)
 def test_blocked_is_the_reference(name: str, length: int, masking: Masking) -> None:
     spec = VARIANTS[name]
     x = operands(length, length, spec)
@@ -134,6 +142,29 @@ def test_blocked_is_the_reference(name: str, length: int, masking: Masking) -> N
     )
 
 
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("name", "length", "masking"),
+    [case for case in dict.fromkeys(FULL_CASES) if case not in CASES],
+    ids=str,
+)
+def test_blocked_is_the_reference_everywhere(name: str, length: int, masking: Masking) -> None:
+    test_blocked_is_the_reference(name, length, masking)
+
+
+@pytest.mark.parametrize("phi", ACTIVATIONS)
+def test_every_phi_of_the_hypernetwork(phi: str) -> None:
+    spec = replace(VARIANTS["hyla"], activation=phi)
+    assert_implementations_agree(operands(20, 20, spec), spec, causal=True)
+
+
+def test_more_heads_than_are_unrolled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hypernetwork, "UNROLLED_HEADS", H - 1)
+    spec = VARIANTS["hyla"]
+    assert_implementations_agree(operands(20, 20, spec), spec, causal=True)
+
+
+@pytest.mark.usefixtures("several_blocks")
 @pytest.mark.parametrize("shape", [(1, 1, 70, 70), (B, H, 1, 70), (1, H, 70, 1), (B, 1, 1, 1)])
 def test_bias_broadcasts(shape: tuple[int, ...]) -> None:
     spec = VARIANTS["hyla"]
@@ -141,6 +172,7 @@ def test_bias_broadcasts(shape: tuple[int, ...]) -> None:
     assert_implementations_agree(x, spec, causal=True)
 
 
+@pytest.mark.usefixtures("several_blocks")
 @pytest.mark.parametrize("shape", [(1, 1, 70, 70), (B, H, 70, 70)], ids=["shared", "each_head"])
 @pytest.mark.parametrize("name", ["softmax", "linear", "hyla", "hyla_deep"])
 def test_dropout_multiplies_the_code(name: str, shape: tuple[int, ...]) -> None:
@@ -151,6 +183,7 @@ def test_dropout_multiplies_the_code(name: str, shape: tuple[int, ...]) -> None:
     )
 
 
+@pytest.mark.usefixtures("several_blocks")
 @pytest.mark.parametrize("lengths", [(30, 90), (90, 30), (1, 65)], ids=str)
 @pytest.mark.parametrize("name", ["softmax", "linear", "hyla", "hyla_softmax"])
 def test_queries_and_keys_of_other_lengths(name: str, lengths: tuple[int, int]) -> None:
@@ -158,6 +191,7 @@ def test_queries_and_keys_of_other_lengths(name: str, lengths: tuple[int, int]) 
     assert_implementations_agree(operands(*lengths, spec), spec)
 
 
+@pytest.mark.usefixtures("several_blocks")
 @pytest.mark.parametrize("implementation", ["reference", "blocked"])
 @pytest.mark.parametrize("known", [True, False], ids=["static_offset", "traced_offset"])
 @pytest.mark.parametrize("queries", [(30, 100), (99, 100)], ids=str)
@@ -179,6 +213,7 @@ def test_offset_queries_are_rows_of_the_whole(
     assert_close(actual, whole[:, first:end], OUTPUT_TOLERANCE)
 
 
+@pytest.mark.usefixtures("several_blocks")
 @pytest.mark.parametrize("name", VARIANTS)
 def test_float64_agrees_to_its_precision(name: str) -> None:
     spec = VARIANTS[name]
@@ -188,6 +223,7 @@ def test_float64_agrees_to_its_precision(name: str) -> None:
         assert_implementations_agree(x, spec, FLOAT64_TOLERANCE, FLOAT64_TOLERANCE, causal=True)
 
 
+@pytest.mark.usefixtures("several_blocks")
 def test_chunked_float64_agrees_to_its_precision() -> None:
     spec, tolerance = VARIANTS["linear"], FLOAT64_TOLERANCE
     with jax.enable_x64(True):
@@ -196,6 +232,7 @@ def test_chunked_float64_agrees_to_its_precision() -> None:
         assert_implementations_agree(x, spec, tolerance, tolerance, **masks)
 
 
+@pytest.mark.usefixtures("several_blocks")
 @pytest.mark.parametrize("implementation", ["reference", "blocked"])
 @pytest.mark.parametrize("name", ["softmax", "linear", "hyla"])
 def test_bfloat16_rounds_only_what_goes_in_and_out(name: str, implementation: str) -> None:
@@ -213,6 +250,7 @@ def test_bfloat16_rounds_only_what_goes_in_and_out(name: str, implementation: st
         assert_close(gradients[operand].astype(jnp.float32), gradient, 3 * 2**-8)
 
 
+@pytest.mark.usefixtures("several_blocks")
 @pytest.mark.parametrize("implementation", ["reference", "blocked"])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_query_that_sees_nothing_gets_zeros(name: str, implementation: str) -> None:
