@@ -109,6 +109,15 @@ def test_the_text_depends_on_the_seed_alone(
     assert texts[0] == texts[1] != texts[2]
 
 
+def test_every_token_is_drawn_anew(
+    softmax_decoder: tuple[Decoder, Any], tiny_tokenizer: Tokenizer
+) -> None:
+    model, params = softmax_decoder
+    indifferent = jax.tree.map(jnp.zeros_like, params)
+    text = generate(model, indifferent, tiny_tokenizer, PROMPT, Sampling(NEW, 1.0), CONTEXT)
+    assert len(set(tiny_tokenizer.encode(text))) > NEW // 2
+
+
 def test_the_continuation_ends_before_eos(
     softmax_decoder: tuple[Decoder, Any], tiny_tokenizer: Tokenizer
 ) -> None:
