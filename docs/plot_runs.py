@@ -1,0 +1,29 @@
+"""Draws validation bits per byte of runs: python docs/plot_runs.py OUT.png WORKDIR... (needs matplotlib)."""
+
+import json
+import sys
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+TAG = "validation/bits_per_byte"
+
+
+def main() -> None:
+    output, *workdirs = sys.argv[1:]
+    figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
+    for workdir in map(Path, workdirs):
+        lines = [json.loads(line) for line in (workdir / "metrics.jsonl").open()]
+        points = [(line["step"], line[TAG]) for line in lines if TAG in line]
+        axes.plot(*zip(*points, strict=True), marker="o", label=workdir.name)
+    axes.set(xlabel="step", ylabel="validation bits per byte")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(output, dpi=110)
+
+
+if __name__ == "__main__":
+    main()
