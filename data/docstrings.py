@@ -16,9 +16,11 @@ from data.progress import track
 from data.prose import TERMINAL, paragraphs
 
 SKIPPED_FOLDERS = frozenset(
-    "__pycache__ conftest dist-packages fixtures hyla_lm idle_test lib2to3 node_modules "
-    "site-packages test test_data testdata testing tests _vendor vendor vendored "
-    "_vendored_packages".split()
+    [
+        *("__pycache__", "conftest", "dist-packages", "fixtures", "hyla_lm", "idle_test"),
+        *("lib2to3", "node_modules", "site-packages", "test", "test_data", "testdata", "testing"),
+        *("tests", "_vendor", "vendor", "vendored", "_vendored_packages"),
+    ]
 )
 MIN_SENTENCES = 3
 MIN_CHARACTERS = 100

@@ -1,4 +1,4 @@
-"""Draws validation bits per byte of runs: python docs/plot_runs.py OUT.png WORKDIR... (needs matplotlib)."""
+"""Draws validation bits per byte: python docs/plot_runs.py OUT.png WORKDIR... (matplotlib)."""
 
 import json
 import sys
