@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import tokenize
 import types
 import typing
 from collections.abc import Callable, Sequence
@@ -12,7 +13,13 @@ from typing import Any, TypeVar
 import gin
 
 T = TypeVar("T")
+PARSE_ERRORS = (
+    *(ValueError, SyntaxError, TypeError, ImportError, OSError, AttributeError),
+    tokenize.TokenError,
+)
 REGISTRY: dict[str, type] = {}
+CHECKOUT = Path(__file__).parents[1]
+gin.add_config_file_search_path(str(CHECKOUT))
 
 
 class UserError(Exception):
@@ -74,7 +81,7 @@ def _has_type(value: Any, hint: Any) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, hint)
+    return isinstance(value, hint) and not isinstance(value, type)
 
 
 def _type_name(hint: Any) -> str:
@@ -100,7 +107,7 @@ def _parse(parse: Callable[[str], Any], argument: str, where: str) -> None:
         parse(argument)
     except UserError:
         raise
-    except (ValueError, SyntaxError, TypeError, ImportError, OSError, AttributeError) as error:
+    except PARSE_ERRORS as error:
         reason = str(error).strip().splitlines()[0].rstrip(".")
         known = "" if "matching" not in reason else f" (known: {', '.join(sorted(REGISTRY))})"
         raise UserError(f"{where}: {reason}{known}; correct that binding.") from error

@@ -36,7 +36,7 @@ class LanguageModel:
     logit_chunk: int = setting(128, "positions whose logits exist at a time", minimum=1)
     read_threads: int = setting(1, "threads that read rows; more for a bucket", minimum=1)
 
-    def prepare(self, batch_size: int) -> "LanguageModelTask":
+    def prepare_task(self, batch_size: int) -> "LanguageModelTask":
         if self.data is None:
             raise UserError("LanguageModel.data is not set: bind it to @Rows() or @SampleCorpus().")
         rows = self.data.prepare()

@@ -57,6 +57,8 @@ class ModelConfig:
     scan_layers: bool = setting(False, "compile one repeat of the pattern and loop over it")
 
     def check(self) -> None:
+        if not self.pattern:
+            raise UserError("ModelConfig.attention = () names no variant: give at least one.")
         for name in self.pattern:
             if name not in VARIANTS:
                 known = ", ".join(VARIANTS)

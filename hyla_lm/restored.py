@@ -59,7 +59,9 @@ def restore(options: argparse.Namespace, bindings: list[str]) -> RestoredRun:
     program = make_program(from_gin())
     checkpoints = Checkpointer(workdir / "checkpoints", program.experiment.checkpoint.keep)
     step = checkpoints.latest_step() if options.step is None else options.step
-    if step is None or step not in checkpoints.steps():
+    if step is None:
+        raise UserError(f"{workdir} has no checkpoint yet: train it first.")
+    if step not in checkpoints.steps():
         known = ", ".join(map(str, checkpoints.steps())) or "none"
         raise UserError(f"{workdir} has no checkpoint of step {step} (it has {known}).")
     check_same_run(checkpoints.meta(step)["identity"], identity(program), workdir)

@@ -23,7 +23,12 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.max_tokens < 1 or self.temperature < 0 or self.top_k < 0 or not 0 < self.top_p <= 1:
+        if (
+            self.max_tokens < 1
+            or not 0 <= self.temperature < float("inf")
+            or self.top_k < 0
+            or not 0 < self.top_p <= 1
+        ):
             raise UserError(
                 f"{self} needs --max_tokens of at least 1, --temperature and --top_k of at least "
                 "0 and --top_p in (0, 1]: change those flags."

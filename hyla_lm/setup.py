@@ -13,7 +13,7 @@ from hyla_lm.config import UserError
 from hyla_lm.experiment import Experiment
 from hyla_lm.mesh import batch_sharding, batch_ways, make_mesh, state_sharding
 from hyla_lm.metrics import Metrics
-from hyla_lm.model import Decoder, Features
+from hyla_lm.model import Decoder, Features, ModelConfig
 from hyla_lm.optim import make_optimizer, make_schedule
 from hyla_lm.sharded_attention import check_mesh
 from hyla_lm.task import Batch, Task
@@ -49,7 +49,8 @@ def make_program(experiment: Experiment, devices: Sequence[jax.Device] | None = 
     mesh = make_mesh(experiment.mesh, devices)
     _check_batch(experiment, mesh)
     assert train.task is not None
-    task = train.task.prepare(train.batch_size)
+    task = train.task.prepare_task(train.batch_size)
+    _check_length(experiment.model, task.sequence_length)
     model = Decoder(experiment.model, task.io)
     for layer in range(experiment.model.num_layers):
         spec = experiment.model.spec(layer)
@@ -90,6 +91,14 @@ def _init_params(model: Decoder, key: jax.Array) -> Any:
         jnp.zeros((1, 1, io.input_size)) if isinstance(io, Features) else jnp.zeros((1, 1), int)
     )
     return local.init(key, inputs)["params"]
+
+
+def _check_length(config: ModelConfig, length: int) -> None:
+    if config.positions == "learned" and config.max_length < length:
+        raise UserError(
+            f"ModelConfig.max_length = {config.max_length} is below the sequence length {length}: "
+            "raise it to that."
+        )
 
 
 def _check_batch(experiment: Experiment, mesh: Mesh) -> None:

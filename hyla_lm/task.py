@@ -76,6 +76,6 @@ class Task(Protocol):
 
 @runtime_checkable
 class TaskConfig(Protocol):
-    """A gin-bindable task: `prepare` makes or opens its data and checks it."""
+    """A gin-bindable task: `prepare_task` makes or opens its data and checks it."""
 
-    def prepare(self, batch_size: int) -> Task: ...
+    def prepare_task(self, batch_size: int) -> Task: ...

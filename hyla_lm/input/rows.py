@@ -22,6 +22,7 @@ from hyla_lm.input.tokenizer import Tokenizer
 MANIFEST = "manifest.json"
 FORMAT = 1
 BYTE_COUNT_BYTES = 4
+INTEGERS = ("sequence_length", "rows", "tokens", "text_bytes", "max_token_id", "vocab_size")
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,8 @@ def read_manifest(folder: Path) -> Manifest:
         fields: dict[str, Any] = json.loads(path.read_text())
         shards = tuple(Shard(**shard) for shard in fields.pop("shards"))
         manifest = Manifest(**fields, shards=shards)
+        if any(type(fields[name]) is not int for name in INTEGERS):
+            raise TypeError(f"{INTEGERS} must be whole numbers")
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{path} is no rows manifest: prepare the rows again.") from error
     if manifest.format != FORMAT:

@@ -1,0 +1,38 @@
+"""The shipped configs: all of them load, and the quickstart runs on the real sample corpus."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hyla_lm import config
+from hyla_lm.cli import main
+from hyla_lm.experiment import from_gin
+
+GIN = Path(__file__).parents[1] / "gin"
+VARIANTS = {"quickstart": "hyla", "quickstart_softmax": "softmax", "quickstart_linear": "linear"}
+
+
+@pytest.mark.parametrize("path", sorted(GIN.glob("*.gin")), ids=lambda path: path.stem)
+def test_every_config_loads_from_any_folder(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [f'Rows.{name} = "rows"' for name in ("train", "validation", "tokenizer")]
+    config.load([str(path)], rows if path.stem.startswith("c4") else [])
+    attention = VARIANTS.get(path.stem, path.stem.rsplit("_", 1)[-1])
+    assert from_gin().model.attention == attention
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_quickstart_learns(
+    name: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    cache = tmp_path_factory.getbasetemp() / "cache"
+    arguments = [f"--gin_file={GIN / name}.gin", f"--workdir={tmp_path}"]
+    short = ["--gin.TrainConfig.steps=120", f"--gin.SampleCorpus.cache='{cache}'"]
+    assert main(["train", *arguments, *short]) == 0
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["validation"]["bits_per_byte"] < 3.0
+    assert summary["attention"] == [VARIANTS[name]]
