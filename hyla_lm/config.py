@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import math
 import tokenize
 import types
 import typing
@@ -78,7 +79,8 @@ def _has_type(value: Any, hint: Any) -> bool:
     if hint is Any:
         return True
     if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return is_number and math.isfinite(value)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, hint) and not isinstance(value, type)
