@@ -4,7 +4,7 @@ BIN := .venv/bin
 GIN ?= gin/quickstart.gin
 WORKDIR ?= runs/$(notdir $(basename $(GIN)))
 
-.PHONY: train compare test test-full lint bench clean
+.PHONY: train compare test test-full lint bench bench-tpu clean
 
 train: .venv/core
 	$(BIN)/hyla-lm train --gin_file=$(GIN) --workdir=$(WORKDIR)
@@ -18,7 +18,7 @@ compare: .venv/core
 test: .venv/dev lint
 	$(BIN)/pytest
 
-test-full: .venv/dev
+test-full: .venv/full
 	$(BIN)/pytest -m full
 
 lint: .venv/dev
@@ -28,6 +28,9 @@ lint: .venv/dev
 
 bench: .venv/dev
 	$(BIN)/python tests/benchmarks/bench_attention.py
+
+bench-tpu: .venv/full
+	$(BIN)/python tests/benchmarks/bench_tpu.py
 
 clean:
 	rm -rf .venv
@@ -41,4 +44,8 @@ clean:
 
 .venv/dev: .venv/core
 	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@
+
+.venv/full: .venv/dev
+	$(BIN)/pip install --quiet --editable '.[dev,tpu]'
 	touch $@

@@ -11,10 +11,11 @@ from hyla_lm.kernels.block import Operands, Pairing, attend_block, latent_codes_
 from hyla_lm.kernels.blocked import attend_blocked
 from hyla_lm.kernels.linear.chunked import attend_chunked
 from hyla_lm.kernels.spec import ACTIVATIONS, VARIANTS, AttentionSpec
+from hyla_lm.kernels.tpu import attend_tpu, obstacle
 
 __all__ = ["ACTIVATIONS", "IMPLEMENTATIONS", "VARIANTS", "AttentionSpec", "attend", "latent_codes"]
 
-IMPLEMENTATIONS = ("reference", "blocked")
+IMPLEMENTATIONS = ("reference", "blocked", "pallas_tpu")
 REFERENCE_MAX_PAIRS = 128 * 128
 _logger = logging.getLogger(__name__)
 _announced: set[tuple[AttentionSpec, str]] = set()
@@ -42,11 +43,19 @@ def attend(
     are float32. Raises UserError for shapes that do not fit and implementations that cannot.
     """
     _check_shapes(q_BxTxHxK, k_BxSxHxK, v_BxSxHxU, spec, deep_kernel_HxUxU)
-    chosen = resolve_implementation(spec, implementation, q_BxTxHxK.shape[1], k_BxSxHxK.shape[1])
     x = Operands(q_BxTxHxK, k_BxSxHxK, v_BxSxHxU, bias, deep_kernel_HxUxU)
     known_offset = q_offset if isinstance(q_offset, int) else None
     pairing = _pairing(x, segment_ids, q_offset, dropout)
-    if chosen == "reference":
+    chosen = resolve_implementation(
+        spec,
+        implementation,
+        q_BxTxHxK.shape[1],
+        k_BxSxHxK.shape[1],
+        obstacle(x, pairing, spec, causal, q_offset),
+    )
+    if chosen == "pallas_tpu":
+        out = attend_tpu(x, pairing, spec, causal, q_offset)
+    elif chosen == "reference":
         out = attend_block(x, pairing, spec, causal)
     elif _chunks_exactly(x, spec, causal, known_offset, dropout):
         out = attend_chunked(q_BxTxHxK, k_BxSxHxK, v_BxSxHxU, spec.activation, segment_ids)
@@ -70,12 +79,18 @@ def latent_codes(
 
 
 def resolve_implementation(
-    spec: AttentionSpec, implementation: str, q_length: int, k_length: int
+    spec: AttentionSpec, implementation: str, q_length: int, k_length: int, tpu_obstacle: str = ""
 ) -> str:
     """Checks a requested implementation, or picks one and logs the choice once.
 
-    `blocked` saves time and memory, but for small matrices of attention without a hypernetwork.
+    `blocked` saves time and memory, but for small matrices of attention without a hypernetwork; on
+    TPU `pallas_tpu` does what it has no obstacle for, but for matrices smaller than its blocks.
     """
+    if implementation == "pallas_tpu" and tpu_obstacle:
+        raise UserError(
+            f"attention implementation 'pallas_tpu' cannot do {tpu_obstacle}: "
+            "use 'blocked' or 'reference' (ModelConfig.attention_implementation)."
+        )
     if implementation in IMPLEMENTATIONS:
         return implementation
     if implementation != "auto":
@@ -86,10 +101,18 @@ def resolve_implementation(
         )
     is_small = q_length * k_length <= REFERENCE_MAX_PAIRS
     chosen = "reference" if is_small and spec.value_network == "linear" else "blocked"
+    if on_tpu() and not is_small and not tpu_obstacle:
+        chosen = "pallas_tpu"
     if (spec, chosen) not in _announced:
         _announced.add((spec, chosen))
         _logger.info("attention %s runs as %s", spec, chosen)
     return chosen
+
+
+def on_tpu() -> bool:
+    """Whether what is traced now will run on TPU: by the mesh in use, else by JAX's default."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return (jax.default_backend() if device is None else device.platform) == "tpu"
 
 
 def _chunks_exactly(

@@ -39,7 +39,7 @@ class ModelConfig:
         "phi of the hypernetwork layers; None takes the variant's",
         choices=(None, *ACTIVATIONS),
     )
-    attention_implementation: str = setting("auto", "auto, reference or blocked")
+    attention_implementation: str = setting("auto", "auto, reference, blocked or pallas_tpu")
     attention_dropout: float = setting(0.0, "share of codes dropped, one mask for all heads")
     causal: bool = setting(True, "whether a token sees only those before it")
     positions: str = setting("rotary", "how positions enter", choices=POSITIONS)

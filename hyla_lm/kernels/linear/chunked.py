@@ -19,6 +19,7 @@ def attend_chunked(
     v_BxTxHxU: jax.Array,
     activation: str,
     segment_ids_BxT: jax.Array | None,
+    chunk_size: int | None = None,
 ) -> jax.Array:
     """y[t] = sum_{s<=t, same document} (q[t].k[s] / sqrt(K)) phi(v[s]), shape BxTxHxU in float32.
 
@@ -26,7 +27,7 @@ def attend_chunked(
     """
     batch, length, heads, head_dim = q_BxTxHxK.shape
     dtype = accumulation_dtype(q_BxTxHxK)
-    chunk = min(CHUNK_SIZE, length)
+    chunk = min(chunk_size or CHUNK_SIZE, length)
     segments = segment_ids_BxT
     if segments is None:
         segments = jnp.zeros((batch, length), jnp.int32)

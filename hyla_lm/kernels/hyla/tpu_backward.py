@@ -1,0 +1,284 @@
+"""HYLA backward on TPU: dq, dk and dv in one pass over the block pairs, from q, k, v and dy alone.
+
+For each pair the codes are made again. Then, 8 keys at a time, the vector unit does what depends on
+the query: dz, and the part of da that reads y out. Meanwhile the matrix units do what depends on
+the key: x of the next keys, and dv and the part of da that makes x of the last ones. At the end da
+goes back through the normalisation to dq and dk.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from hyla_lm.kernels.hyla.tpu_common import (
+    LANES,
+    OCTET,
+    OCTETS,
+    VMEM_LIMIT_BYTES,
+    Problem,
+    codes_of_group,
+    matrix_product,
+    operand_shape,
+    write_codes,
+    write_keys,
+)
+from hyla_lm.kernels.hyla.tpu_networks import (
+    network_shape,
+    read_networks,
+    write_networks_by_unit,
+    write_weights,
+)
+from hyla_lm.kernels.spec import ACTIVATIONS
+
+DQ_BYTES = 16 * 2**20
+
+
+def backward_query_blocks(p: Problem) -> int:
+    """How many blocks of queries one call can take: all of their dq stays in VMEM."""
+    bytes_per_block = p.heads * p.key_dim * LANES * (4 + 2 * p.dtype.itemsize)
+    return min(p.query_blocks, max(1, DQ_BYTES // bytes_per_block))
+
+
+def backward(
+    p: Problem,
+    q_BxHKxT: jax.Array,
+    k_BxHKxS: jax.Array,
+    v_BxHUxS: jax.Array,
+    dy_BxHUxT: jax.Array,
+    segments: tuple[jax.Array, ...],
+    q_offset: tuple[jax.Array, ...],
+    key_dtype: jnp.dtype,
+) -> list[jax.Array]:
+    """dq (BxHKxT), and dk and dv (BxHKxS, BxHUxS) in `key_dtype`."""
+    maps = _IndexMaps(p)
+    key_rows, value_rows = p.heads * p.key_dim, p.heads * p.value_dim
+    specs = [
+        pl.BlockSpec((1, key_rows, LANES), maps.of_queries),
+        pl.BlockSpec((1, key_rows, LANES), maps.of_keys),
+        pl.BlockSpec((1, value_rows, LANES), maps.of_keys),
+        pl.BlockSpec((1, value_rows, LANES), maps.of_queries),
+        pl.BlockSpec((1, 1, LANES), maps.of_queries),
+        pl.BlockSpec((1, 1, LANES), maps.of_keys),
+    ]
+    pairs = (p.heads, LANES, LANES)
+    rows = OCTET * p.value_dim
+    call = pl.pallas_call(
+        partial(_kernel, p, maps),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=len(q_offset),
+            grid=(p.batch, p.key_blocks, p.query_blocks),
+            in_specs=specs[: 4 + len(segments)],
+            out_specs=[
+                pl.BlockSpec((1, key_rows, p.query_blocks * LANES), lambda b, j, i, *_: (b, 0, 0)),
+                pl.BlockSpec((1, key_rows, LANES), lambda b, j, i, *_: (b, 0, j)),
+                pl.BlockSpec((1, value_rows, LANES), lambda b, j, i, *_: (b, 0, j)),
+            ],
+            scratch_shapes=[
+                dict(
+                    keys=pltpu.VMEM((p.heads, LANES, p.key_dim), p.dtype),
+                    network=pltpu.VMEM(network_shape(p), jnp.int32),
+                    weights=pltpu.VMEM((OCTETS, p.heads * OCTET, rows), p.dtype),
+                    mixed=pltpu.VMEM((p.value_dim, LANES), jnp.float32),
+                    dy=pltpu.VMEM((value_rows, LANES), jnp.float32),
+                    code=pltpu.VMEM(pairs, jnp.float32),
+                    operand=pltpu.VMEM(operand_shape(p), p.dtype),
+                    scale=pltpu.VMEM((LANES, LANES), jnp.float32),
+                    x=[pltpu.VMEM((rows, LANES), jnp.float32)] * 2,
+                    dx=[pltpu.VMEM((rows, LANES), p.dtype)] * 2,
+                    da_read=pltpu.VMEM(pairs, jnp.float32),
+                    da_made=pltpu.VMEM((OCTETS, p.heads * OCTET, LANES), jnp.float32),
+                    ds=pltpu.VMEM(pairs, p.dtype),
+                    dq=pltpu.VMEM((p.query_blocks, key_rows, LANES), jnp.float32),
+                    dk=pltpu.VMEM((key_rows, LANES), jnp.float32),
+                    dv=pltpu.VMEM((p.code_tiles, OCTETS, rows, p.code_width), jnp.float32),
+                )
+            ],
+        ),
+        out_shape=[
+            jax.ShapeDtypeStruct((p.batch, key_rows, p.query_blocks * LANES), p.dtype),
+            jax.ShapeDtypeStruct((p.batch, key_rows, p.key_blocks * LANES), key_dtype),
+            jax.ShapeDtypeStruct((p.batch, value_rows, p.key_blocks * LANES), key_dtype),
+        ],
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "arbitrary", "arbitrary"),
+            vmem_limit_bytes=VMEM_LIMIT_BYTES,
+        ),
+        name="hyla_backward",
+    )
+    return call(*q_offset, q_BxHKxT, k_BxHKxS, v_BxHUxS, dy_BxHUxT, *segments)
+
+
+@dataclass(frozen=True)
+class _IndexMaps:
+    """Grid step (batch, key block, query block); steps that see nothing fetch nothing."""
+
+    p: Problem
+
+    def offset(self, prefetched: tuple[Any, ...]) -> Any:
+        return prefetched[0][0] if prefetched else self.p.q_offset
+
+    def of_queries(self, b: Any, j: Any, i: Any, *prefetched: Any) -> tuple[Any, ...]:
+        first = self.p.first_query_block(j, self.offset(prefetched))
+        return b, 0, jnp.minimum(jnp.maximum(i, first), self.p.query_blocks - 1)
+
+    def of_keys(self, b: Any, j: Any, i: Any, *prefetched: Any) -> tuple[Any, ...]:
+        return b, 0, j
+
+
+def _kernel(p: Problem, maps: _IndexMaps, *refs: Any) -> None:
+    prefetched, refs = refs[: p.q_offset is None], refs[p.q_offset is None :]
+    q_ref, k_ref, v_ref, dy_ref, *segment_refs = refs[:-4]
+    dq_ref, dk_ref, dv_ref, scratch = refs[-4:]
+    j, i = pl.program_id(1), pl.program_id(2)
+    offset = maps.offset(prefetched)
+    pair = _PairGradient(p, q_ref, k_ref, **scratch)
+
+    @pl.when((j == 0) & (i == 0))
+    def _() -> None:
+        for total in (pair.dq, pair.dk, pair.dv):
+            total[...] = jnp.zeros_like(total)
+
+    @pl.when(p.sees(i, j, offset))
+    def _() -> None:
+        write = partial(
+            write_codes,
+            p,
+            q_ref,
+            pair.keys,
+            segment_refs,
+            (offset + i * LANES, j * LANES),
+            pair.code,
+            pair.operand,
+            pair.scale,
+        )
+
+        @pl.when(i == p.first_query_block(j, offset))
+        def _() -> None:
+            write_keys(p, k_ref, pair.keys)
+            write()
+            write_networks_by_unit(p, v_ref, pair.mixed, pair.network)
+            write_weights(p, v_ref, pair.weights)
+
+        pl.when(i != p.first_query_block(j, offset))(write)
+        pair.dy[...] = dy_ref[0].astype(jnp.float32)
+        pair.differentiate(i)
+
+    @pl.when(i == p.query_blocks - 1)
+    def _() -> None:
+        dk_ref[0] = pair.dk[...].astype(dk_ref.dtype)
+        pair.dk[...] = jnp.zeros_like(pair.dk)
+        read_networks(p, pair.dv, dv_ref)
+
+    @pl.when((j == p.key_blocks - 1) & (i == p.query_blocks - 1))
+    def _() -> None:
+        for block in range(p.query_blocks):
+            dq_ref[0, :, pl.ds(block * LANES, LANES)] = pair.dq[block].astype(dq_ref.dtype)
+
+
+@dataclass(frozen=True)
+class _PairGradient:
+    """The gradient of one block pair; every field but the first three is scratch memory."""
+
+    p: Problem
+    q_ref: Any
+    k_ref: Any
+    keys: Any
+    network: Any
+    weights: Any
+    mixed: Any
+    dy: Any
+    code: Any
+    operand: Any
+    scale: Any
+    x: Any
+    dx: Any
+    da_read: Any
+    da_made: Any
+    ds: Any
+    dq: Any
+    dk: Any
+    dv: Any
+
+    def differentiate(self, query_block: Any) -> None:
+        """Adds the pair's part of dq, dk and of the sums that dv is taken from."""
+        self.dx[1][...] = jnp.zeros_like(self.dx[1])
+        self._make_x(0, self.x[0])
+
+        def two_octets(half: Any, carry: int) -> int:
+            for odd in range(2):
+                octet = 2 * half + odd
+                self._use_dx(jnp.maximum(octet - 1, 0), self.dx[1 - odd])
+                self._make_x(jnp.minimum(octet + 1, OCTETS - 1), self.x[1 - odd])
+                self._make_dx(octet, self.x[odd], self.dx[odd])
+            return carry
+
+        lax.fori_loop(0, OCTETS // 2, two_octets, 0)
+        self._use_dx(OCTETS - 1, self.dx[1])
+        self._through_scores(query_block)
+
+    def _make_x(self, octet: Any, x_ref: Any) -> None:
+        p = self.p
+        size = OCTET * p.words_per_key
+        x = jnp.zeros(x_ref.shape, jnp.float32)
+        for tile in range(p.code_tiles):
+            words = self.network[tile, pl.ds(pl.multiple_of(octet * size, 8), size)]
+            network = pltpu.bitcast(words, p.dtype)[:, : p.code_width]
+            product = matrix_product(network, codes_of_group(p, self.operand, octet // 2, tile))
+            x = product if tile == 0 else x + product
+        x_ref[...] = x
+
+    def _use_dx(self, octet: Any, dx_ref: Any) -> None:
+        """da = sum over units of dx times v; dv = sum over queries of dx times code."""
+        p, dx = self.p, dx_ref[...]
+        self.da_made[octet] = matrix_product(self.weights[octet], dx)
+        for tile in range(p.code_tiles):
+            codes = codes_of_group(p, self.operand, octet // 2, tile)
+            self.dv[tile, octet] += matrix_product(dx, codes, (1, 1))
+
+    def _make_dx(self, octet: Any, x_ref: Any, dx_ref: Any) -> None:
+        """dx = phi'(x) * sum over heads of code times dy; da = sum over units of z times dy."""
+        p = self.p
+        phi = ACTIVATIONS[p.activation]
+        keys = pl.ds(pl.multiple_of(octet * OCTET, OCTET), OCTET)
+        codes = [self.code[head, keys] for head in range(p.heads)]
+        da = [jnp.zeros((OCTET, LANES), jnp.float32)] * p.heads
+        for unit in range(0, p.value_dim, 2):
+            dx = []
+            for row in (unit, unit + 1):
+                z, pull_back = jax.vjp(phi, x_ref[pl.ds(row * OCTET, OCTET)])
+                dz = jnp.zeros((OCTET, LANES), jnp.float32)
+                for head in range(p.heads):
+                    dy = self.dy[pl.ds(head * p.value_dim + row, 1)]
+                    dz += codes[head] * dy
+                    da[head] += z * dy
+                dx += pull_back(dz)
+            dx_ref[pl.ds(unit * OCTET, 2 * OCTET)] = jnp.concatenate(dx).astype(p.dtype)
+        for head in range(p.heads):
+            self.da_read[head, keys] = da[head]
+
+    def _through_scores(self, query_block: Any) -> None:
+        """ds = scale * (da - code * mean over heads of code * da), then dq and dk."""
+        p, octets = self.p, 4
+        for first in range(0, OCTETS, octets):
+            keys = slice(first * OCTET, (first + octets) * OCTET)
+            da = []
+            for head in range(p.heads):
+                rows = p.head(head, OCTET)
+                made = [self.da_made[octet, rows] for octet in range(first, first + octets)]
+                da.append(self.da_read[head, keys] + jnp.concatenate(made))
+            codes = [self.code[head, keys] for head in range(p.heads)]
+            if p.normalization == "rms_head":
+                along = sum(d * a for d, a in zip(da, codes, strict=True)) * (1 / p.true_heads)
+                da = [d - a * along for d, a in zip(da, codes, strict=True)]
+            for head in range(p.heads):
+                self.ds[head, keys] = (da[head] * self.scale[keys]).astype(p.dtype)
+        for head in range(p.heads):
+            rows, ds = p.head(head, p.key_dim), self.ds[head]
+            self.dq[query_block, rows] += matrix_product(self.k_ref[0, rows], ds)
+            self.dk[rows] += matrix_product(self.q_ref[0, rows], ds, (1, 1))

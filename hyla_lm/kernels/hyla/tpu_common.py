@@ -1,0 +1,160 @@
+"""What the forward and the backward TPU kernel share: the problem, its tiles, the latent code.
+
+Time lies on lanes: every operand is transposed to (head, feature) rows of positions, which is how
+XLA for TPU stores a BxTxHxK array anyway. README.md draws the layout and counts its cost.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+
+from hyla_lm.kernels.scores import RMS_HEAD_EPSILON
+
+LANES = 128
+GROUP_KEYS = 16
+GROUPS = LANES // GROUP_KEYS
+OCTET = 8
+OCTETS = LANES // OCTET
+VMEM_LIMIT_BYTES = 112 * 2**20
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Sizes and options of one call, all known when it is traced.
+
+    The arrays have `heads` (4, 8, 16 or 32), `key_dim` and `value_dim` (multiples of 16), and whole
+    blocks of 128 queries and keys; `true_heads` and `true_key_dim` are the caller's. `q_offset` is
+    None where it is an operand.
+    """
+
+    batch: int
+    heads: int
+    true_heads: int
+    key_dim: int
+    true_key_dim: int
+    value_dim: int
+    query_blocks: int
+    key_blocks: int
+    causal: bool
+    q_offset: int | None
+    has_segments: bool
+    normalization: str
+    activation: str
+    dtype: jnp.dtype
+
+    @property
+    def words_per_key(self) -> int:
+        """32-bit rows of one key's value network."""
+        return self.value_dim * self.dtype.itemsize // 4
+
+    @property
+    def code_tiles(self) -> int:
+        """Matrix units that the codes of one group fill."""
+        return pl.cdiv(self.heads * GROUP_KEYS, LANES)
+
+    @property
+    def code_width(self) -> int:
+        return min(self.heads * GROUP_KEYS, LANES)
+
+    def sees(self, query_block: Any, key_block: Any, q_offset: Any) -> Any:
+        """Whether the last query of a block may see the first key of another."""
+        return not self.causal or key_block * LANES <= q_offset + query_block * LANES + LANES - 1
+
+    def first_query_block(self, key_block: Any, q_offset: Any) -> Any:
+        """The first block of queries that sees a block of keys."""
+        return jnp.maximum(key_block * LANES - q_offset, 0) // LANES if self.causal else 0
+
+    def last_key_block(self, query_block: Any, q_offset: Any) -> Any:
+        """The last block of keys that a block of queries sees."""
+        last = self.key_blocks - 1
+        seen = (q_offset + query_block * LANES + LANES - 1) // LANES
+        return jnp.minimum(seen, last) if self.causal else last
+
+    def head(self, index: int, dim: int) -> slice:
+        return slice(index * dim, (index + 1) * dim)
+
+
+def matrix_product(x: jax.Array, y: jax.Array, contract: tuple[int, int] = (1, 0)) -> jax.Array:
+    """A product accumulated in float32; float32 operands are not rounded to bfloat16."""
+    exact = x.dtype == jnp.float32
+    return lax.dot_general(
+        x,
+        y,
+        (((contract[0],), (contract[1],)), ((), ())),
+        precision=lax.Precision.HIGHEST if exact else lax.Precision.DEFAULT,
+        preferred_element_type=jnp.float32,
+    )
+
+
+def write_keys(p: Problem, k_ref: Any, keys_ref: Any) -> None:
+    """Transposes a block of keys, (heads * K) x 128, to one 128 x K array a head."""
+    for head in range(p.heads):
+        keys_ref[head] = k_ref[0, p.head(head, p.key_dim)].T
+
+
+def write_codes(
+    p: Problem,
+    q_ref: Any,
+    keys_ref: Any,
+    segment_refs: list[Any],
+    positions: tuple[Any, Any],
+    code_ref: Any,
+    operand_ref: Any,
+    scale_ref: Any = None,
+) -> None:
+    """Writes the codes of a block pair: float32, heads x 128 keys x 128 queries, and as operands.
+
+    An operand has the codes of one group of 16 keys in rows of (head, key) and the operands' dtype.
+    `positions` are those of the first query and key. `scale_ref`, if given, gets what each pair's
+    score was multiplied by, 128 keys x 128 queries.
+    """
+    chunk = LANES // 2
+    for start in range(0, LANES, chunk):
+        keys = slice(start, start + chunk)
+        s_SxT = [
+            matrix_product(keys_ref[head, keys], q_ref[0, p.head(head, p.key_dim)])
+            for head in range(p.heads)
+        ]
+        scale = jnp.full((chunk, LANES), p.true_key_dim**-0.5, jnp.float32)
+        if p.normalization == "rms_head":
+            mean_square = sum(s * s for s in s_SxT) * (1 / (p.true_heads * p.true_key_dim))
+            scale *= lax.rsqrt(mean_square + RMS_HEAD_EPSILON)
+        scale = _hide(p, scale, segment_refs, positions, start)
+        if scale_ref is not None:
+            scale_ref[keys] = scale
+        for head, s in enumerate(s_SxT):
+            a = s * scale
+            code_ref[head, keys] = a
+            for group in range(start // GROUP_KEYS, (start + chunk) // GROUP_KEYS):
+                row = group * GROUP_KEYS - start
+                operand = a[row : row + GROUP_KEYS].astype(p.dtype)
+                operand_ref[group, p.head(head, GROUP_KEYS)] = operand
+
+
+def _hide(
+    p: Problem, x_SxT: jax.Array, segment_refs: list[Any], positions: tuple[Any, Any], start: int
+) -> jax.Array:
+    """Zero for the pairs of keys from `start` on and queries that do not see them."""
+    if p.causal:
+        key = lax.broadcasted_iota(jnp.int32, x_SxT.shape, 0) + (positions[1] + start)
+        query = lax.broadcasted_iota(jnp.int32, x_SxT.shape, 1) + positions[0]
+        x_SxT = jnp.where(key <= query, x_SxT, 0.0)
+    if p.has_segments:
+        q_segment_1xT, k_segment_1xS = segment_refs[0][0], segment_refs[1][0]
+        k_segment_SxT = jnp.broadcast_to(k_segment_1xS, (LANES, LANES)).T
+        same = k_segment_SxT[start : start + x_SxT.shape[0]] == q_segment_1xT
+        x_SxT = jnp.where(same, x_SxT, 0.0)
+    return x_SxT
+
+
+def codes_of_group(p: Problem, operand_ref: Any, group: Any, tile: int) -> jax.Array:
+    """The codes of a group of keys as an operand: (head, key) x 128 queries, 128 rows a tile."""
+    return operand_ref[group, pl.ds(tile * LANES, p.code_width)]
+
+
+def operand_shape(p: Problem) -> tuple[int, int, int]:
+    return GROUPS, p.heads * GROUP_KEYS, LANES

@@ -1,0 +1,124 @@
+"""The value networks of a block of keys, laid out for the matrix units, and their gradient.
+
+x of 16 keys is one product with their codes, in columns (head, key), if each key's weights stand in
+its own columns only. The kernels order the rows as they read x.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from hyla_lm.kernels.hyla.tpu_common import (
+    GROUP_KEYS,
+    GROUPS,
+    LANES,
+    OCTET,
+    OCTETS,
+    Problem,
+    matrix_product,
+)
+
+
+def network_shape(p: Problem) -> tuple[int, int, int]:
+    """Of one block of keys: tiles x 32-bit rows x 128 columns."""
+    return p.code_tiles, LANES * p.words_per_key, LANES
+
+
+def write_networks_by_key(p: Problem, v_ref: Any, network_ref: Any) -> None:
+    """Writes the value networks of 128 keys as block diagonals over the codes of their group.
+
+    Row (key, unit) has that key's weights in its own columns and zeros in those of the other keys,
+    so its product with the codes of the group is x of that key alone.
+    """
+    for (group, tile), words in _group_values(p, v_ref).items():
+        for key in range(GROUP_KEYS):
+            row = (group * GROUP_KEYS + key) * p.words_per_key
+            own = jnp.where(_column_key() == key, -1, 0)
+            network_ref[tile, row : row + p.words_per_key] = words & own
+
+
+def write_networks_by_unit(p: Problem, v_ref: Any, mixed_ref: Any, network_ref: Any) -> None:
+    """Writes the value networks of 128 keys as block diagonals over the codes of their group.
+
+    Rows are ordered (8 keys, unit, key), so that x has 8 keys of one unit in a register.
+    """
+    row_key = lax.broadcasted_iota(jnp.int32, (OCTET, LANES), 0)
+    for (group, tile), words in _group_values(p, v_ref).items():
+        mixed_ref[...] = pltpu.bitcast(words, p.dtype).astype(jnp.float32)
+        for half in range(GROUP_KEYS // OCTET):
+            own = _column_key() == row_key + half * OCTET
+            first = (2 * group + half) * OCTET * p.words_per_key
+            for unit in range(0, p.value_dim, 2):
+                units = [jnp.where(own, mixed_ref[pl.ds(unit + odd, 1)], 0.0) for odd in range(2)]
+                two = pltpu.bitcast(jnp.concatenate(units).astype(p.dtype), jnp.int32)
+                network_ref[tile, pl.ds(first + unit * two.shape[0] // 2, two.shape[0])] = two
+
+
+def write_weights(p: Problem, v_ref: Any, weights_ref: Any) -> None:
+    """Writes v of 8 keys at a time: rows (head, key), columns (unit, key), diagonal in keys."""
+    columns = OCTET * p.value_dim
+    row_unit = lax.broadcasted_iota(jnp.int32, (p.value_dim, columns), 0)
+    column = lax.broadcasted_iota(jnp.int32, (p.value_dim, columns), 1)
+    spread_UxUS = (column // OCTET == row_unit).astype(p.dtype)
+    row_key = lax.broadcasted_iota(jnp.int32, (LANES, columns), 0) % OCTET
+    own = row_key == lax.broadcasted_iota(jnp.int32, (LANES, columns), 1) % OCTET
+    for head in range(0, p.heads, 2):
+        two = []
+        for odd in range(2):
+            v_SxU = v_ref[0, p.head(head + odd, p.value_dim)].T
+            two.append(jnp.where(own, matrix_product(v_SxU, spread_UxUS), 0.0))
+        for octet in range(OCTETS):
+            both = jnp.concatenate([weights[p.head(octet, OCTET)] for weights in two])
+            weights_ref[octet, pl.ds(head * OCTET, 2 * OCTET)] = both.astype(p.dtype)
+
+
+def read_networks(p: Problem, sum_ref: Any, dv_ref: Any) -> None:
+    """Takes dv, HU x 128 keys, out of sums over queries of dx times every code of the key's group.
+
+    Leaves zeros for the next keys.
+    """
+    key_of_column = _column_key(p.code_width)
+    group_of_lane = lax.broadcasted_iota(jnp.int32, (1, LANES), 1) // GROUP_KEYS
+    dv = [jnp.zeros((p.value_dim, LANES), jnp.float32) for _ in range(p.heads)]
+    for group in range(GROUPS):
+        for tile in range(p.code_tiles):
+            mixed = jnp.zeros((p.value_dim, p.code_width), jnp.float32)
+            for key in range(GROUP_KEYS):
+                octet, row = 2 * group + key // OCTET, key % OCTET
+                rows = sum_ref.at[tile, octet][pl.ds(row, p.value_dim, stride=OCTET)]
+                mixed = jnp.where(key_of_column == key, rows, mixed)
+            for octet in (2 * group, 2 * group + 1):
+                sum_ref[tile, octet] = jnp.zeros_like(sum_ref[tile, octet])
+            mixed = jnp.concatenate([mixed] * (LANES // p.code_width), axis=1)
+            for place in range(p.code_width // GROUP_KEYS):
+                head = tile * GROUPS + place
+                moved = pltpu.roll(mixed, (group - place) * GROUP_KEYS % LANES, 1)
+                dv[head] = jnp.where(group_of_lane == group, moved, dv[head])
+    for head in range(p.heads):
+        dv_ref[0, p.head(head, p.value_dim)] = dv[head].astype(dv_ref.dtype)
+
+
+def _group_values(p: Problem, v_ref: Any) -> dict[tuple[int, int], jax.Array]:
+    """The value networks of 128 keys by (group, tile): 32-bit words of U x 128 (head, key)."""
+    words = [
+        pltpu.bitcast(v_ref[0, p.head(head, p.value_dim)], jnp.int32) for head in range(p.heads)
+    ]
+    column_head = lax.broadcasted_iota(jnp.int32, (1, LANES), 1) // GROUP_KEYS
+    mixed = {}
+    for group in range(GROUPS):
+        for tile in range(p.code_tiles):
+            mixed[group, tile] = jnp.zeros_like(words[0])
+            for place in range(min(p.heads, GROUPS)):
+                head = tile * GROUPS + place
+                moved = pltpu.roll(words[head], (place - group) * GROUP_KEYS % LANES, 1)
+                mixed[group, tile] = jnp.where(column_head == place, moved, mixed[group, tile])
+    return mixed
+
+
+def _column_key(width: int = LANES) -> jax.Array:
+    """Which key of its group a column (head, key) belongs to."""
+    return lax.broadcasted_iota(jnp.int32, (1, width), 1) % GROUP_KEYS

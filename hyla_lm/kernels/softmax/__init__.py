@@ -1,0 +1,1 @@
+"""Softmax attention by the flash kernels that JAX keeps."""

@@ -1,0 +1,84 @@
+"""Softmax attention on TPU through JAX's splash attention: no T x T array leaves the chip."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+from hyla_lm.kernels.spec import ACTIVATIONS
+
+LANES = 128
+MAX_BLOCK = 512
+
+
+def attend_splash(
+    q_BxTxHxK: jax.Array,
+    k_BxSxHxK: jax.Array,
+    v_BxSxHxU: jax.Array,
+    activation: str,
+    causal: bool,
+    segment_ids: tuple[jax.Array, jax.Array] | None,
+    q_offset: int,
+) -> jax.Array:
+    """Softmax attention, shape BxTxHxU; `segment_ids` are those of queries and of keys."""
+    batch, q_length, heads, key_dim = q_BxTxHxK.shape
+    k_length = k_BxSxHxK.shape[1]
+    q_pad, k_pad = -q_length % LANES, -k_length % LANES
+    kernel = splash.make_splash_mha(
+        _mask(causal, q_offset, q_length + q_pad, k_length + k_pad, heads),
+        block_sizes=_block_sizes(q_length + q_pad, k_length + k_pad),
+        head_shards=1,
+        q_seq_shards=1,
+    )
+    one_document = jnp.zeros((batch, q_length)), jnp.zeros((batch, k_length))
+    q_segments, k_segments = segment_ids or one_document
+    segments = splash.SegmentIds(_pad_segments(q_segments, q_pad), _pad_segments(k_segments, k_pad))
+    operands = (
+        _heads_first(q_BxTxHxK * key_dim**-0.5, q_pad),
+        _heads_first(k_BxSxHxK, k_pad),
+        _heads_first(ACTIVATIONS[activation](v_BxSxHxU), k_pad),
+    )
+    y_BxHxTxU = jax.vmap(kernel)(*operands, segments)
+    return y_BxHxTxU[:, :, :q_length].transpose(0, 2, 1, 3)
+
+
+def _mask(
+    causal: bool, q_offset: int, q_length: int, k_length: int, heads: int
+) -> masks.MultiHeadMask:
+    shape = (q_length, k_length)
+    one = masks.CausalMask(shape, offset=q_offset) if causal else masks.FullMask(shape)
+    return masks.MultiHeadMask([one] * heads)
+
+
+def _block_sizes(q_length: int, k_length: int) -> splash.BlockSizes:
+    """The largest blocks up to 512, keys and queries, for 64- and 128-wide heads alike.
+
+    One fused backward kernel and time on lanes, as XLA stores BxTxHxK, count fewest cycles.
+    """
+    block_q, block_k = (
+        max(size for size in (128, 256, 384, MAX_BLOCK) if length % size == 0)
+        for length in (q_length, k_length)
+    )
+    minor = splash.QKVLayout.SEQ_MINOR
+    return splash.BlockSizes(
+        block_q=block_q,
+        block_kv=block_k,
+        block_kv_compute=block_k,
+        block_q_dkv=block_q,
+        block_kv_dkv=block_k,
+        block_kv_dkv_compute=block_k,
+        use_fused_bwd_kernel=True,
+        q_layout=minor,
+        k_layout=minor,
+        v_layout=minor,
+    )
+
+
+def _heads_first(x_BxTxHxK: jax.Array, pad: int) -> jax.Array:
+    return jnp.pad(x_BxTxHxK.transpose(0, 2, 1, 3), [(0, 0), (0, 0), (0, pad), (0, 0)])
+
+
+def _pad_segments(segment_BxT: jax.Array, pad: int) -> jax.Array:
+    """Padding gets a segment that no token has, so that no query sees a padded key."""
+    return jnp.pad(segment_BxT.astype(np.int32), [(0, 0), (0, pad)], constant_values=-1)

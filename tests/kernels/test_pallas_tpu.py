@@ -1,0 +1,226 @@
+"""The TPU kernel equals the reference, in the TPU interpreter with memory that starts as NaN."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.pallas import tpu as pltpu
+
+from hyla_lm.attention import VARIANTS, AttentionSpec, attend
+from hyla_lm.config import UserError
+from hyla_lm.kernels.hyla import tpu_backward
+
+# Relative to the largest entry: both sum the same float32 terms in another order. The gradient of
+# RMSHead grows as 1 / |s| where all scores of a pair are small, and with it the rounding of s.
+OUTPUT_TOLERANCE = 1e-5
+GRADIENT_TOLERANCE = 2e-4
+HYLA = VARIANTS["hyla"]
+LINEAR_CODE = VARIANTS["hyla_no_rms_head"]
+
+
+@dataclass(frozen=True)
+class Case:
+    length: int
+    heads: int = 3
+    key_dim: int = 5
+    value_dim: int = 6
+    spec: AttentionSpec = HYLA
+    causal: bool = True
+    segments: bool = False
+    keys: int = 0
+    offset: int = 0
+    batch: int = 1
+
+    def __str__(self) -> str:
+        parts = [f"T{self.length}", f"H{self.heads}", f"K{self.key_dim}", f"U{self.value_dim}"]
+        parts += [self.spec.normalization, self.spec.activation]
+        return "-".join(parts + ["causal"] * self.causal + ["segments"] * self.segments)
+
+
+CASES = [
+    Case(1),
+    Case(8, heads=1, key_dim=4, value_dim=4),
+    Case(100, segments=True, batch=2),
+    Case(200, spec=replace(LINEAR_CODE, activation="gelu"), causal=False),
+    Case(130, heads=2, keys=260, offset=100),
+]
+FULL_CASES = [
+    Case(128, heads=8, key_dim=16, value_dim=32),
+    Case(200, heads=9, key_dim=7, value_dim=33, segments=True),
+    Case(512, heads=5, key_dim=64, value_dim=16),
+    Case(100, heads=32, key_dim=4, value_dim=16, spec=VARIANTS["hyla_no_nonlinearity"]),
+    Case(200, heads=4, key_dim=20, value_dim=16, causal=False, segments=True),
+]
+FULL_CASES += [
+    Case(100, spec=replace(HYLA, activation=phi)) for phi in ("silu", "gelu_erf", "sigmoid", "tanh")
+]
+
+
+@pytest.fixture(autouse=True)
+def interpreted() -> Iterator[None]:
+    """Runs TPU kernels on this machine; what a kernel does not write is NaN."""
+    with pltpu.force_tpu_interpret_mode(pltpu.InterpretParams(uninitialized_memory="nan")):
+        yield
+
+
+def normal(seed: int, *shape: int) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+def operands(case: Case) -> tuple[jax.Array, jax.Array, jax.Array]:
+    keys = case.keys or case.length
+    return (
+        normal(1, case.batch, case.length, case.heads, case.key_dim),
+        normal(2, case.batch, keys, case.heads, case.key_dim),
+        normal(3, case.batch, keys, case.heads, case.value_dim),
+    )
+
+
+def documents(case: Case) -> jax.Array | None:
+    if not case.segments:
+        return None
+    starts = np.random.default_rng(5).random((case.batch, case.keys or case.length)) < 0.05
+    return jnp.asarray(np.cumsum(starts, axis=1))
+
+
+def run(case: Case, implementation: str, *qkv: jax.Array, offset: jax.Array | None = None):
+    return attend(
+        *qkv,
+        case.spec,
+        causal=case.causal,
+        segment_ids=documents(case),
+        q_offset=case.offset if offset is None else offset,
+        implementation=implementation,
+    )
+
+
+def output_and_gradients(case: Case, implementation: str) -> list[jax.Array]:
+    @jax.jit
+    def both(*qkv: jax.Array):
+        y, pull_back = jax.vjp(partial(run, case, implementation), *qkv)
+        return y, *pull_back(normal(6, *y.shape))
+
+    return list(both(*operands(case)))
+
+
+def assert_close(
+    actual: jax.Array, expected: jax.Array, tolerance: float = OUTPUT_TOLERANCE
+) -> None:
+    scale = float(jnp.max(jnp.abs(expected)))
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * scale)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_outputs_and_gradients(case: Case) -> None:
+    actual = output_and_gradients(case, "pallas_tpu")
+    expected = output_and_gradients(case, "reference")
+    assert_close(actual[0], expected[0])
+    for got, gradient in zip(actual[1:], expected[1:], strict=True):
+        assert_close(got, gradient, GRADIENT_TOLERANCE)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", FULL_CASES, ids=str)
+def test_outputs_and_gradients_everywhere(case: Case) -> None:
+    test_outputs_and_gradients(case)
+
+
+@pytest.mark.full
+def test_gradient_in_several_spans_of_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tpu_backward, "DQ_BYTES", 1)
+    test_outputs_and_gradients(Case(260, heads=2, keys=300, offset=20))
+
+
+def test_offset_known_only_at_run_time() -> None:
+    case = Case(130, heads=2, keys=260, offset=100)
+    traced = jax.jit(lambda offset: run(case, "pallas_tpu", *operands(case), offset=offset))
+    assert_close(traced(jnp.int32(100)), run(case, "reference", *operands(case)))
+
+
+@pytest.mark.full
+def test_vmap_scan_and_remat() -> None:
+    case = Case(20)
+    q, k, v = operands(case)
+
+    def loss(q: jax.Array, implementation: str) -> jax.Array:
+        @jax.checkpoint
+        def layer(carry: jax.Array, _: None):
+            y = jax.vmap(lambda q: run(case, implementation, q, k, v))(carry)
+            return carry + 0.1 * y[..., : case.key_dim], None
+
+        return jnp.sum(jax.lax.scan(layer, q, None, length=2)[0] ** 2)
+
+    two = jnp.stack([q, 2 * q])
+    gradients = [
+        jax.jit(jax.grad(partial(loss, implementation=name)))(two)
+        for name in ("pallas_tpu", "reference")
+    ]
+    assert_close(*gradients, GRADIENT_TOLERANCE)
+
+
+BIAS = {"bias": jnp.zeros((1, 1, 8, 8))}
+DROPOUT = {"dropout": jnp.ones((1, 1, 8, 8))}
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "named"),
+    [
+        (HYLA, BIAS, "a bias"),
+        (HYLA, DROPOUT, "dropout"),
+        (VARIANTS["hyla_deep"], {"deep_kernel_HxUxU": jnp.zeros((3, 6, 6))}, "depth 2"),
+        (VARIANTS["hyla_softmax"], {}, "softmax_rms_head"),
+        (VARIANTS["linear_rms_head"], {}, "rms_head"),
+        (VARIANTS["softmax"], BIAS, "a bias"),
+        (VARIANTS["linear"], {"causal": False}, "not causal"),
+    ],
+)
+def test_what_it_cannot_do_names_what_can(spec: AttentionSpec, options: dict, named: str) -> None:
+    with pytest.raises(UserError, match=rf"{named}.*'blocked' or 'reference'"):
+        attend(*operands(Case(8)), spec, implementation="pallas_tpu", **options)
+
+
+@pytest.mark.parametrize("shape", [(33, 6, 6), (3, 129, 6), (3, 6, 129), (32, 8, 128)])
+def test_sizes_beyond_the_kernel_are_named(shape: tuple[int, int, int]) -> None:
+    case = Case(8, *shape)
+    with pytest.raises(UserError, match="'blocked' or 'reference'"):
+        run(case, "pallas_tpu", *operands(case))
+
+
+def rounded_reference(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    """What XLA makes of the reference on TPU: every product rounds its operands to bfloat16."""
+
+    def product(formula: str, *terms: jax.Array) -> jax.Array:
+        rounded = (term.astype(jnp.bfloat16) for term in terms)
+        return jnp.einsum(formula, *rounded, preferred_element_type=jnp.float32)
+
+    s = product("bthk,bshk->bhts", q * q.shape[-1] ** -0.5, k)
+    s = jnp.where(jnp.tril(jnp.ones(s.shape[-2:], bool)), s, 0)
+    a = s * jax.lax.rsqrt(jnp.mean(s**2, axis=1, keepdims=True) + 1e-6)
+    z = jax.nn.relu(product("bhts,bshu->btsu", a, v))
+    return product("bhts,btsu->bthu", a, z)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_error_against_float64(dtype: str) -> None:
+    """float32: 1e-5. bfloat16: no more than the reference loses by rounding in every product."""
+    case = Case(140, heads=4, key_dim=16, value_dim=16)
+    qkv = [x.astype(dtype) for x in operands(case)]
+
+    def outputs(function, *x: jax.Array) -> list[jax.Array]:
+        y, pull_back = jax.vjp(function, *x)
+        return [y, *pull_back(normal(6, *y.shape).astype(y.dtype))]
+
+    with jax.enable_x64(True):
+        exact = outputs(partial(run, case, "reference"), *(x.astype("float64") for x in qkv))
+    kernel = outputs(partial(run, case, "pallas_tpu"), *qkv)
+    rounded = outputs(rounded_reference, *qkv)
+    for got, plain, expected in zip(kernel, rounded, exact, strict=True):
+        errors = [np.sqrt(np.mean(np.square(np.float64(x) - expected))) for x in (got, plain)]
+        if dtype == "float32":
+            assert np.max(np.abs(np.float64(got) - expected)) <= 1e-5 * np.max(np.abs(expected))
+        else:
+            assert errors[0] <= errors[1] * 1.001

@@ -1,0 +1,86 @@
+"""What the TPU compiler makes of attention and of a train step, for chips that are not here."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TOOL = ROOT.parent / "shared" / "tools" / "v5e_cycles.py"
+LENGTH = 640  # no other size of the model, so an array with two of it is T x T
+SCAN = "ModelConfig.scan_layers = True"
+GIB = 2**30
+
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(
+        importlib.util.find_spec("libtpu") is None, reason="needs libtpu: pip install '.[tpu]'"
+    ),
+]
+
+
+def run(*command: str) -> str:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    finished = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert finished.returncode == 0, finished.stdout[-2000:] + finished.stderr[-2000:]
+    return finished.stdout
+
+
+def compiled(topology: str, program: str, length: int, *options: str) -> dict[str, Any]:
+    output = run("tests/tpu_runs.py", topology, program, str(length), *options)
+    return json.loads(output.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    ("attention", "kernel"), [("hyla", "hyla_backward"), ("softmax", "splash")]
+)
+@pytest.mark.parametrize("topology", ["v5e:2x2", "v5e:4x4"])
+def test_the_kernel_keeps_pairs_on_the_chip(topology: str, attention: str, kernel: str) -> None:
+    found = compiled(topology, "kernel", LENGTH, attention, "pallas_tpu")
+    assert found["square_arrays"] == []
+    assert any(kernel in name for name in found["kernels"])
+
+
+def test_auto_takes_the_kernel_in_a_data_parallel_step() -> None:
+    found = compiled("v5e:4x4", "train_step", LENGTH, "hyla", "auto", SCAN)
+    assert found["square_arrays"] == []
+    assert found["kernels"] == ["hyla_backward", "hyla_forward"]
+    assert set(found["collectives"]) == {"all-reduce"}
+
+
+def test_the_model_axis_splits_query_positions() -> None:
+    mesh = ("MeshConfig.data = 1", "MeshConfig.model = 4", "TrainConfig.batch_size = 4")
+    found = compiled("v5e:2x2", "train_step", LENGTH, "hyla", "auto", SCAN, *mesh)
+    assert found["square_arrays"] == []
+    assert found["kernels"] == ["hyla_backward", "hyla_forward"]
+    assert "all-gather" in found["collectives"]
+
+
+def test_the_papers_step_leaves_half_of_the_memory() -> None:
+    """Batch 256 of 512 tokens on 16 chips of 15.75 GiB, nothing recomputed but by the kernel."""
+    found = compiled("v5e:4x4", "train_step", 512, "hyla", "pallas_tpu", SCAN)
+    assert found["temporary_bytes"] < 8 * GIB
+
+
+# Cycles a sequence and layer of H=8, K=U=64, bfloat16, causal. The compiler is deterministic; the
+# bounds leave about a tenth above what was counted.
+CYCLES = [("forward", 512, 70e3), ("forward", 1024, 235e3)]
+CYCLES += [("both", 512, 240e3), ("both", 1024, 820e3), ("both", 2048, 3.05e6)]
+
+
+@pytest.mark.skipif(not TOOL.exists(), reason=f"needs {TOOL.name} beside the checkout")
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="cycles are those of one jax and libtpu")
+@pytest.mark.parametrize(("program", "length", "most"), CYCLES)
+def test_cycles(program: str, length: int, most: float, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    spec = f"tests/benchmarks/tpu_programs.py:{program}"
+    run(str(TOOL), spec, "--arg", f"length={length}", "--json", str(report))
+    counted = json.loads(report.read_text())
+    assert counted["kernel_cycles_dma"] + counted["xla_cycles"] <= most
