@@ -35,6 +35,7 @@ from hyla_lm.mesh import batch_sharding
 from hyla_lm.setup import make_program
 
 HEADS, HEAD_DIM = 8, 64
+KERNELS = "hyla_forward|hyla_backward|splash_mha_fwd|splash_mha_dkv"
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 
 
@@ -105,7 +106,7 @@ def findings(compiled: Any, length: int) -> dict[str, object]:
         "temporary_bytes": memory.temp_size_in_bytes,
         "square_arrays": sorted(shape for shape in shapes if shape.count(length) >= 2),
         "collectives": {name: count for name, count in counts.items() if count},
-        "kernels": sorted(set(re.findall(r"%(hyla_\w+?|splash\w+?)(?:\.\d+)? =", text))),
+        "kernels": sorted(set(re.findall(rf"%\w*?({KERNELS})\w*(?:\.\d+)? = ", text))),
     }
 
 
