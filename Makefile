@@ -30,7 +30,7 @@ bench: .venv/dev
 	$(BIN)/python tests/benchmarks/bench_attention.py
 
 bench-tpu: .venv/full
-	$(BIN)/python tests/benchmarks/bench_tpu.py
+	$(BIN)/python tests/benchmarks/bench_tpu.py $(LENGTHS)
 
 clean:
 	rm -rf .venv

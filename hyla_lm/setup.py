@@ -48,6 +48,7 @@ def make_program(experiment: Experiment, devices: Sequence[jax.Device] | None = 
     train = experiment.train
     mesh = make_mesh(experiment.mesh, devices)
     _check_batch(experiment, mesh)
+    _check_platform(experiment.model, mesh)
     assert train.task is not None
     task = train.task.prepare_task(train.batch_size)
     _check_length(experiment.model, task.sequence_length)
@@ -98,6 +99,15 @@ def _check_length(config: ModelConfig, length: int) -> None:
         raise UserError(
             f"ModelConfig.max_length = {config.max_length} is below the sequence length {length}: "
             "raise it to that."
+        )
+
+
+def _check_platform(config: ModelConfig, mesh: Mesh) -> None:
+    platform = mesh.devices.flat[0].platform
+    if config.attention_implementation == "pallas_tpu" and platform != "tpu":
+        raise UserError(
+            "ModelConfig.attention_implementation = 'pallas_tpu' needs TPUs but the devices are "
+            f"{platform}: use 'auto' or 'blocked'."
         )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hyla_lm import attention
-from hyla_lm.attention import IMPLEMENTATIONS, VARIANTS, AttentionSpec, attend, latent_codes
+from hyla_lm.attention import VARIANTS, AttentionSpec, attend, latent_codes
 from hyla_lm.config import UserError
 
 B, T, H, K, U = 1, 4, 2, 3, 5
@@ -90,7 +90,7 @@ def test_shapes_that_do_not_fit_are_named(key: jax.Array, value: jax.Array) -> N
     assert str(key.shape) in str(error.value)
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", ("reference", "blocked"))
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_output_has_the_dtype_of_v_and_the_shape_of_the_queries(
     implementation: str, dtype: jnp.dtype

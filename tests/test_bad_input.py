@@ -178,8 +178,12 @@ def test_a_missing_or_unknown_flag_is_status_2(
             ["ModelConfig.num_layers = 2", "ModelConfig.attention"],
         ),
         (
+            ["ModelConfig.attention_implementation = 'flash'"],
+            ["ModelConfig.attention_implementation = 'flash'", "'blocked'", "'reference'"],
+        ),
+        (
             ["ModelConfig.attention_implementation = 'pallas_tpu'"],
-            ["ModelConfig.attention_implementation = 'pallas_tpu'", "'blocked'", "'reference'"],
+            ["ModelConfig.attention_implementation = 'pallas_tpu'", "cpu", "'auto' or 'blocked'"],
         ),
         (
             ["ModelConfig.positions = 'learned'", "ModelConfig.max_length = 8"],

@@ -1,0 +1,226 @@
+"""Counts the cycles of a Pallas TPU kernel by running the scalar half of its compiled program.
+
+libtpu writes each kernel as VLIW bundles, one a cycle, its latencies as empty ones, and beside it
+how full each unit is in every bundle. Running the scalar operations (loop counters,
+predicates, branches) tells how often each bundle is issued. Waiting for memory is not in it. What
+is data and not control is unknown; a branch that needs it is an error, never a guess.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+DELAY_SLOTS = 4
+ALLOCATION_BYTES = 1 << 20
+MAX_BUNDLES = 200_000_000
+WORD = 0xFFFFFFFF
+
+_INNER_COMMENT = re.compile(r"/\*(?:(?!/\*|\*/).)*\*/", re.S)
+_BUNDLE = re.compile(r"^\s*(0x[0-9a-f]+|0)\b[^{\n]*\{(.*)\}", re.M)
+_OPERATION = re.compile(r"(?:(%\w+) = |%\d+\s+)?([a-z][\w.]*)\s*(.*)")
+_REGISTER = re.compile(r"%([sp]\d+)_([sp]\d+)")
+_GUARD = re.compile(r"^\((!?)(%p\d+_p\d+)(?:, (%\w+))?\)(?:,\s*)?")
+_TARGET = re.compile(r"target bundleno = (\d+)")
+_TERM = re.compile(r"\[(?:\w+:)?\[?([^\]]*)\]?\]|(!?%\w+)|(-?\$?(?:0x[0-9a-f]+|\d+))")
+
+Value = int | None
+
+
+def _signed(x: int) -> int:
+    return x - (1 << 32) if x >> 31 & 1 else x
+
+
+_ARITHMETIC: dict[str, Callable[..., int]] = {
+    "smov": lambda a: a,
+    "sadd": lambda a, b: a + b,
+    "ssub": lambda a, b: a - b,
+    "smul": lambda a, b: a * b,
+    "sand": lambda a, b: a & b,
+    "sor": lambda a, b: a | b,
+    "sxor": lambda a, b: a ^ b,
+    "sshll": lambda a, b: a << b,
+    "sshrl": lambda a, b: a >> b,
+    "sshra": lambda a, b: _signed(a) >> b,
+    "smin": lambda a, b: min(_signed(a), _signed(b)),
+    "smax": lambda a, b: max(_signed(a), _signed(b)),
+    "scalar_lea": lambda *terms: sum(terms),
+    "scalar_select": lambda p, a, b: a if p else b,
+    "int_to_ptr": lambda a: a,
+    "pnand": lambda a, b: int(not (a and b)),
+    "por": lambda a, b: int(bool(a or b)),
+    "pand": lambda a, b: int(bool(a and b)),
+    "pneg": lambda a: int(not a),
+    "pmov": lambda a: a,
+}
+_COMPARISONS: dict[str, Callable[[int, int], bool]] = {
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+}
+
+
+class Operation(NamedTuple):
+    """One scalar operation: the register it writes, its guard and operands as written.
+
+    `otherwise` is what the register gets where the guard does not hold; None leaves it as it is.
+    """
+
+    name: str
+    register: str | None
+    guard: str | None
+    negated: bool
+    otherwise: str | None
+    operands: tuple[str, ...]
+    text: str
+
+
+@dataclass
+class Machine:
+    """Registers by their physical name, SMEM by address; a missing value is unknown."""
+
+    registers: dict[str, Value] = field(default_factory=dict)
+    memory: dict[int, Value] = field(default_factory=dict)
+    bases: dict[str, int] = field(default_factory=dict)
+
+    def value(self, operand: str) -> Value:
+        if register := _REGISTER.fullmatch(operand.removeprefix("!")):
+            found = self.registers.get(register[2])
+            return int(not found) if operand[0] == "!" and found is not None else found
+        if operand.startswith("#"):
+            return self.bases.setdefault(operand, (len(self.bases) + 1) * ALLOCATION_BYTES)
+        if " + " in operand:
+            terms = [self.value(term) for term in operand.split(" + ")]
+            known = [term for term in terms if term is not None]
+            return sum(known) & WORD if len(known) == len(terms) else None
+        try:
+            return int(operand.removeprefix("$"), 0) & WORD
+        except ValueError:
+            return None
+
+    def result(self, operation: Operation) -> Value:
+        values = [self.value(operand) for operand in operation.operands]
+        name = operation.name.split(".")
+        if name[0] == "sld":
+            return None if values[0] is None else self.memory.get(values[0])
+        known = [value for value in values if value is not None]
+        if len(known) < len(values):
+            return None
+        if name[0] == "scmp":
+            pair = known if name[2].startswith("u") else map(_signed, known)
+            return int(_COMPARISONS[name[1]](*pair))
+        function = _ARITHMETIC.get(name[0])
+        return None if function is None else function(*known) & WORD
+
+
+def _parse(text: str) -> list[list[Operation]]:
+    left = -1
+    while left:  # comments nest
+        text, left = _INNER_COMMENT.subn("", text)
+    bundles = []
+    for bundle in _BUNDLE.finditer(text):
+        if int(bundle[1], 16) != len(bundles):
+            raise ValueError(f"bundle {len(bundles):#x} is missing before {bundle[0][:80]!r}.")
+        operations = (_operation(part.strip()) for part in bundle[2].split(";;"))
+        bundles.append([operation for operation in operations if operation is not None])
+    return bundles
+
+
+def _operation(text: str) -> Operation | None:
+    match = _OPERATION.match(text)
+    if match is None or match[2] == "sphi":  # a phi's inputs lie in the register it names
+        return None
+    register = _REGISTER.fullmatch(match[1] or "")
+    if register is None and match[2] not in ("sst", "sbr.rel"):
+        return None
+    guard = _GUARD.match(match[3])
+    rest = match[3][guard.end() :] if guard else match[3]
+    if target := _TARGET.search(rest):
+        rest = target[1]
+    rest = re.sub(r"\[\w+:\$\w+\]", "", rest)
+    operands = tuple("".join(filter(None, term)) for term in _TERM.findall(rest))
+    return Operation(
+        match[2],
+        register[2] if register else None,
+        guard[2] if guard else None,
+        bool(guard and guard[1]),
+        guard[3] if guard else None,
+        operands,
+        text,
+    )
+
+
+def run(path: Path) -> list[int]:
+    """How often each bundle of a dump is issued; raises ValueError where control is unknown."""
+    bundles = _parse(path.read_text())
+    counts, machine = [0] * len(bundles), Machine()
+    at, target, slots = 0, 0, -1
+    for _ in range(MAX_BUNDLES):
+        if slots == 0:
+            at, slots = target, -1
+        if at >= len(bundles):
+            return counts
+        counts[at] += 1
+        slots -= slots > 0
+        jump = _issue(machine, bundles[at], path.name)
+        if jump is not None:
+            target, slots = jump, DELAY_SLOTS
+        at += 1
+    raise ValueError(f"{path.name} does not end within {MAX_BUNDLES} bundles.")
+
+
+def _issue(machine: Machine, bundle: list[Operation], where: str) -> int | None:
+    """Executes one bundle, reading all registers before writing any; returns a taken branch."""
+    written: list[tuple[dict, str | int, Value]] = []
+    jump = None
+    for operation in bundle:
+        holds: Value = 1
+        if operation.guard is not None:
+            holds = machine.value(operation.guard)
+            holds = None if holds is None else int(bool(holds) != operation.negated)
+        if operation.name == "sbr.rel":
+            if holds is None:
+                raise ValueError(f"{where}: a branch depends on data: {operation.text[:200]}")
+            jump = int(operation.operands[0]) if holds else jump
+        elif operation.name == "sst":
+            address = machine.value(operation.operands[0])
+            if address is None:
+                raise ValueError(f"{where}: a store depends on data: {operation.text[:200]}")
+            written.append((machine.memory, address, machine.value(operation.operands[1])))
+        elif operation.register is not None:
+            written.append(_select(machine, operation, holds))
+    for store, place, value in written:
+        store[place] = value
+    return jump
+
+
+def _select(machine: Machine, operation: Operation, holds: Value) -> tuple[dict, str, Value]:
+    register = operation.register or ""
+    if holds is None:
+        return machine.registers, register, None
+    if holds:
+        return machine.registers, register, machine.result(operation)
+    if operation.otherwise is not None:
+        return machine.registers, register, machine.value(operation.otherwise)
+    return machine.registers, register, machine.registers.get(register)
+
+
+def utilisation(path: Path, counts: list[int]) -> dict[str, float]:
+    """The share of each unit's slots that the issued bundles use."""
+    lines = path.read_text().splitlines()
+    names = [name.strip() for name in lines[1].split(",")]
+    capacities = [int(number) for number in lines[2].split()]
+    used: Counter[str] = Counter()
+    for count, line in zip(counts, lines[4:], strict=False):
+        for name, number in zip(names, line.split(), strict=True):
+            used[name] += count * int(number)
+    cycles = sum(counts)
+    return {
+        name: used[name] / (capacity * cycles)
+        for name, capacity in zip(names, capacities, strict=True)
+    }
