@@ -1,8 +1,11 @@
 """The TPU kernel equals the reference, in the TPU interpreter with memory that starts as NaN."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -162,6 +165,15 @@ def test_vmap_scan_and_remat() -> None:
     assert_close(*gradients, GRADIENT_TOLERANCE)
 
 
+@pytest.mark.full
+def test_batch_and_queries_split_over_devices() -> None:
+    """The same on a 2 x 2 mesh, where each device learns its offset only as it runs."""
+    script = Path(__file__).with_name("sharded_run.py")
+    finished = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr[-2000:]
+    assert max(map(float, finished.stdout.split())) < GRADIENT_TOLERANCE
+
+
 BIAS = {"bias": jnp.zeros((1, 1, 8, 8))}
 DROPOUT = {"dropout": jnp.ones((1, 1, 8, 8))}
 
@@ -183,7 +195,9 @@ def test_what_it_cannot_do_names_what_can(spec: AttentionSpec, options: dict, na
         attend(*operands(Case(8)), spec, implementation="pallas_tpu", **options)
 
 
-@pytest.mark.parametrize("shape", [(33, 6, 6), (3, 129, 6), (3, 6, 129), (32, 8, 128)])
+@pytest.mark.parametrize(
+    "shape", [(33, 6, 6), (3, 129, 6), (3, 6, 129), (32, 8, 128), (17, 8, 120)]
+)
 def test_sizes_beyond_the_kernel_are_named(shape: tuple[int, int, int]) -> None:
     case = Case(8, *shape)
     with pytest.raises(UserError, match="'blocked' or 'reference'"):

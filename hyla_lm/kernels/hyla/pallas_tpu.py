@@ -30,14 +30,16 @@ def obstacle(x: Operands, spec: AttentionSpec) -> str:
     heads, key_dim = x.q_BxTxHxK.shape[2:]
     value_dim = x.v_BxSxHxU.shape[3]
     dtype = jnp.result_type(x.q_BxTxHxK, x.k_BxSxHxK, x.v_BxSxHxU)
+    width = _padded_heads(min(heads, MAX_HEADS)) * _round_up(value_dim, ROW_TILE)
     obstacles = {
         f"normalization {spec.normalization!r}": spec.normalizes_over_keys,
         "a value network of depth 2": spec.value_depth != 1,
         f"{heads} heads, more than {MAX_HEADS}": heads > MAX_HEADS,
         f"head sizes above {MAX_SIZE}": max(key_dim, value_dim) > MAX_SIZE,
         f"{dtype} operands": dtype not in DTYPES,
-        f"heads * U above {MAX_FLOAT32_WIDTH} in float32": dtype == jnp.float32
-        and heads * value_dim > MAX_FLOAT32_WIDTH,
+        f"heads * U above {MAX_FLOAT32_WIDTH} in float32, padded {width}": (
+            dtype == jnp.float32 and width > MAX_FLOAT32_WIDTH
+        ),
     }
     return next((name for name, applies in obstacles.items() if applies), "")
 
@@ -55,7 +57,7 @@ def attend_pallas(
     dtype = jnp.result_type(q_BxTxHxK, k_BxSxHxK, v_BxSxHxU)
     batch, q_length, heads, key_dim = q_BxTxHxK.shape
     k_length, value_dim = v_BxSxHxU.shape[1], v_BxSxHxU.shape[3]
-    padded_heads = next(h for h in PADDED_HEADS if h >= heads)
+    padded_heads = _padded_heads(heads)
     problem = Problem(
         batch=batch,
         heads=padded_heads,
@@ -85,6 +87,10 @@ def attend_pallas(
 
 def _round_up(x: int, multiple: int) -> int:
     return -(-x // multiple) * multiple
+
+
+def _padded_heads(heads: int) -> int:
+    return next(padded for padded in PADDED_HEADS if padded >= heads)
 
 
 def _rows_of_time(p: Problem, x_BxTxHxK: jax.Array, size: int) -> jax.Array:
