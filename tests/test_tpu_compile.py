@@ -53,7 +53,9 @@ def test_the_kernel_keeps_pairs_on_the_chip(topology: str, attention: str) -> No
 
 
 def test_auto_takes_the_kernel_in_a_data_parallel_step() -> None:
-    found = compiled("v5e:4x4", "train_step", LENGTH, "hyla", "auto", SCAN)
+    """With blocks recomputed in a scan over layers, which the interpreter cannot do."""
+    remat = "ModelConfig.remat = True"
+    found = compiled("v5e:4x4", "train_step", LENGTH, "hyla", "auto", SCAN, remat)
     assert found["square_arrays"] == []
     assert found["kernels"] == KERNELS["hyla"]
     assert set(found["collectives"]) == {"all-reduce"}

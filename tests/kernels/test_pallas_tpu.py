@@ -145,12 +145,12 @@ def test_offset_known_only_at_run_time() -> None:
 
 
 @pytest.mark.full
-def test_vmap_scan_and_remat() -> None:
+def test_vmap_and_scan() -> None:
+    """jax.checkpoint too, but the interpreter cannot: test_tpu_compile.py has it."""
     case = Case(20)
     q, k, v = operands(case)
 
     def loss(q: jax.Array, implementation: str) -> jax.Array:
-        @jax.checkpoint
         def layer(carry: jax.Array, _: None):
             y = jax.vmap(lambda q: run(case, implementation, q, k, v))(carry)
             return carry + 0.1 * y[..., : case.key_dim], None

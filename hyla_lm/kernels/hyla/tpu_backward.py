@@ -105,10 +105,7 @@ def backward(
             jax.ShapeDtypeStruct((p.batch, key_rows, p.key_blocks * LANES), key_dtype),
             jax.ShapeDtypeStruct((p.batch, value_rows, p.key_blocks * LANES), key_dtype),
         ],
-        compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "arbitrary", "arbitrary"),
-            vmem_limit_bytes=VMEM_LIMIT_BYTES,
-        ),
+        compiler_params=pltpu.CompilerParams(vmem_limit_bytes=VMEM_LIMIT_BYTES),
         name="hyla_backward",
     )
     return call(*q_offset, q_BxHKxT, k_BxHKxS, v_BxHUxS, dy_BxHUxT, *segments)

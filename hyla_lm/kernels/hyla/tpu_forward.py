@@ -76,10 +76,7 @@ def forward(
             ],
         ),
         out_shape=jax.ShapeDtypeStruct((p.batch, width, p.query_blocks * LANES), p.dtype),
-        compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "parallel", "arbitrary", "arbitrary"),
-            vmem_limit_bytes=VMEM_LIMIT_BYTES,
-        ),
+        compiler_params=pltpu.CompilerParams(vmem_limit_bytes=VMEM_LIMIT_BYTES),
         name="hyla_forward",
     )
     return call(*q_offset, q_BxHKxT, k_BxHKxS, v_BxHUxS, *segments)
