@@ -13,7 +13,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-DUMPS = Path(tempfile.mkdtemp(prefix="bench_tpu_"))
+FOLDER = tempfile.TemporaryDirectory(prefix="bench_tpu_")
+DUMPS = Path(FOLDER.name)
 LABELS = "packed-bundles-post-ra|static-per-bundle|deduplication"
 os.environ |= {
     "JAX_PLATFORMS": "cpu",
