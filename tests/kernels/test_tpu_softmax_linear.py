@@ -46,6 +46,7 @@ def output_and_gradients(qkv: tuple[jax.Array, ...], implementation: str, name: 
     ("name", "queries", "keys", "offset", "causal"),
     [
         ("softmax", 200, 200, 0, True),
+        ("softmax", 128, 256, 128, True),
         ("softmax", 100, 300, 200, True),
         ("softmax", 30, 140, 0, False),
         ("linear", 200, 200, 0, True),

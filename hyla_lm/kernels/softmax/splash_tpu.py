@@ -31,9 +31,13 @@ def attend_splash(
         head_shards=1,
         q_seq_shards=1,
     )
-    one_document = jnp.zeros((batch, q_length)), jnp.zeros((batch, k_length))
-    q_segments, k_segments = segment_ids or one_document
-    segments = splash.SegmentIds(_pad_segments(q_segments, q_pad), _pad_segments(k_segments, k_pad))
+    segments = None
+    if segment_ids is not None or k_pad:
+        one_document = jnp.zeros((batch, q_length)), jnp.zeros((batch, k_length))
+        q_segments, k_segments = segment_ids or one_document
+        segments = splash.SegmentIds(
+            _pad_segments(q_segments, q_pad), _pad_segments(k_segments, k_pad)
+        )
     operands = (
         _heads_first(q_BxTxHxK * key_dim**-0.5, q_pad),
         _heads_first(k_BxSxHxK, k_pad),
