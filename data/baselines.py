@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hyla_lm.input.rows import Manifest, RowReader
+from hyla_lm.input.manifest import Manifest
+from hyla_lm.input.rows import RowReader
 
 ROWS_PER_CHUNK = 8192
 
@@ -86,7 +87,7 @@ def _pairs(rows: RowReader, bos: int) -> Iterator[tuple[np.ndarray, np.ndarray]]
     """Neighbouring tokens (previous, following) of chunks of rows, without BOS targets."""
     for start in range(0, len(rows), ROWS_PER_CHUNK):
         chunk = range(start, min(start + ROWS_PER_CHUNK, len(rows)))
-        tokens = np.stack([rows[index]["tokens"] for index in chunk])
+        tokens = rows.read(chunk)["tokens"]
         previous, following = tokens[:, :-1], tokens[:, 1:]
         weighed = following != bos
         yield previous[weighed], following[weighed]

@@ -4,12 +4,9 @@ import gzip
 import hashlib
 import io
 import json
-import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-
-from hyla_lm.config import UserError
 
 TIMESTAMP = "1970-01-01T00:00:00Z"
 VALIDATION_SHARE = 50
@@ -45,23 +42,3 @@ def write_documents(path: Path, documents: Iterable[Document]) -> None:
     ):
         for document in documents:
             lines.write(json.dumps(asdict(document), sort_keys=True) + "\n")
-
-
-def read_texts(path: Path) -> Iterator[str]:
-    """The texts of a .json, .jsonl (gzipped or not) or .txt file; raises UserError."""
-    if not path.is_file():
-        raise UserError(f"{path} does not exist: give a .json.gz, .jsonl or .txt file.")
-    opener = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rt", encoding="utf-8") as lines:
-            if ".txt" in path.suffixes:
-                yield lines.read()
-            else:
-                yield from (_text(line) for line in lines if line.strip())
-    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is damaged or holds no documents: make it again.") from error
-
-
-def _text(line: str) -> str:
-    text: str = json.loads(line)["text"]
-    return text.encode("utf-8", "replace").decode()

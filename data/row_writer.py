@@ -1,40 +1,180 @@
-"""Packs documents into rows of tokens and writes them as ArrayRecord shards with a manifest."""
+"""Writes rows: blocks of documents into ArrayRecord shards, and the manifest that names them."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+import os
+import tempfile
+import uuid
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordWriter
+from etils import epath
 
 import hyla_lm
 from data.progress import track
 from hyla_lm.config import UserError
-from hyla_lm.input.rows import (
-    MANIFEST,
-    Manifest,
-    Shard,
-    encode_row,
-    row_dtype,
-    write_manifest,
-)
+from hyla_lm.input.files import as_path
+from hyla_lm.input.manifest import MANIFEST, Manifest, Shard, row_dtype, write_manifest
+from hyla_lm.input.packing import Block, Packed, Packer, encode_texts
+from hyla_lm.input.records import Records
+from hyla_lm.input.rows import encode_rows
 from hyla_lm.input.tokenizer import Tokenizer
 
-DOCUMENTS_PER_BATCH = 512
+DOCUMENTS_PER_BLOCK = 256
 SHUFFLED_DOCUMENTS = 2**17
+WRITER_OPTIONS = "group_size:1,snappy"
 
 
-@dataclass
-class Totals:
-    """What has been written so far."""
+@dataclass(frozen=True)
+class ShardReport:
+    """A shard on disk and what it adds to the counts of the manifest."""
 
-    rows: int = 0
-    tokens: int = 0
-    documents: int = 0
-    text_bytes: int = 0
-    max_token_id: int = 0
+    shard: Shard
+    tokens: int
+    documents: int
+    text_bytes: int
+    max_token_id: int
+
+
+def write_shard(
+    path: epath.Path, blocks: Iterable[Block], tokenizer: Tokenizer, sequence_length: int
+) -> ShardReport:
+    """Writes one shard aside, checks it, and renames it; raises UserError if that fails."""
+    counted = _Counted(tokenizer, sequence_length)
+    try:
+        with _aside(path) as partial:
+            crc = _write_records(partial, counted.records(blocks))
+            rows = _checked_rows(partial, counted.rows)
+            digest = _sha256(partial)
+            size = partial.stat().st_size
+            _publish(partial, path)
+    except (OSError, RuntimeError) as error:
+        raise UserError(
+            f"{path} cannot be written ({error}): make room or give another folder."
+        ) from error
+    shard = Shard(path.name, size, rows, digest, crc)
+    return ShardReport(
+        shard, counted.tokens, counted.documents, counted.text_bytes, counted.max_token_id
+    )
+
+
+class _Counted:
+    """Turns blocks into records and counts what they hold."""
+
+    def __init__(self, tokenizer: Tokenizer, sequence_length: int):
+        self._tokenizer, self._length = tokenizer, sequence_length
+        self.rows = self.tokens = self.documents = self.text_bytes = self.max_token_id = 0
+
+    def records(self, blocks: Iterable[Block]) -> Iterator[bytes]:
+        packer = Packer(self._length, self._tokenizer)
+        for block in blocks:
+            self.documents += len(block.ends_D)
+            self.text_bytes += int(block.bytes_D.sum())
+            yield from self._encode(packer.push(block))
+        yield from self._encode(packer.last())
+
+    def _encode(self, packed: Packed) -> list[bytes]:
+        if len(packed.tokens) == 0:
+            return []
+        self.rows += len(packed.tokens)
+        self.tokens += int(np.count_nonzero(packed.tokens[:, 1:] != self._tokenizer.bos))
+        self.max_token_id = max(self.max_token_id, int(packed.tokens.max()))
+        dtype = row_dtype(self._tokenizer.vocab_size)
+        return encode_rows(packed.tokens, packed.text_bytes, dtype)
+
+
+class _aside:
+    """A local file of a name nobody else uses, gone at the end unless it was renamed."""
+
+    def __init__(self, path: epath.Path):
+        is_remote = "://" in str(path)
+        folder = Path(tempfile.gettempdir()) if is_remote else Path(path.parent)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._partial = folder / f".{path.name}.{uuid.uuid4().hex}.partial"
+
+    def __enter__(self) -> Path:
+        return self._partial
+
+    def __exit__(self, *_: object) -> None:
+        self._partial.unlink(missing_ok=True)
+
+
+def _publish(partial: Path, path: epath.Path) -> None:
+    """Gives a whole local file its final name; in a bucket an object appears whole."""
+    if "://" in str(path):
+        path.write_bytes(partial.read_bytes())
+        return
+    descriptor = os.open(partial, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    partial.replace(path)
+
+
+def _write_records(path: Path, records: Iterator[bytes]) -> int:
+    """Writes all records; returns the CRC-32 of the first."""
+    first = next(records, None)
+    if first is None:
+        raise UserError(f"{path.name} would hold no rows: there is no text for it.")
+    writer = ArrayRecordWriter(str(path), WRITER_OPTIONS)
+    try:
+        writer.write(first)
+        for record in records:
+            writer.write(record)
+    finally:
+        writer.close()
+    return zlib.crc32(first)
+
+
+def _checked_rows(path: Path, expected: int) -> int:
+    """The rows a written file holds; raises OSError where some are lost."""
+    rows = len(Records([str(path)]))
+    if rows != expected:
+        raise OSError(f"{rows} of {expected} rows reached the disk")
+    return rows
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def shard_name(split: str, index: int, count: int) -> str:
+    return f"{split}-{index:05d}-of-{count:05d}.arrayrecord"
+
+
+def manifest_of(
+    reports: Sequence[ShardReport],
+    tokenizer: Tokenizer,
+    *,
+    split: str,
+    source: str,
+    sequence_length: int,
+    seed: int | None,
+) -> Manifest:
+    """The manifest of finished shards."""
+    return Manifest(
+        split=split,
+        source=source,
+        sequence_length=sequence_length,
+        dtype=row_dtype(tokenizer.vocab_size),
+        rows=sum(report.shard.rows for report in reports),
+        tokens=sum(report.tokens for report in reports),
+        documents=sum(report.documents for report in reports),
+        text_bytes=sum(report.text_bytes for report in reports),
+        max_token_id=max(report.max_token_id for report in reports),
+        vocab_size=tokenizer.vocab_size,
+        special_ids=tokenizer.special_ids,
+        tokenizer_sha256=tokenizer.sha256,
+        seed=seed,
+        producer=f"hyla_lm {hyla_lm.__version__}",
+        shards=tuple(report.shard for report in reports),
+    )
 
 
 def write_rows(
@@ -46,41 +186,40 @@ def write_rows(
     source: str,
     sequence_length: int,
     seed: int,
-    rows_per_shard: int = 65_536,
+    shards: int = 1,
 ) -> Manifest:
-    """Writes a folder of rows, its manifest last; the train split's documents are shuffled.
+    """Writes a folder of rows in this process; the train split's documents are shuffled.
 
     Raises UserError if the folder cannot be written, holds rows already, or gets no text.
     """
-    if (folder / MANIFEST).exists():
+    target = as_path(folder)
+    if (target / MANIFEST).exists():
         raise UserError(f"{folder} holds rows already: give a new folder.")
-    totals = Totals()
-    ordered = shuffled(documents, seed) if split == "train" else documents
-    blocks = encoded(track(ordered, f"packing {split} rows"), tokenizer, totals)
-    records = _records(blocks, tokenizer, sequence_length, totals)
+    texts = list(track(documents, f"packing {split} rows"))
+    if not texts:
+        raise UserError(f"{folder} would hold no rows: {source} has no {split} documents.")
+    texts = list(shuffled(texts, seed)) if split == "train" else texts
+    borders = [len(texts) * index // shards for index in range(shards + 1)]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        shards = _write_shards(records, folder, split, rows_per_shard)
-        if not shards:
-            raise UserError(f"{folder} would hold no rows: {source} has no {split} documents.")
-        manifest = Manifest(
+        reports = [
+            write_shard(
+                target / shard_name(split, index, shards),
+                encoded(texts[borders[index] : borders[index + 1]], tokenizer),
+                tokenizer,
+                sequence_length,
+            )
+            for index in range(shards)
+        ]
+        manifest = manifest_of(
+            reports,
+            tokenizer,
             split=split,
             source=source,
             sequence_length=sequence_length,
-            dtype=row_dtype(tokenizer.vocab_size),
-            rows=totals.rows,
-            tokens=totals.tokens,
-            documents=totals.documents,
-            text_bytes=totals.text_bytes,
-            max_token_id=totals.max_token_id,
-            vocab_size=tokenizer.vocab_size,
-            tokenizer_sha256=tokenizer.sha256,
             seed=seed,
-            producer=f"hyla_lm {hyla_lm.__version__}",
-            shards=shards,
         )
-        write_manifest(folder, manifest)
-    except (OSError, RuntimeError) as error:
+        write_manifest(target, manifest)
+    except OSError as error:
         raise UserError(f"{folder} cannot be written ({error}): give another folder.") from error
     return manifest
 
@@ -88,106 +227,19 @@ def write_rows(
 def shuffled(documents: Iterable[str], seed: int) -> Iterator[str]:
     """The documents in a seeded order; long streams are shuffled one large window at a time."""
     rng = np.random.default_rng(seed)
-    for window in _batches(documents, SHUFFLED_DOCUMENTS):
+    for window in batched(documents, SHUFFLED_DOCUMENTS):
         for index in rng.permutation(len(window)):
             yield window[index]
 
 
-def encoded(
-    documents: Iterable[str], tokenizer: Tokenizer, totals: Totals
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Blocks of packed documents: token ids and the text bytes each token stands for."""
-    for texts in _batches(documents, DOCUMENTS_PER_BATCH):
-        sizes = [len(text.encode()) for text in texts]
-        totals.documents += len(texts)
-        totals.text_bytes += sum(sizes)
-        tokens, token_bytes = [], []
-        for ids, size in zip(tokenizer.processor.encode(texts), sizes, strict=True):
-            tokens.append(np.array([tokenizer.bos, *ids, tokenizer.eos], np.int32))
-            token_bytes.append(share_bytes(tokens[-1], size, tokenizer.piece_bytes))
-        yield np.concatenate(tokens), np.concatenate(token_bytes)
+def encoded(documents: Iterable[str], tokenizer: Tokenizer) -> Iterator[Block]:
+    """Blocks of tokenised documents."""
+    for texts in batched(documents, DOCUMENTS_PER_BLOCK):
+        yield encode_texts(texts, tokenizer)
 
 
-def share_bytes(tokens: np.ndarray, size: int, piece_bytes: np.ndarray) -> np.ndarray:
-    """Whole bytes per token that add up to `size`, in proportion to the pieces' own bytes."""
-    cumulative = np.cumsum(piece_bytes[tokens])
-    if cumulative[-1] == 0:
-        cumulative = np.arange(1.0, len(tokens) + 1)
-    shared = np.rint(cumulative * (size / cumulative[-1])).astype(np.int64)
-    return np.diff(shared, prepend=0)
-
-
-def _records(
-    blocks: Iterable[tuple[np.ndarray, np.ndarray]],
-    tokenizer: Tokenizer,
-    sequence_length: int,
-    totals: Totals,
-) -> Iterator[bytes]:
-    """Encoded rows: windows of T+1 tokens with stride T over the stream of all blocks."""
-    dtype = row_dtype(tokenizer.vocab_size)
-    for rows, row_bytes in _windows(blocks, sequence_length, tokenizer.bos):
-        totals.rows += len(rows)
-        totals.tokens += int(np.count_nonzero(rows[:, 1:] != tokenizer.bos))
-        totals.max_token_id = max(totals.max_token_id, int(rows.max()))
-        for row, text_bytes in zip(rows, row_bytes.tolist(), strict=True):
-            yield encode_row(row, text_bytes, dtype)
-
-
-def _windows(
-    blocks: Iterable[tuple[np.ndarray, np.ndarray]], length: int, bos: int
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Batches of rows, shape (n, T+1), and their target bytes, shape (n); the last is filled."""
-    tokens, sizes = np.empty(0, np.int32), np.empty(0, np.int64)
-    for block in blocks:
-        tokens, sizes = np.concatenate([tokens, block[0]]), np.concatenate([sizes, block[1]])
-        count = (len(tokens) - 1) // length
-        if count:
-            yield _cut(tokens, sizes, count, length)
-            tokens, sizes = tokens[count * length :], sizes[count * length :]
-    if len(tokens) > 1:
-        missing = length + 1 - len(tokens)
-        tokens = np.pad(tokens, (0, missing), constant_values=bos)
-        yield _cut(tokens, np.pad(sizes, (0, missing)), 1, length)
-
-
-def _cut(
-    tokens: np.ndarray, sizes: np.ndarray, count: int, length: int
-) -> tuple[np.ndarray, np.ndarray]:
-    rows = np.lib.stride_tricks.sliding_window_view(tokens, length + 1)[::length][:count]
-    return rows, sizes[1 : count * length + 1].reshape(count, length).sum(axis=1)
-
-
-def _write_shards(
-    records: Iterator[bytes], folder: Path, split: str, rows_per_shard: int
-) -> tuple[Shard, ...]:
-    """Writes shards aside and names them once their number is known."""
-    partial: list[Path] = []
-    counts: list[int] = []
-    for record in records:
-        path = folder / f".{split}-{len(partial):05d}.partial"
-        writer = ArrayRecordWriter(str(path), "group_size:1")
-        writer.write(record)
-        count = 1
-        for record in islice(records, rows_per_shard - 1):
-            writer.write(record)
-            count += 1
-        writer.close()
-        partial.append(path)
-        counts.append(count)
-    return tuple(
-        _name_shard(path, f"{split}-{index:05d}-of-{len(partial):05d}.arrayrecord", count)
-        for index, (path, count) in enumerate(zip(partial, counts, strict=True))
-    )
-
-
-def _name_shard(path: Path, name: str, rows: int) -> Shard:
-    final = path.replace(path.with_name(name))
-    with final.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return Shard(name, final.stat().st_size, rows, digest)
-
-
-def _batches(items: Iterable[str], size: int) -> Iterator[list[str]]:
+def batched(items: Iterable[str], size: int) -> Iterator[list[str]]:
+    """Lists of `size` items; the last may be shorter."""
     iterator = iter(items)
     while batch := list(islice(iterator, size)):
         yield batch

@@ -12,13 +12,16 @@ from rich.console import Console
 
 import hyla_lm
 from data.baselines import bigram_bits_per_byte, compressor_bits_per_byte
-from data.corpus import corpus_file, read_texts, split_of, write_documents
+from data.corpus import corpus_file, split_of, write_documents
 from data.docstrings import collect, installed_roots
 from data.row_writer import write_rows
 from data.train_tokenizer import train_tokenizer
 from hyla_lm.config import UserError, configurable, setting
-from hyla_lm.input.rows import MANIFEST, Manifest, RowReader, read_manifest, write_manifest
-from hyla_lm.input.source import Rows
+from hyla_lm.input.documents import read_texts
+from hyla_lm.input.manifest import MANIFEST, Manifest, read_manifest, write_manifest
+from hyla_lm.input.prepared import Rows
+from hyla_lm.input.rows import RowReader
+from hyla_lm.input.source import LanguageData, Reading
 from hyla_lm.input.tokenizer import Tokenizer
 
 SPLITS = ("train", "validation")
@@ -34,6 +37,9 @@ class SampleCorpus:
     cache: str = setting("~/.cache/hyla_lm", "folder that keeps the corpus, tokenizer and rows")
     vocab_size: int = setting(4096, "pieces of the tokenizer that is trained", minimum=512)
     sequence_length: int = setting(128, "tokens that a row predicts", minimum=1)
+
+    def open(self, sequence_length: int, batch_size: int, reading: Reading) -> LanguageData:
+        return self.prepare().open(sequence_length, batch_size, reading)
 
     def prepare(self) -> Rows:
         """Builds what is missing of corpus, tokenizer and rows; raises UserError."""
@@ -55,7 +61,7 @@ class SampleCorpus:
 
     def _tokenizer_builder(self, corpus: Path) -> Callable[[Path], None]:
         def build(folder: Path) -> None:
-            texts = read_texts(corpus_file(corpus, "train"))
+            texts = read_texts(str(corpus_file(corpus, "train")))
             train_tokenizer(texts, self.vocab_size, folder / MODEL)
 
         return build
@@ -115,7 +121,7 @@ def write_splits(corpus: Path, tokenizer: Tokenizer, folder: Path, sequence_leng
     manifests = {}
     for split in SPLITS:
         manifests[split] = write_rows(
-            read_texts(corpus_file(corpus, split)),
+            read_texts(str(corpus_file(corpus, split))),
             tokenizer,
             folder / split,
             split=split,
@@ -126,7 +132,7 @@ def write_splits(corpus: Path, tokenizer: Tokenizer, folder: Path, sequence_leng
         _say(_summary(manifests[split]))
     train, validation = (RowReader(folder / split, manifests[split]) for split in SPLITS)
     bigram = bigram_bits_per_byte(train, validation, manifests["validation"], tokenizer.bos)
-    texts = read_texts(corpus_file(corpus, "validation"))
+    texts = read_texts(str(corpus_file(corpus, "validation")))
     baselines = {"token bigram": bigram, **compressor_bits_per_byte(texts)}
     write_manifest(
         folder / "validation",
@@ -173,7 +179,7 @@ def main() -> None:
         rows = SampleCorpus(**vars(options)).prepare()
     except UserError as error:
         raise SystemExit(f"error: {error}") from None
-    manifest = read_manifest(Path(rows.validation))
+    manifest = read_manifest(rows.validation)
     _say(_summary(manifest))
     for path in (rows.train, rows.validation, rows.tokenizer):
         print(path)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import sentencepiece
 
-from data.corpus import read_texts
 from hyla_lm.config import UserError
+from hyla_lm.input.documents import read_texts
 
 SAMPLE_BYTES = 4_000_000
 MAX_LINE_CHARACTERS = 1000
@@ -93,7 +93,7 @@ def _write_whole(path: Path, content: bytes) -> None:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="Trains a SentencePiece tokenizer.")
-    parser.add_argument("--input", type=Path, nargs="+", required=True, metavar="FILE")
+    parser.add_argument("--input", nargs="+", required=True, metavar="FILE")
     parser.add_argument("--vocab_size", type=int, default=4096)
     parser.add_argument("--output", type=Path, required=True, help="the .model file to write")
     options = parser.parse_args()

@@ -88,7 +88,8 @@ def _sample(options: argparse.Namespace, bindings: list[str]) -> None:
 
 def _describe(options: argparse.Namespace, bindings: list[str]) -> None:
     import hyla_lm.experiment
-    import hyla_lm.input.source  # noqa: F401
+    import hyla_lm.input.prepared
+    import hyla_lm.input.stream  # noqa: F401
 
     config.load(options.gin_file, bindings)
     print(config.describe())

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from hyla_lm.checkpoint import CheckpointConfig
 from hyla_lm.config import UserError, build, configurable, setting
+from hyla_lm.input.prepared import Rows  # noqa: F401  makes it known to gin
+from hyla_lm.input.stream import C4Stream  # noqa: F401  makes it known to gin
 from hyla_lm.language_model import LanguageModel  # noqa: F401  makes it known to gin
 from hyla_lm.mesh import MeshConfig
 from hyla_lm.model import ModelConfig

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from hyla_lm.config import UserError, configurable, setting
-from hyla_lm.input.source import DataSource, Split, open_split
-from hyla_lm.input.stream import RowStream, rows_in_order
+from hyla_lm.input.row_stream import rows_in_order
+from hyla_lm.input.source import Batches, DataSource, LanguageData, Reading
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.loss import cross_entropy
 from hyla_lm.metrics import Metrics
@@ -34,21 +34,24 @@ class LanguageModel:
     )
     z_loss: float = setting(0.0, "weight of log(Z)^2 in the objective", minimum=0)
     logit_chunk: int = setting(128, "positions whose logits exist at a time", minimum=1)
-    read_threads: int = setting(1, "threads that read rows; more for a bucket", minimum=1)
+    read_threads: int = setting(1, "threads that read; 1 for a disk, 64 for a bucket", minimum=1)
+    read_ahead: int = setting(8, "batches read ahead of training", minimum=1)
+    read_workers: int = setting(0, "processes that read rows; 0 reads in this one", minimum=0)
+    read_attempts: int = setting(5, "tries of a read before its error stops the run", minimum=1)
 
     def prepare_task(self, batch_size: int) -> "LanguageModelTask":
         if self.data is None:
-            raise UserError("LanguageModel.data is not set: bind it to @Rows() or @SampleCorpus().")
-        rows = self.data.prepare()
-        tokenizer = Tokenizer(rows.tokenizer)
-        if self.vocab_size not in (None, tokenizer.vocab_size):
             raise UserError(
-                f"LanguageModel.vocab_size = {self.vocab_size} but {rows.tokenizer} has "
-                f"{tokenizer.vocab_size} pieces: correct the binding or the tokenizer."
+                "LanguageModel.data is not set: bind it to @Rows(), @C4Stream() or @SampleCorpus()."
             )
-        train = open_split(rows.train, tokenizer, self.sequence_length, batch_size)
-        validation = open_split(rows.validation, tokenizer, self.sequence_length, 1)
-        return LanguageModelTask(self, tokenizer, train, validation)
+        reading = Reading(self.read_threads, self.read_ahead, self.read_workers, self.read_attempts)
+        data = self.data.open(self.sequence_length, batch_size, reading)
+        if self.vocab_size not in (None, data.tokenizer.vocab_size):
+            raise UserError(
+                f"LanguageModel.vocab_size = {self.vocab_size} but {data.tokenizer.path} has "
+                f"{data.tokenizer.vocab_size} pieces: correct the binding or the tokenizer."
+            )
+        return LanguageModelTask(self, data)
 
 
 @dataclass(frozen=True)
@@ -56,9 +59,11 @@ class LanguageModelTask:
     """The prepared task; see hyla_lm.task.Task."""
 
     config: LanguageModel
-    tokenizer: Tokenizer
-    train: Split
-    validation: Split
+    data: LanguageData
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.data.tokenizer
 
     @cached_property
     def io(self) -> Tokens:
@@ -71,33 +76,29 @@ class LanguageModelTask:
     def identity(self) -> dict[str, Any]:
         return {
             "tokenizer": self.tokenizer.sha256,
-            "train rows": self.train.manifest.sha256,
-            "validation rows": self.validation.manifest.sha256,
+            "train rows": self.data.train.identity(),
+            "validation rows": self.data.validation.identity,
         }
 
     def summary(self) -> dict[str, str]:
-        m = self.train.manifest
+        validation = self.data.validation
         return {
-            "data": f"{m.source}: {m.rows:,} rows of {m.sequence_length} tokens, "
-            f"{m.documents:,} documents, {m.text_bytes / 1e6:.1f} MB",
-            "validation": f"{self.validation.manifest.rows:,} rows, "
-            f"{self.validation.manifest.text_bytes / 1e6:.2f} MB",
-            "tokenizer": f"{self.tokenizer.path} ({self.tokenizer.vocab_size:,} pieces, "
-            f"{m.text_bytes / m.tokens:.2f} bytes a token)",
+            "data": self.data.train.summary(),
+            "validation": f"{len(validation.rows):,} rows, {validation.text_bytes / 1e6:.2f} MB",
+            "tokenizer": f"{self.tokenizer.path} ({self.tokenizer.vocab_size:,} pieces)",
         }
 
     def train_stream(
-        self, batch_size: int, seed: int, share: Share, state: dict[str, Any] | None
-    ) -> RowStream:
-        place, threads = (share.index, share.count), self.config.read_threads
-        return RowStream(self.train, batch_size, seed, place, state, threads)
+        self, batch_size: int, seed: int, share: Share, states: list[dict[str, Any]] | None
+    ) -> Batches:
+        return self.data.train.stream(batch_size, seed, (share.index, share.count), states)
 
     def evaluation_batches(
         self, batch_size: int, share: Share, final: bool
     ) -> Iterator[dict[str, np.ndarray]]:
         limit = None if final else self.config.validation_rows
         place = (share.index, share.count)
-        return rows_in_order(self.validation, batch_size, self.tokenizer.bos, place, limit)
+        return rows_in_order(self.data.validation, batch_size, self.tokenizer.bos, place, limit)
 
     def tokens_per_batch(self, batch_size: int) -> int:
         return batch_size * self.sequence_length
@@ -143,7 +144,7 @@ class LanguageModelTask:
     ) -> list[str]:
         """Validation loss beside other models of the same text, and a sampled continuation."""
         ours = {f"this model ({' + '.join(model.config.pattern)})": validation["bits_per_byte"]}
-        others = self.validation.manifest.baselines_bits_per_byte
+        others = self.data.validation.baselines_bits_per_byte
         table = sorted({**ours, **others}.items(), key=lambda entry: entry[1])
         width = max(len(name) for name, _ in table)
         lines = [f"validation loss {validation['loss_nats']:.4f} nats a token; bits a byte:"]

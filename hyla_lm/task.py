@@ -48,9 +48,9 @@ class Task(Protocol):
         ...
 
     def train_stream(
-        self, batch_size: int, seed: int, share: Share, state: dict[str, Any] | None
+        self, batch_size: int, seed: int, share: Share, states: list[dict[str, Any]] | None
     ) -> BatchStream:
-        """Training batches, from the start or from a saved state."""
+        """Training batches, from the start or from the states that all processes saved."""
         ...
 
     def evaluation_batches(

@@ -13,6 +13,7 @@ from hyla_lm.console import TrainingProgress, show_summary
 from hyla_lm.evaluate import evaluate
 from hyla_lm.experiment import Experiment
 from hyla_lm.metrics import HostMetrics, means
+from hyla_lm.multihost import gather
 from hyla_lm.report import startup_lines, summary_of
 from hyla_lm.run_folder import RunFolder
 from hyla_lm.setup import Program, make_program
@@ -60,7 +61,7 @@ class _Run:
             board.text("config", f"```\n{config.operative()}\n```")
         log = StepLog(self.program, self.folder, board, data.get("window", {}))
         with TrainingProgress(self.train_config.steps, first) as progress:
-            state = self._loop(state, data.get("stream"), log, progress)
+            state = self._loop(state, data.get("streams"), log, progress)
         validation = self._evaluate(state, final=True)
         train_means = log.last_means
         self.checkpoints.close()
@@ -84,12 +85,12 @@ class _Run:
     def _loop(
         self,
         state: TrainState,
-        stream_state: dict[str, Any] | None,
+        stream_states: list[dict[str, Any]] | None,
         log: StepLog,
         progress: TrainingProgress,
     ) -> TrainState:
         c = self.train_config
-        stream = self.program.task.train_stream(c.batch_size, c.seed, self.share, stream_state)
+        stream = self.program.task.train_stream(c.batch_size, c.seed, self.share, stream_states)
         first = int(state.step)
         host_batch = next(stream) if first < c.steps else None
         for step in range(first + 1, c.steps + 1):
@@ -108,7 +109,8 @@ class _Run:
                 self._evaluate_and_log(step, state, log, progress)
             if last or step % self.program.experiment.checkpoint.every == 0:
                 log.finish(progress)
-                self._save(step, state, {"stream": position, "window": log.window})
+                streams = gather(position)
+                self._save(step, state, {"streams": streams, "window": log.window})
             self.checkpoints.check()
         log.finish(progress)
         return state

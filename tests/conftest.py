@@ -7,7 +7,7 @@ import pytest
 
 from data.row_writer import write_rows
 from data.train_tokenizer import train_tokenizer
-from hyla_lm.input.source import Rows
+from hyla_lm.input.prepared import Rows
 from hyla_lm.input.tokenizer import Tokenizer
 
 SEQUENCE_LENGTH = 16
@@ -65,7 +65,7 @@ def tiny_rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
             source="tests",
             sequence_length=SEQUENCE_LENGTH,
             seed=0,
-            rows_per_shard=200,
+            shards=3 if split == "train" else 1,
         )
     return Rows(
         train=str(home / "train"),

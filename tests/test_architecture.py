@@ -13,7 +13,7 @@ LAYERS = (
     ("config",),
     ("kernels",),
     ("attention", "mesh", "positions", "feedforward", "input", "metrics", "tensorboard"),
-    ("sharded_attention", "optim", "checkpoint"),
+    ("sharded_attention", "optim", "checkpoint", "multihost"),
     ("model",),
     ("loss", "throughput", "sample"),
     ("task",),

@@ -12,7 +12,7 @@ import pytest
 from data.train_tokenizer import train_tokenizer
 from hyla_lm import config
 from hyla_lm.cli import main
-from hyla_lm.input.source import Rows
+from hyla_lm.input.prepared import Rows
 
 Reject = Callable[..., str]
 TRAINED = """
@@ -249,7 +249,7 @@ def test_a_file_that_is_no_manifest_is_named(
         ("rows", 1),
         ("rows", "535"),
         ("shards", []),
-        ("format", 2),
+        ("format", 1),
         ("dtype", "uint32"),
         ("vocab_size", 321),
         ("max_token_id", 320),

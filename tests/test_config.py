@@ -1,6 +1,7 @@
 """Configuration: checked fields, documented settings, and bindings that survive being written."""
 
 import dataclasses
+import inspect
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import pytest
 from hyla_lm import config
 from hyla_lm.config import REGISTRY, UserError, check_fields, setting
 from hyla_lm.experiment import Experiment, from_gin
-from hyla_lm.input.source import Rows
+from hyla_lm.input.prepared import Rows
 from hyla_lm.language_model import LanguageModel
 from hyla_lm.model import ModelConfig
 
@@ -110,7 +111,7 @@ def test_all_the_configuration_is_registered() -> None:
 
 def test_every_field_has_a_doc_and_every_class_too() -> None:
     assert all(field.metadata.get("doc") for _, field in registered_fields())
-    assert all((cls.__doc__ or "").endswith(".") for cls in REGISTRY.values())
+    assert all((inspect.getdoc(cls) or "").endswith(".") for cls in REGISTRY.values())
 
 
 def test_describe_lists_every_field_with_type_default_doc_and_choices() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hyla_lm.config import UserError
-from hyla_lm.input.source import Rows
+from hyla_lm.input.prepared import Rows
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.mesh import path_of
 from hyla_lm.model import Decoder, ModelConfig, Tokens

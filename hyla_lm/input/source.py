@@ -1,63 +1,126 @@
-"""Where rows come from: a folder of prepared rows, checked before training."""
+"""Where text comes from: what gin can name as data, and what the task sees of it."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from hyla_lm.config import UserError, configurable, setting
-from hyla_lm.input.rows import Manifest, RowReader, check_rows, read_manifest
+import numpy as np
+from etils import epath
+
+from hyla_lm.config import UserError
+from hyla_lm.input.files import as_path
+from hyla_lm.input.manifest import Manifest, check_manifest, read_manifest
+from hyla_lm.input.rows import RowReader
 from hyla_lm.input.tokenizer import Tokenizer
 
 
-@runtime_checkable
-class DataSource(Protocol):
-    """Anything gin can name as data: it prepares rows, or points at rows already prepared."""
+@dataclass(frozen=True)
+class Reading:
+    """How input is read: threads, batches ahead of training, worker processes, tries of a read."""
 
-    def prepare(self) -> "Rows":
-        """Makes the rows if need be and returns where they are."""
+    threads: int = 1
+    ahead: int = 8
+    workers: int = 0
+    attempts: int = 5
+
+
+class RowTable(Protocol):
+    """Rows that can be read in any order, as dicts of tokens, text_bytes and row."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, rows: Sequence[int]) -> dict[str, np.ndarray]: ...
+
+
+class Batches(Protocol):
+    """An endless iterator of one process's share of host batches, restorable from JSON."""
+
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]: ...
+
+    def __next__(self) -> dict[str, np.ndarray]: ...
+
+    def state(self) -> dict[str, Any]: ...
+
+
+class TrainingText(Protocol):
+    """Training batches of some text, and what names it."""
+
+    def identity(self) -> str:
+        """Hash of what must be equal for a run to be continued."""
         ...
 
+    def summary(self) -> str:
+        """A line for the start-up summary."""
+        ...
 
-@configurable
-@dataclass(frozen=True)
-class Rows:
-    """Prepared rows on disk: a training split, a validation split and their tokenizer."""
-
-    train: str = setting("", "folder of the training rows")
-    validation: str = setting("", "folder of the validation rows")
-    tokenizer: str = setting("", "SentencePiece model the rows were made with")
-
-    def check(self) -> None:
-        for name in ("train", "validation", "tokenizer"):
-            if not getattr(self, name):
-                raise UserError(f"Rows.{name} is not set: give its path.")
-
-    def prepare(self) -> "Rows":
-        return self
+    def stream(
+        self,
+        batch_size: int,
+        seed: int,
+        share: tuple[int, int],
+        states: list[dict[str, Any]] | None,
+    ) -> Batches:
+        """Batches of share (index, count), from the start or from the states of all shares."""
+        ...
 
 
 @dataclass(frozen=True)
 class Split:
-    """An open split: its folder, manifest and rows."""
+    """Rows that can be read in any order: a folder of them, or some held in memory.
 
-    folder: Path
-    manifest: Manifest
-    rows: RowReader
+    `identity` names their content; `text_bytes` is the size of their text.
+    """
+
+    rows: RowTable
+    sequence_length: int
+    identity: str
+    text_bytes: int
+    baselines_bits_per_byte: dict[str, float]
 
 
-def open_split(folder: str, tokenizer: Tokenizer, sequence_length: int, batch_size: int) -> Split:
-    """Opens rows after every check that can be made before training; raises UserError."""
-    path = Path(folder).expanduser()
+@dataclass(frozen=True)
+class LanguageData:
+    """The data of a language model: text to train on, a validation split, their tokenizer."""
+
+    tokenizer: Tokenizer
+    train: TrainingText
+    validation: Split
+
+
+@runtime_checkable
+class DataSource(Protocol):
+    """Anything gin can name as data."""
+
+    def open(self, sequence_length: int, batch_size: int, reading: Reading) -> LanguageData:
+        """Opens the data after every check that can be made before training."""
+        ...
+
+
+def open_split(
+    folder: str, tokenizer: Tokenizer, sequence_length: int, batch_size: int, attempts: int = 1
+) -> tuple[Split, Manifest]:
+    """Opens a folder of rows; raises UserError for one that does not fit or is damaged."""
+    path = as_path(folder)
     manifest = read_manifest(path)
     if manifest.sequence_length != sequence_length:
         raise UserError(
             f"LanguageModel.sequence_length = {sequence_length} but {path} holds rows of "
             f"{manifest.sequence_length}: set it to {manifest.sequence_length} or prepare rows."
         )
-    check_rows(path, manifest, tokenizer)
+    check_manifest(path, manifest, tokenizer)
     if manifest.rows < batch_size:
         raise UserError(
             f"{path} holds {manifest.rows} rows, fewer than one batch of {batch_size}: "
             "lower TrainConfig.batch_size or prepare more rows."
         )
-    return Split(path, manifest, RowReader(path, manifest))
+    return split_of_folder(path, manifest, attempts), manifest
+
+
+def split_of_folder(folder: epath.Path, manifest: Manifest, attempts: int = 1) -> Split:
+    return Split(
+        RowReader(folder, manifest, attempts),
+        manifest.sequence_length,
+        manifest.sha256,
+        manifest.text_bytes,
+        manifest.baselines_bits_per_byte,
+    )

@@ -1,73 +1,173 @@
-"""Batches of rows through Grain: globally shuffled, reshuffled each epoch, exactly resumable."""
+"""C4 and other text straight from its files, tokenised while training; nothing is prepared."""
 
+import hashlib
 from collections.abc import Iterator
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
 
 import grain
 import numpy as np
-from grain.experimental import ElasticIterator
 
-from hyla_lm.input.source import Split
+from hyla_lm.config import UserError, configurable, setting
+from hyla_lm.input.documents import check_gzip, is_record_file, read_texts, record_text
+from hyla_lm.input.files import as_path, list_files
+from hyla_lm.input.packing import Block, Packer, encode_texts
+from hyla_lm.input.records import Records
+from hyla_lm.input.rows import MemoryRows
+from hyla_lm.input.source import LanguageData, Reading, Split
+from hyla_lm.input.text_stream import Cursor, StreamedText
+from hyla_lm.input.tokenizer import Tokenizer
 
 
-class RowStream:
-    """Endless shuffled batches of one process's share.
+@configurable
+@dataclass(frozen=True)
+class C4Stream:
+    """Text from C4's own files: AllenAI's json.gz, TFDS ArrayRecord, or any JSON lines.
 
-    The order depends on the seed alone, not on workers or hosts; the state is the number of rows
-    that all processes have read.
+    ArrayRecord is shuffled globally, document by document. Of other files the order is shuffled,
+    and each process reads whole files from first line to last.
     """
 
-    def __init__(
-        self,
-        split: Split,
-        batch_size: int,
-        seed: int,
-        share: tuple[int, int] = (0, 1),
-        state: dict[str, Any] | None = None,
-        read_threads: int = 1,
-    ):
-        rows = grain.MapDataset.source(split.rows).seed(seed).shuffle().repeat(None)
-        self._iterator = ElasticIterator(
-            rows,
-            batch_size,
-            grain.sharding.ShardOptions(shard_index=share[0], shard_count=share[1]),
-            read_options=grain.ReadOptions(num_threads=read_threads, prefetch_buffer_size=64),
-        )
-        if state is not None:
-            self._iterator.set_state(state)
+    train: tuple[str, ...] = setting((), "paths or globs, such as ('c4-train.*.json.gz',)")
+    validation: tuple[str, ...] = setting((), "paths or globs of the validation split")
+    tokenizer: str = setting("", "SentencePiece model")
+    tokenizer_threads: int = setting(1, "threads that tokenise; they change nothing", minimum=1)
+    validation_documents: int | None = setting(
+        4096, "first documents that are the validation set; None takes all", minimum=1
+    )
 
-    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
-        return self
+    def check(self) -> None:
+        for name in ("train", "validation", "tokenizer"):
+            if not getattr(self, name):
+                raise UserError(f"C4Stream.{name} is not set: give its path.")
 
-    def __next__(self) -> dict[str, np.ndarray]:
-        return next(self._iterator)
+    def open(self, sequence_length: int, batch_size: int, reading: Reading) -> LanguageData:
+        tokenizer = Tokenizer(self.tokenizer)
+        files = list_files(self.train, "C4Stream.train")
+        encoder = Encoder(tokenizer, self.tokenizer_threads)
+        records = [is_record_file(file) for file in files]
+        if any(records) and not all(records):
+            raise UserError("C4Stream.train mixes ArrayRecord with other files: give one kind.")
+        table = Records(files, reading.attempts) if all(records) else None
 
-    def state(self) -> dict[str, Any]:
-        return self._iterator.get_state()
+        def documents_of(seed: int, share: tuple[int, int]) -> "FileTexts | RecordTexts":
+            if table is not None:
+                return RecordTexts(table, encoder, seed, share, reading)
+            return FileTexts(files, encoder, seed, share, reading.attempts)
 
-    def close(self) -> None:
-        self._iterator.close()
+        name = f"{files[0]} and {len(files) - 1} more" if len(files) > 1 else files[0]
+        content = content_of(files)
+        train = StreamedText(name, content, tokenizer, sequence_length, reading, documents_of)
+        return LanguageData(tokenizer, train, self._validation(encoder, sequence_length, reading))
+
+    def _validation(self, encoder: "Encoder", sequence_length: int, reading: Reading) -> Split:
+        files = list_files(self.validation, "C4Stream.validation")
+        texts = (text for file in files for text in read_texts(file, reading.attempts))
+        chosen = list(islice(texts, self.validation_documents))
+        if not chosen:
+            raise UserError("C4Stream.validation holds no document: give files with text.")
+        return split_in_memory(encoder(chosen), encoder.tokenizer, sequence_length)
 
 
-def rows_in_order(
-    split: Split,
-    batch_size: int,
-    bos: int,
-    share: tuple[int, int] = (0, 1),
-    limit: int | None = None,
-) -> Iterator[dict[str, np.ndarray]]:
-    """One process's share of the split's first `limit` rows, in order, in whole batches.
+@dataclass(frozen=True)
+class Encoder:
+    """Tokenises documents on some threads."""
 
-    The last batch is filled with rows of BOS, whose targets weigh nothing; their row is -1.
+    tokenizer: Tokenizer
+    threads: int
+
+    def __call__(self, texts: list[str]) -> Block:
+        return encode_texts(texts, self.tokenizer, self.threads)
+
+
+@dataclass(frozen=True)
+class FileTexts:
+    """Texts of one process's files, in an order of files of each epoch's own.
+
+    The cursor is the epoch, the place of the file in the process's order, and the document.
     """
-    total = len(split.rows) if limit is None else min(limit, len(split.rows))
-    local = batch_size // share[1]
-    filler: dict[str, Any] = {
-        "tokens": np.full(split.manifest.sequence_length + 1, bos, np.int32),
-        "text_bytes": np.int32(0),
-        "row": np.int32(-1),
-    }
-    for start in range(0, total, batch_size):
-        first = start + share[0] * local
-        items = [split.rows[i] if i < total else filler for i in range(first, first + local)]
-        yield {name: np.stack([item[name] for item in items]) for name in filler}
+
+    files: tuple[str, ...]
+    encode: Encoder
+    seed: int
+    share: tuple[int, int]
+    attempts: int
+
+    def __post_init__(self) -> None:
+        if len(self.files) < self.share[1]:
+            raise UserError(
+                f"{len(self.files)} files cannot feed {self.share[1]} processes, each of which "
+                "reads files of its own: give more files, or train on prepared rows (@Rows())."
+            )
+
+    def start(self) -> Cursor:
+        return {"epoch": 0, "file": 0, "document": 0}
+
+    def after(self, cursor: Cursor) -> Iterator[tuple[Cursor, str]]:
+        epoch, place, first = cursor["epoch"], cursor["file"], cursor["document"]
+        with ThreadPoolExecutor(1) as pool:
+            while True:
+                files = self._files_of(epoch)
+                checked = pool.submit(check_gzip, files[place], self.attempts)
+                for file_index in range(place, len(files)):
+                    checked.result()
+                    ahead = files[file_index + 1] if file_index + 1 < len(files) else None
+                    if ahead is not None:
+                        checked = pool.submit(check_gzip, ahead, self.attempts)
+                    texts = read_texts(files[file_index], self.attempts)
+                    for document, text in enumerate(islice(texts, first, None), first):
+                        yield {"epoch": epoch, "file": file_index, "document": document}, text
+                    first = 0
+                epoch, place = epoch + 1, 0
+
+    def _files_of(self, epoch: int) -> list[str]:
+        order = np.random.default_rng([self.seed, epoch]).permutation(len(self.files))
+        return [self.files[index] for index in order[self.share[0] :: self.share[1]]]
+
+
+@dataclass(frozen=True)
+class RecordTexts:
+    """Texts of ArrayRecord files in one global order, reshuffled each epoch.
+
+    The cursor is the place in this process's share of that order.
+    """
+
+    records: Records
+    encode: Encoder
+    seed: int
+    share: tuple[int, int]
+    reading: Reading
+
+    def start(self) -> Cursor:
+        return {"document": 0}
+
+    def after(self, cursor: Cursor) -> Iterator[tuple[Cursor, str]]:
+        first = cursor["document"]
+        order = grain.MapDataset.source(self.records).seed(self.seed).shuffle().repeat(None)
+        mine = order[self.share[0] + first * self.share[1] :: self.share[1]]
+        options = grain.ReadOptions(self.reading.threads, max(64, 4 * self.reading.threads))
+        records = iter(mine.to_iter_dataset(options))
+        for document, record in enumerate(records, first):
+            try:
+                text = record_text(record)
+            except ValueError as error:
+                raise UserError(f"{self.records.files[0]}: {error}: fetch TFDS files.") from error
+            yield {"document": document}, text
+
+
+def split_in_memory(block: Block, tokenizer: Tokenizer, sequence_length: int) -> Split:
+    """A split of whole documents, packed as prepared rows are."""
+    packer = Packer(sequence_length, tokenizer)
+    parts = [packer.push(block), packer.last()]
+    tokens = np.concatenate([part.tokens for part in parts])
+    text_bytes = np.concatenate([part.text_bytes for part in parts])
+    identity = hashlib.sha256(tokens.tobytes() + text_bytes.tobytes()).hexdigest()
+    rows = MemoryRows(tokens, text_bytes)
+    return Split(rows, sequence_length, identity, int(text_bytes.sum()), {})
+
+
+def content_of(files: tuple[str, ...]) -> str:
+    """Hash of the files' names and sizes, which names the text of a run."""
+    entries = [f"{as_path(file).name} {as_path(file).stat().length}" for file in files]
+    return hashlib.sha256("\n".join(entries).encode()).hexdigest()

@@ -1,32 +1,46 @@
 """SentencePiece tokenizers, with special ids read from the model file itself."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import sentencepiece
 
 from hyla_lm.config import UserError
+from hyla_lm.input.files import as_path
+
+SPECIAL = ("bos", "eos", "pad", "unk")
 
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A SentencePiece model; raises UserError when the file is absent or lacks BOS or EOS."""
+    """A SentencePiece model; raises UserError when the file is absent or cannot mark documents.
+
+    A document is BOS, ids, EOS. A model without BOS starts documents with its PAD, as T5 does.
+    """
 
     path: str
 
     @cached_property
-    def processor(self) -> sentencepiece.SentencePieceProcessor:
-        if not Path(self.path).is_file():
+    def content(self) -> bytes:
+        """The bytes of the model file."""
+        path = as_path(self.path)
+        if not path.is_file():
             raise UserError(f"tokenizer {self.path} does not exist: correct the tokenizer path.")
+        return path.read_bytes()
+
+    @cached_property
+    def processor(self) -> sentencepiece.SentencePieceProcessor:
         try:
-            processor = sentencepiece.SentencePieceProcessor(model_file=self.path)
+            processor = sentencepiece.SentencePieceProcessor(model_proto=self.content)
         except (RuntimeError, OSError) as error:
             raise UserError(f"tokenizer {self.path} is no SentencePiece model.") from error
-        if processor.bos_id() < 0 or processor.eos_id() < 0:
-            raise UserError(f"tokenizer {self.path} lacks BOS or EOS: train one that has both.")
+        if processor.eos_id() < 0 or max(processor.bos_id(), processor.pad_id()) < 0:
+            raise UserError(
+                f"tokenizer {self.path} lacks EOS, or both BOS and PAD: train one that has them."
+            )
         return processor
 
     @property
@@ -35,22 +49,28 @@ class Tokenizer:
 
     @property
     def bos(self) -> int:
-        return self.processor.bos_id()
+        """The id that starts a document: BOS, or PAD where the model has no BOS."""
+        return self.special_ids["bos"] if self.special_ids["bos"] >= 0 else self.special_ids["pad"]
 
     @property
     def eos(self) -> int:
-        return self.processor.eos_id()
+        return self.special_ids["eos"]
+
+    @cached_property
+    def special_ids(self) -> dict[str, int]:
+        """The ids of BOS, EOS, PAD and UNK as the model has them; -1 where it has none."""
+        return {name: int(getattr(self.processor, f"{name}_id")()) for name in SPECIAL}
 
     @cached_property
     def sha256(self) -> str:
         """Hash of the model file, recorded in manifests and checkpoints."""
-        return hashlib.sha256(Path(self.path).read_bytes()).hexdigest()
+        return hashlib.sha256(self.content).hexdigest()
 
     @cached_property
     def piece_bytes(self) -> np.ndarray:
-        """UTF-8 bytes each piece stands for (float64, shape V); control pieces stand for none."""
+        """UTF-8 bytes each piece stands for (int64, shape V); control pieces stand for none."""
         processor = self.processor
-        sizes = np.zeros(self.vocab_size)
+        sizes = np.zeros(self.vocab_size, np.int64)
         for index in range(self.vocab_size):
             if processor.IsControl(index):
                 continue
@@ -60,6 +80,10 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         return self.processor.EncodeAsIds(text)
+
+    def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[np.ndarray]:
+        """The ids of each text (int32), on `threads` threads; their number changes nothing."""
+        return self.processor.encode(list(texts), out_type="numpy", num_threads=threads)
 
     def decode(self, ids: list[int]) -> str:
         return self.processor.DecodeIds(ids)

@@ -8,7 +8,7 @@ import pytest
 
 from data.row_writer import write_rows
 from data.train_tokenizer import train_tokenizer
-from hyla_lm.input.rows import Manifest
+from hyla_lm.input.manifest import Manifest
 from hyla_lm.input.tokenizer import Tokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -38,7 +38,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> Tok
 @pytest.fixture
 def packed(tmp_path: Path, texts: list[str], tokenizer: Tokenizer) -> tuple[Path, Manifest]:
     folder = tmp_path / "rows"
-    return folder, write_rows(texts, tokenizer, folder, split="train", rows_per_shard=100, **PACKED)
+    return folder, write_rows(texts, tokenizer, folder, split="train", shards=3, **PACKED)
 
 
 @pytest.fixture

@@ -33,14 +33,14 @@ def test_rows_count_every_pair_and_sum_to_one(
     bigram = count_bigrams(rows, 512, tokenizer.bos)
     assert bigram.counts.sum() == train.tokens
     everything = np.arange(512)
-    for context in (tokenizer.bos, tokenizer.eos, 0, 5, int(rows[0]["tokens"][1]), 511):
+    for context in (tokenizer.bos, tokenizer.eos, 0, 5, int(rows.read([0])["tokens"][0, 1]), 511):
         table = bigram.probability(np.full(512, context), everything)
         assert math.isclose(table.sum(), 1.0, rel_tol=1e-12) and table.min() > 0
     validation = RowReader(tmp_path / "v", manifest)
     bits = bigram_bits_per_byte(rows, validation, manifest, tokenizer.bos)
     nats = 0.0
-    for row in (validation[index] for index in range(manifest.rows)):
-        previous, following = row["tokens"][:-1], row["tokens"][1:]
+    for tokens in validation.read(range(manifest.rows))["tokens"]:
+        previous, following = tokens[:-1], tokens[1:]
         weighed = following != tokenizer.bos
         nats -= np.log(bigram.probability(previous[weighed], following[weighed])).sum()
     assert math.isclose(bits, nats / math.log(2) / manifest.text_bytes, rel_tol=1e-12)

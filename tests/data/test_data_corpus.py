@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from data.corpus import Document, read_texts, split_of, write_documents
+from data.corpus import Document, split_of, write_documents
 from data.docstrings import collect
 from hyla_lm.config import UserError
+from hyla_lm.input.documents import read_texts
 
 SENTENCES = [f"This is sentence number {n}, and it is long enough." for n in "abcdef"]
 
@@ -79,15 +80,15 @@ def test_documents_round_trip_and_repeat_bytewise(tmp_path: Path) -> None:
     first, second = tmp_path / "a.json.gz", tmp_path / "b.json.gz"
     for path in (first, second):
         write_documents(path, documents)
-    assert list(read_texts(first)) == ["one\ntwo é", "three"]
+    assert list(read_texts(str(first))) == ["one\ntwo é", "three"]
     assert first.read_bytes() == second.read_bytes()
 
 
 def test_reads_plain_lines_and_text(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n\n{"text": "two"}\n')
     (tmp_path / "a.txt").write_text("three\nfour\n")
-    assert list(read_texts(tmp_path / "a.jsonl")) == ["one", "two"]
-    assert list(read_texts(tmp_path / "a.txt")) == ["three\nfour\n"]
+    assert list(read_texts(str(tmp_path / "a.jsonl"))) == ["one", "two"]
+    assert list(read_texts(str(tmp_path / "a.txt"))) == ["three\nfour\n"]
 
 
 @pytest.mark.parametrize("content", [b"no json\n", b'{"url": "x"}\n', b"[1]\n", b"\xff\n"])
@@ -95,14 +96,14 @@ def test_damaged_documents_are_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(content)
     with pytest.raises(UserError, match="a.jsonl"):
-        list(read_texts(path))
+        list(read_texts(str(path)))
 
 
 def test_absent_and_cut_files_are_named(tmp_path: Path) -> None:
     path = tmp_path / "a.json.gz"
     with pytest.raises(UserError, match="does not exist"):
-        list(read_texts(path))
+        list(read_texts(str(path)))
     write_documents(path, [Document("some text" * 50, "u")])
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(UserError, match="damaged"):
-        list(read_texts(path))
+    with pytest.raises(UserError, match="cut short"):
+        list(read_texts(str(path)))

@@ -16,7 +16,7 @@ from data import sample_corpus
 from data.sample_corpus import SampleCorpus, build_folder, main
 from hyla_lm import config
 from hyla_lm.config import UserError
-from hyla_lm.input.rows import read_manifest
+from hyla_lm.input.manifest import read_manifest
 from hyla_lm.input.source import DataSource, open_split
 from hyla_lm.input.tokenizer import Tokenizer
 

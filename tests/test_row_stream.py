@@ -6,8 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.input.source import Rows, Split, open_split
-from hyla_lm.input.stream import RowStream, rows_in_order
+from hyla_lm.input.manifest import read_manifest
+from hyla_lm.input.prepared import Rows
+from hyla_lm.input.row_stream import RowStream, rows_in_order
+from hyla_lm.input.source import Reading, Split, open_split
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.language_model import unpack
 
@@ -21,12 +23,12 @@ def tokenizer_of_rows(tiny_rows: Rows) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def train_split(tiny_rows: Rows, tokenizer_of_rows: Tokenizer) -> Split:
-    return open_split(tiny_rows.train, tokenizer_of_rows, LENGTH, BATCH)
+    return open_split(tiny_rows.train, tokenizer_of_rows, LENGTH, BATCH)[0]
 
 
 @pytest.fixture(scope="module")
 def validation_split(tiny_rows: Rows, tokenizer_of_rows: Tokenizer) -> Split:
-    return open_split(tiny_rows.validation, tokenizer_of_rows, LENGTH, 1)
+    return open_split(tiny_rows.validation, tokenizer_of_rows, LENGTH, 1)[0]
 
 
 def take(stream: RowStream, batches: int) -> np.ndarray:
@@ -35,9 +37,9 @@ def take(stream: RowStream, batches: int) -> np.ndarray:
 
 
 def interleaved(split: Split, shares: int, batches: int, state: dict | None = None) -> np.ndarray:
-    """Row numbers of global batches, whose row i is read by share i mod `shares`."""
+    """Row numbers of global batches, of which each share reads a part."""
     streams = [RowStream(split, BATCH, 0, (i, shares), state) for i in range(shares)]
-    return np.stack([take(stream, batches) for stream in streams], -1).reshape(batches, BATCH)
+    return np.concatenate([take(stream, batches) for stream in streams], axis=1)
 
 
 def test_every_epoch_has_each_row_once_in_an_order_of_its_own(train_split: Split) -> None:
@@ -53,9 +55,9 @@ def test_every_epoch_has_each_row_once_in_an_order_of_its_own(train_split: Split
 def test_a_batch_holds_the_rows_it_names(train_split: Split) -> None:
     batch = next(RowStream(train_split, BATCH, 0))
     for place, row in enumerate(batch["row"]):
-        stored = train_split.rows[row]
-        np.testing.assert_array_equal(batch["tokens"][place], stored["tokens"])
-        assert batch["text_bytes"][place] == stored["text_bytes"]
+        stored = train_split.rows.read([row])
+        np.testing.assert_array_equal(batch["tokens"][place], stored["tokens"][0])
+        assert batch["text_bytes"][place] == stored["text_bytes"][0]
     assert batch["tokens"].shape == (BATCH, LENGTH + 1)
 
 
@@ -90,7 +92,7 @@ def test_the_state_counts_the_rows_of_all_shares_and_is_json(train_split: Split)
     streams = [RowStream(train_split, BATCH, 0, (i, 2)) for i in range(2)]
     for stream in streams:
         take(stream, 3)
-    assert [stream.state() for stream in streams] == [{"global_next_index": 3 * BATCH}] * 2
+    assert [stream.state() for stream in streams] == [{"rows_read": 3 * BATCH}] * 2
 
 
 def test_a_state_is_of_its_moment(train_split: Split) -> None:
@@ -103,7 +105,7 @@ def test_a_state_is_of_its_moment(train_split: Split) -> None:
 
 
 def test_reading_ahead_changes_nothing(train_split: Split) -> None:
-    streams = [RowStream(train_split, BATCH, 0, read_threads=threads) for threads in (1, 4)]
+    streams = [RowStream(train_split, BATCH, 0, reading=Reading(threads)) for threads in (1, 4)]
     single, several = (take(stream, 70) for stream in streams)
     np.testing.assert_array_equal(single, several)
     assert streams[0].state() == streams[1].state()
@@ -128,14 +130,14 @@ def test_rows_in_order_are_each_read_once(
 
 
 def test_what_fills_the_last_batch_weighs_nothing(
-    validation_split: Split, tokenizer_of_rows: Tokenizer
+    tiny_rows: Rows, validation_split: Split, tokenizer_of_rows: Tokenizer
 ) -> None:
     batches = list(rows_in_order(validation_split, BATCH, tokenizer_of_rows.bos))
     fills = np.concatenate([batch["row"] for batch in batches]) == -1
     tokens = np.concatenate([batch["tokens"] for batch in batches])
     text_bytes = np.concatenate([batch["text_bytes"] for batch in batches])
     weights = np.asarray(unpack(jnp.asarray(tokens), tokenizer_of_rows.bos)[2])
-    manifest = validation_split.manifest
+    manifest = read_manifest(tiny_rows.validation)
     assert fills.any() and not weights[fills].any() and not text_bytes[fills].any()
     assert (weights.sum(), text_bytes.sum()) == (manifest.tokens, manifest.text_bytes)
 

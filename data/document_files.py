@@ -1,0 +1,54 @@
+"""Documents of text files, divided over shards that are made independently."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from data.row_writer import encoded
+from hyla_lm.config import UserError
+from hyla_lm.input.documents import read_texts
+from hyla_lm.input.files import as_path
+from hyla_lm.input.packing import Block
+from hyla_lm.input.tokenizer import Tokenizer
+
+READ_ATTEMPTS = 5
+
+
+@dataclass(frozen=True)
+class DocumentFiles:
+    """Files of text in order: a shard holds whole files, or every n-th document of one."""
+
+    files: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        first = as_path(self.files[0]).name
+        return first if len(self.files) == 1 else f"{first} and {len(self.files) - 1} more"
+
+    def default_shards(self) -> int:
+        return len(self.files)
+
+    def check(self, shards: int) -> None:
+        if shards > len(self.files) and shards % len(self.files):
+            raise UserError(
+                f"--shards={shards} is no multiple of the {len(self.files)} files: a shard holds "
+                "whole files or an equal part of one."
+            )
+
+    def content(self) -> list[str]:
+        """Names and sizes of the files, which a run that goes on must find again."""
+        return [f"{as_path(file).name} {as_path(file).stat().length}" for file in self.files]
+
+    def blocks(self, index: int, shards: int, tokenizer: Tokenizer) -> Iterator[Block]:
+        """Shard `index` of `shards`, tokenised."""
+        return encoded(self.texts(index, shards), tokenizer)
+
+    def texts(self, index: int, shards: int) -> Iterator[str]:
+        count = len(self.files)
+        if shards <= count:
+            for file in self.files[index * count // shards : (index + 1) * count // shards]:
+                yield from read_texts(file, READ_ATTEMPTS)
+        else:
+            parts = shards // count
+            texts = read_texts(self.files[index // parts], READ_ATTEMPTS)
+            yield from islice(texts, index % parts, None, parts)

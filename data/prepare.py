@@ -1,0 +1,102 @@
+"""Makes rows of text: python -m data.prepare --help."""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+
+from data.document_files import DocumentFiles
+from data.engines import default_workers, run_here, run_on_beam
+from data.preparation import Preparation
+from hyla_lm import config
+from hyla_lm.config import UserError
+from hyla_lm.input.files import list_files
+from hyla_lm.input.manifest import Manifest
+from hyla_lm.input.tokenizer import Tokenizer
+
+GIN_PREFIX = "--gin."
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line; what it does not know goes to Beam."""
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    bindings = [a[len(GIN_PREFIX) :] for a in argv if a.startswith(GIN_PREFIX)]
+    parser = _parser()
+    options, others = parser.parse_known_args([a for a in argv if not a.startswith(GIN_PREFIX)])
+    if others and options.engine != "beam":
+        parser.error(f"{others[0]} is unknown (Beam's flags need --engine=beam)")
+    started = time.monotonic()
+    try:
+        if options.task:
+            import data.seqio_documents  # noqa: F401  makes @SeqioTasks known to gin
+        config.load(options.gin_file, bindings)
+        manifest = prepare(preparation_of(options), options.engine, options.workers, others)
+    except UserError as error:
+        raise SystemExit(f"error: {error}") from None
+    print(summary(manifest))
+    print(f"{options.output} made in {time.monotonic() - started:.1f} s")
+
+
+def prepare(
+    preparation: Preparation, engine: str = "plain", workers: int = 1, flags: Sequence[str] = ()
+) -> Manifest:
+    """Makes what is missing of a folder of rows and returns its manifest; raises UserError."""
+    missing = preparation.begin()
+    if missing and engine == "beam":
+        run_on_beam(preparation, missing, flags)
+    elif missing:
+        run_here(preparation, missing, workers)
+    return preparation.finish()
+
+
+def preparation_of(options: argparse.Namespace) -> Preparation:
+    tokenizer = Tokenizer(options.tokenizer)
+    if options.task:
+        from data.seqio_documents import TaskDocuments
+
+        source = TaskDocuments.open(options.task, options.split, tokenizer)
+        shards = options.shards or source.default_shards()
+        return _preparation(options, source, tokenizer, shards)
+    files = DocumentFiles(list_files(options.input, "--input"))
+    shards = options.shards or files.default_shards()
+    files.check(shards)
+    return _preparation(options, files, tokenizer, shards)
+
+
+def _preparation(options: argparse.Namespace, source, tokenizer, shards: int) -> Preparation:
+    if shards < 1 or options.sequence_length < 1:
+        raise UserError("--shards and --sequence_length must be at least 1.")
+    return Preparation(
+        source, tokenizer, options.output, options.split, options.sequence_length, shards
+    )
+
+
+def summary(manifest: Manifest) -> str:
+    """One line about a folder of rows."""
+    size = sum(shard.size_bytes for shard in manifest.shards)
+    return (
+        f"{manifest.split}: {manifest.documents:,} documents, {manifest.text_bytes / 1e6:,.2f} MB "
+        f"of text, {manifest.tokens:,} tokens, "
+        f"{manifest.text_bytes / manifest.tokens:.2f} bytes per token, {manifest.rows:,} rows in "
+        f"{len(manifest.shards)} shards of {size / 1e6:,.1f} MB in all"
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m data.prepare", description=__doc__)
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--input", nargs="+", metavar="FILE", help="paths or globs of text files")
+    source.add_argument("--task", help="name of a SeqIO task or mixture (extra seqio)")
+    parser.add_argument("--split", default="train", help="which split this is")
+    parser.add_argument("--tokenizer", required=True, help="SentencePiece model")
+    parser.add_argument("--sequence_length", type=int, required=True, help="T, tokens a row")
+    parser.add_argument("--output", required=True, help="folder of the rows, local or gs://")
+    parser.add_argument("--shards", type=int, help="files to write (default: one a file read)")
+    parser.add_argument("--workers", type=int, default=default_workers(), help="processes")
+    parser.add_argument("--engine", choices=("plain", "beam"), default="plain")
+    parser.add_argument("--gin_file", action="append", default=[], help="bindings of SeqIO tasks")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""Documents of SeqIO tasks and mixtures: prepared as rows, or streamed to the trainer."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from data.row_writer import DOCUMENTS_PER_BLOCK
+from hyla_lm.config import UserError, configurable, setting
+from hyla_lm.input.packing import Block, block_of
+from hyla_lm.input.source import LanguageData, Reading
+from hyla_lm.input.stream import split_in_memory
+from hyla_lm.input.text_stream import Cursor, StreamedText
+from hyla_lm.input.tokenizer import Tokenizer
+
+try:
+    import seqio
+
+    from data.tasks import SeqioTasks, register
+except ImportError as error:
+    raise UserError(f"SeqIO tasks need SeqIO: pip install 'hyla_lm[seqio]' ({error}).") from error
+
+Document = tuple[np.ndarray, int]
+
+
+@dataclass(frozen=True)
+class TaskDocuments:
+    """A split of a registered task or mixture: token ids and text bytes of each document.
+
+    A document is the ids of `inputs`, if the task has them, then of `targets`, without their EOS.
+    """
+
+    task: str
+    split: str
+    tokenizer: Tokenizer
+    settings: SeqioTasks = field(default_factory=SeqioTasks)
+
+    @classmethod
+    def open(cls, task: str, split: str, tokenizer: Tokenizer) -> "TaskDocuments":
+        """The documents after the checks that can be made; raises UserError."""
+        documents = cls(task, split, tokenizer)
+        documents.check()
+        return documents
+
+    @property
+    def name(self) -> str:
+        return f"SeqIO {self.task}"
+
+    def check(self) -> None:
+        provider = self._provider()
+        for name, feature in provider.output_features.items():
+            path = getattr(feature.vocabulary, "sentencepiece_model_file", None)
+            if path is None or Tokenizer(path).sha256 != self.tokenizer.sha256:
+                raise UserError(
+                    f"task {self.task} tokenises {name} with another vocabulary than "
+                    f"{self.tokenizer.path}: give the tokenizer of the task."
+                )
+        if "targets" not in provider.output_features:
+            raise UserError(f"task {self.task} has no feature 'targets': give one that has.")
+        for task in provider.tasks if isinstance(provider, seqio.Mixture) else [provider]:
+            _check_split(task, self.split)
+
+    def default_shards(self) -> int:
+        provider = self._provider()
+        is_task = isinstance(provider, seqio.Task)
+        return len(provider.source.list_shards(self.split)) if is_task else 1
+
+    def content(self) -> list[str]:
+        return [f"{self.task} {self.split}", repr(self.settings)]
+
+    def blocks(self, index: int, shards: int, tokenizer: Tokenizer) -> Iterator[Block]:
+        """Shard `index` of `shards`."""
+        documents = self.documents(seqio.ShardInfo(index, shards), epochs=1)
+        while batch := list(itertools.islice(documents, DOCUMENTS_PER_BLOCK)):
+            yield self.encode(batch)
+
+    def documents(
+        self,
+        shard: seqio.ShardInfo,
+        epochs: int | None,
+        shuffle_seed: int | None = None,
+        first: int = 0,
+    ) -> Iterator[Document]:
+        """Ids without EOS and text bytes of the documents from number `first` on."""
+        dataset = self._provider().get_dataset(
+            sequence_length=None,
+            split=self.split,
+            shuffle=shuffle_seed is not None,
+            seed=shuffle_seed,
+            shard_info=shard,
+            num_epochs=epochs,
+            trim_output_features=False,
+        )
+        for example in dataset.skip(first).as_numpy_iterator():
+            yield self._document(example)
+
+    def encode(self, documents: list[Document]) -> Block:
+        ids, sizes = zip(*documents, strict=True)
+        return block_of(ids, sizes, self.tokenizer)
+
+    def _document(self, example: dict[str, Any]) -> Document:
+        parts, size = [], 0
+        for name in ("inputs", "targets"):
+            if name in example:
+                ids = np.asarray(example[name], np.int32)
+                ids = ids[:-1] if len(ids) and ids[-1] == self.tokenizer.eos else ids
+                text = example.get(f"{name}_pretokenized")
+                text = self.tokenizer.decode(ids.tolist()).encode() if text is None else text
+                parts.append(ids)
+                size += len(text)
+        return np.concatenate(parts), size
+
+    def _provider(self) -> Any:
+        if self.task not in _registered():
+            register(self.tokenizer.path, self.settings)
+        if self.task not in _registered():
+            known = ", ".join(sorted(_registered())) or "none"
+            raise UserError(f"SeqIO has no task or mixture {self.task!r} (it has: {known}).")
+        return seqio.get_mixture_or_task(self.task)
+
+
+@configurable
+@dataclass(frozen=True)
+class SeqioTask:
+    """Any registered SeqIO task or mixture, shuffled by SeqIO and packed while training.
+
+    Resuming reads again, without training, what was read before: prepare rows for long runs.
+    """
+
+    name: str = setting("", "task or mixture, such as 'c4_lm'; @SeqioTasks says where text is")
+    tokenizer: str = setting("", "SentencePiece model of the task's vocabulary")
+    train_split: str = setting("train", "split to train on")
+    validation_split: str = setting("validation", "split to evaluate on")
+    validation_documents: int | None = setting(
+        4096, "first documents that are the validation set; None takes all", minimum=1
+    )
+
+    def check(self) -> None:
+        for name in ("name", "tokenizer"):
+            if not getattr(self, name):
+                raise UserError(f"SeqioTask.{name} is not set: give it.")
+
+    def open(self, sequence_length: int, batch_size: int, reading: Reading) -> LanguageData:
+        tokenizer = Tokenizer(self.tokenizer)
+        train = TaskDocuments.open(self.name, self.train_split, tokenizer)
+        validation = TaskDocuments.open(self.name, self.validation_split, tokenizer)
+
+        def documents_of(seed: int, share: tuple[int, int]) -> "ShuffledTask":
+            return ShuffledTask(train, seed, share)
+
+        text = StreamedText(
+            train.name,
+            " ".join(train.content()),
+            tokenizer,
+            sequence_length,
+            reading,
+            documents_of,
+        )
+        documents = validation.documents(seqio.ShardInfo(0, 1), epochs=1)
+        chosen = list(itertools.islice(documents, self.validation_documents))
+        if not chosen:
+            raise UserError(f"{self.name} has no {self.validation_split} documents: give another.")
+        split = split_in_memory(validation.encode(chosen), tokenizer, sequence_length)
+        return LanguageData(tokenizer, text, split)
+
+
+@dataclass(frozen=True)
+class ShuffledTask:
+    """One process's endless documents of a task; the cursor is how many came before."""
+
+    task: TaskDocuments
+    seed: int
+    share: tuple[int, int]
+
+    def start(self) -> Cursor:
+        return {"document": 0}
+
+    def after(self, cursor: Cursor) -> Iterator[tuple[Cursor, Document]]:
+        first = cursor["document"]
+        documents = self.task.documents(seqio.ShardInfo(*self.share), None, self.seed, first)
+        for number, document in enumerate(documents, first):
+            yield {"document": number}, document
+
+    def encode(self, documents: list[Document]) -> Block:
+        return self.task.encode(documents)
+
+
+def _check_split(task: seqio.Task, split: str) -> None:
+    try:
+        shards = task.source.list_shards(split)
+    except (ValueError, KeyError, OSError) as error:
+        raise UserError(
+            f"task {task.name} cannot find its split {split!r} ({error}): "
+            "say in SeqioTasks where its text is."
+        ) from error
+    if not shards:
+        raise UserError(f"task {task.name} has no file of {split!r}: correct SeqioTasks.")
+
+
+def _registered() -> set[str]:
+    return {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}

@@ -1,0 +1,90 @@
+"""SeqIO tasks of plain language modelling: C4 from TFDS, C4 as AllenAI's json.gz, any text.
+
+`register` puts `c4_lm`, `c4_lm_json`, `text_lm` and the mixture `c4_and_text` into SeqIO's
+registry, for this package or any other user of SeqIO. Needs the extra `seqio`.
+"""
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+import seqio
+import tensorflow as tf
+
+from hyla_lm.config import UserError, configurable, setting
+from hyla_lm.input.documents import read_texts
+
+
+@configurable
+@dataclass(frozen=True)
+class SeqioTasks:
+    """Where the registered tasks find their text; a task without a source is not registered."""
+
+    tfds_name: str = setting("c4/en:3.1.0", "TFDS name and version of c4_lm (3.0.1, 3.0.7, 3.1.0)")
+    tfds_folder: str | None = setting(None, "TFDS data_dir of c4_lm; None takes TFDS's own")
+    json_train: tuple[str, ...] = setting((), "globs of c4_lm_json: c4-train.*.json.gz")
+    json_validation: tuple[str, ...] = setting((), "globs of c4_lm_json: c4-validation.*.json.gz")
+    text_train: tuple[str, ...] = setting((), "globs of text_lm: JSON lines (.gz too) or .txt")
+    text_validation: tuple[str, ...] = setting((), "globs of text_lm's validation split")
+    text_rate: float = setting(0.1, "rate of text_lm in c4_and_text; c4_lm has 1", minimum=0)
+    modules: tuple[str, ...] = setting((), "modules to import, which register tasks of their own")
+
+
+def register(vocabulary: str, settings: SeqioTasks | None = None) -> None:
+    """Registers the tasks and imports the modules of `settings`, replacing an earlier call's."""
+    settings = settings or SeqioTasks()
+    for name in ("c4_lm", "c4_lm_json", "text_lm"):
+        seqio.TaskRegistry.remove(name)
+    seqio.MixtureRegistry.remove("c4_and_text")
+    for module in settings.modules:
+        try:
+            import_module(module)
+        except ImportError as error:
+            raise UserError(
+                f"SeqioTasks.modules names {module}, which cannot be imported ({error})."
+            ) from error
+    tfds = seqio.TfdsDataSource(settings.tfds_name, tfds_data_dir=settings.tfds_folder)
+    _add("c4_lm", tfds, vocabulary)
+    if settings.json_train:
+        _add("c4_lm_json", _files(settings.json_train, settings.json_validation), vocabulary)
+    if settings.text_train:
+        _add("text_lm", _files(settings.text_train, settings.text_validation), vocabulary)
+        rates = [("c4_lm", 1.0), ("text_lm", settings.text_rate)]
+        seqio.MixtureRegistry.add("c4_and_text", rates)
+
+
+def _add(name: str, source: seqio.DataSource, vocabulary: str) -> None:
+    feature = seqio.Feature(seqio.SentencePieceVocabulary(vocabulary), add_eos=True)
+    seqio.TaskRegistry.add(
+        name,
+        source=source,
+        preprocessors=[
+            functools.partial(seqio.preprocessors.rekey, key_map={"targets": "text"}),
+            seqio.preprocessors.tokenize,
+            seqio.CacheDatasetPlaceholder(),
+            seqio.preprocessors.append_eos,
+        ],
+        output_features={"targets": feature},
+        metric_fns=[],
+    )
+
+
+def _files(train: Sequence[str], validation: Sequence[str]) -> seqio.FileDataSource:
+    patterns = {"train": list(train), "validation": list(validation)}
+    return seqio.FileDataSource(
+        read_file_fn=read_text_file,
+        split_to_filepattern={split: globs for split, globs in patterns.items() if globs},
+    )
+
+
+def read_text_file(file: tf.Tensor) -> tf.data.Dataset:
+    """The documents of one file of JSON lines (gzipped or not) or plain text, as {"text"}."""
+
+    def read(name: bytes) -> Iterator[dict[str, str]]:
+        for text in read_texts(name.decode()):
+            yield {"text": text}
+
+    return tf.data.Dataset.from_generator(
+        read, args=(file,), output_signature={"text": tf.TensorSpec([], tf.string)}
+    )

@@ -1,0 +1,124 @@
+"""Checks folders of rows against their manifests: python -m data.verify FOLDER [FOLDER …]."""
+
+import argparse
+import hashlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from etils import epath
+
+from data.engines import default_workers
+from data.prepare import summary
+from hyla_lm.config import UserError
+from hyla_lm.input.files import as_path, chunks
+from hyla_lm.input.manifest import MANIFEST, Manifest, Shard, check_manifest, read_manifest
+from hyla_lm.input.records import Records
+from hyla_lm.input.rows import decode_rows
+from hyla_lm.input.tokenizer import Tokenizer
+
+ROWS_PER_READ = 4096
+READ_ATTEMPTS = 5
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the rows of a shard add up to."""
+
+    rows: int = 0
+    tokens: int = 0
+    documents: int = 0
+    text_bytes: int = 0
+    max_token_id: int = 0
+
+    def __add__(self, other: "Found") -> "Found":
+        return Found(
+            self.rows + other.rows,
+            self.tokens + other.tokens,
+            self.documents + other.documents,
+            self.text_bytes + other.text_bytes,
+            max(self.max_token_id, other.max_token_id),
+        )
+
+
+def verify(folder: str, workers: int = 1, tokenizer: Tokenizer | None = None) -> Manifest:
+    """Reads every byte and every row of a folder; raises UserError for the first fault found."""
+    path = as_path(folder)
+    manifest = read_manifest(path)
+    if tokenizer is not None:
+        check_manifest(path, manifest, tokenizer)
+    with ThreadPoolExecutor(workers) as pool:
+        found = list(pool.map(partial(_check_shard, path, manifest), manifest.shards))
+    total = sum(found, Found())
+    for name, value in vars(total).items():
+        if value != getattr(manifest, name):
+            raise UserError(
+                f"{path / MANIFEST} counts {getattr(manifest, name)} {name} but its shards hold "
+                f"{value}: prepare the rows again."
+            )
+    return manifest
+
+
+def _check_shard(folder: epath.Path, manifest: Manifest, shard: Shard) -> Found:
+    path = folder / shard.name
+    if not path.is_file():
+        raise UserError(f"{path} is missing: copy the shard or prepare the rows again.")
+    digest = hashlib.sha256()
+    for chunk in chunks(path, READ_ATTEMPTS):
+        digest.update(chunk)
+    if digest.hexdigest() != shard.sha256:
+        raise UserError(f"{path} does not have the SHA-256 of its manifest: copy it again.")
+    bos = manifest.special_ids["bos"]
+    bos = bos if bos >= 0 else manifest.special_ids["pad"]
+    found = sum((_count(*rows, bos) for rows in _rows(path, manifest)), Found())
+    if found.rows != shard.rows:
+        raise UserError(f"{path} holds {found.rows} rows, not {shard.rows}: prepare them again.")
+    if found.max_token_id >= manifest.vocab_size:
+        raise UserError(
+            f"{path} holds the id {found.max_token_id}, beyond the vocabulary of "
+            f"{manifest.vocab_size}: prepare the rows again."
+        )
+    return found
+
+
+def _rows(path: epath.Path, manifest: Manifest) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    records = Records([str(path)], READ_ATTEMPTS)
+    for start in range(0, len(records), ROWS_PER_READ):
+        batch = [records[i] for i in range(start, min(start + ROWS_PER_READ, len(records)))]
+        wrong = next((len(record) for record in batch if len(record) != manifest.row_bytes), None)
+        if wrong is not None:
+            raise UserError(f"{path} holds a row of {wrong} bytes, not {manifest.row_bytes}.")
+        yield decode_rows(batch, manifest.dtype)
+
+
+def _count(tokens: np.ndarray, text_bytes: np.ndarray, bos: int) -> Found:
+    """Each pair of neighbours of a shard stands in one row; BOS before another starts a text."""
+    is_bos = tokens == bos
+    return Found(
+        rows=len(tokens),
+        tokens=int(np.count_nonzero(~is_bos[:, 1:])),
+        documents=int(np.count_nonzero(is_bos[:, :-1] & ~is_bos[:, 1:])),
+        text_bytes=int(text_bytes.sum(dtype=np.int64)),
+        max_token_id=int(tokens.max()),
+    )
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m data.verify", description=__doc__)
+    parser.add_argument("folders", nargs="+", metavar="FOLDER")
+    parser.add_argument("--tokenizer", help="also check that this model made the rows")
+    parser.add_argument("--workers", type=int, default=default_workers(), help="threads")
+    options = parser.parse_args()
+    tokenizer = Tokenizer(options.tokenizer) if options.tokenizer else None
+    try:
+        for folder in options.folders:
+            print(f"{folder} is whole. {summary(verify(folder, options.workers, tokenizer))}")
+    except UserError as error:
+        raise SystemExit(f"error: {error}") from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""What a folder of rows says of itself: manifest.json, written after the shards it names."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from etils import epath
+
+from hyla_lm.config import UserError
+from hyla_lm.input.files import PathLike, as_path
+from hyla_lm.input.tokenizer import Tokenizer
+
+MANIFEST = "manifest.json"
+FORMAT = 2
+BYTE_COUNT_BYTES = 4
+COUNTS = ("sequence_length", "rows", "tokens", "documents", "text_bytes", "max_token_id")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One ArrayRecord file: name, size in bytes, rows, SHA-256, and CRC-32 of its first record."""
+
+    name: str
+    size_bytes: int
+    rows: int
+    sha256: str
+    first_row_crc32: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a folder of rows holds; its presence means that its shards are whole.
+
+    `tokens` counts targets with weight, `documents` and `text_bytes` whole documents.
+    `baselines_bits_per_byte` says what other models need for the split's whole text.
+    """
+
+    split: str
+    source: str
+    sequence_length: int
+    dtype: str
+    rows: int
+    tokens: int
+    documents: int
+    text_bytes: int
+    max_token_id: int
+    vocab_size: int
+    special_ids: dict[str, int]
+    tokenizer_sha256: str
+    seed: int | None
+    producer: str
+    shards: tuple[Shard, ...]
+    baselines_bits_per_byte: dict[str, float] = field(default_factory=dict)
+    format: int = FORMAT
+
+    @property
+    def row_bytes(self) -> int:
+        return (self.sequence_length + 1) * np.dtype(self.dtype).itemsize + BYTE_COUNT_BYTES
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the manifest's content, which names the data exactly."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+
+
+def row_dtype(vocab_size: int) -> str:
+    """The smallest token dtype of the format that holds the vocabulary."""
+    return "uint16" if vocab_size <= 2**16 else "uint32"
+
+
+def write_whole(path: epath.Path, content: bytes) -> None:
+    """Writes a file aside, then renames it: it is there as a whole or not at all."""
+    partial = path.parent / f".{path.name}.partial"
+    partial.write_bytes(content)
+    partial.replace(path)
+
+
+def write_manifest(folder: PathLike, manifest: Manifest) -> None:
+    """Writes the manifest beside its shards."""
+    text = json.dumps(asdict(manifest), indent=1, sort_keys=True) + "\n"
+    write_whole(as_path(folder) / MANIFEST, text.encode())
+
+
+def read_manifest(folder: PathLike) -> Manifest:
+    """Reads a folder's manifest; raises UserError if it is absent or not of this format."""
+    path = as_path(folder) / MANIFEST
+    if not path.is_file():
+        raise UserError(f"{path} does not exist: give a folder of prepared rows.")
+    try:
+        fields: dict[str, Any] = json.loads(path.read_text())
+        if fields["format"] != FORMAT:
+            raise UserError(f"{path} has format {fields['format']}, not {FORMAT}: prepare again.")
+        shards = tuple(Shard(**shard) for shard in fields.pop("shards"))
+        manifest = Manifest(**fields, shards=shards)
+        numbers = [fields[name] for name in COUNTS]
+        numbers += [n for s in shards for n in (s.size_bytes, s.rows, s.first_row_crc32)]
+        if any(type(number) is not int or number < 0 for number in numbers):
+            raise TypeError("counts must be whole numbers")
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"{path} is no rows manifest: prepare the rows again.") from error
+    return manifest
+
+
+def check_manifest(folder: epath.Path, manifest: Manifest, tokenizer: Tokenizer) -> None:
+    """Raises UserError unless counts, dtype, vocabulary and tokenizer fit each other."""
+    where = folder / MANIFEST
+    names = [shard.name for shard in manifest.shards]
+    if len(set(names)) != len(names) or not names:
+        raise UserError(f"{where} lists no shard or one twice: prepare the rows again.")
+    if sum(shard.rows for shard in manifest.shards) != manifest.rows or manifest.rows < 1:
+        raise UserError(f"{where} counts rows that its shards do not hold: prepare them again.")
+    if manifest.tokenizer_sha256 != tokenizer.sha256:
+        raise UserError(
+            f"{where} was made with another tokenizer than {tokenizer.path}: "
+            "give the tokenizer of these rows."
+        )
+    if manifest.vocab_size != tokenizer.vocab_size or manifest.max_token_id >= manifest.vocab_size:
+        raise UserError(
+            f"{where} has vocabulary {manifest.vocab_size} and ids up to {manifest.max_token_id}, "
+            f"but {tokenizer.path} has {tokenizer.vocab_size} pieces: prepare the rows again."
+        )
+    if manifest.special_ids != tokenizer.special_ids:
+        raise UserError(
+            f"{where} has special ids {manifest.special_ids} but {tokenizer.path} has "
+            f"{tokenizer.special_ids}: prepare the rows again."
+        )
+    if manifest.dtype != row_dtype(manifest.vocab_size):
+        raise UserError(f"{where} has dtype {manifest.dtype}: prepare the rows again.")

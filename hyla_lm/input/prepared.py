@@ -1,0 +1,61 @@
+"""Prepared rows as a data source: what long runs train on."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from hyla_lm.config import UserError, configurable, setting
+from hyla_lm.input.manifest import Manifest
+from hyla_lm.input.row_stream import RowStream, check_equal_states
+from hyla_lm.input.source import LanguageData, Reading, Split, open_split
+from hyla_lm.input.tokenizer import Tokenizer
+
+
+@configurable
+@dataclass(frozen=True)
+class Rows:
+    """Prepared rows on a disk or in a bucket: any number of hosts reads and resumes them."""
+
+    train: str = setting("", "folder of the training rows")
+    validation: str = setting("", "folder of the validation rows")
+    tokenizer: str = setting("", "SentencePiece model the rows were made with")
+
+    def check(self) -> None:
+        for name in ("train", "validation", "tokenizer"):
+            if not getattr(self, name):
+                raise UserError(f"Rows.{name} is not set: give its path.")
+
+    def open(self, sequence_length: int, batch_size: int, reading: Reading) -> LanguageData:
+        tokenizer = Tokenizer(self.tokenizer)
+        attempts = reading.attempts
+        train, manifest = open_split(self.train, tokenizer, sequence_length, batch_size, attempts)
+        validation, _ = open_split(self.validation, tokenizer, sequence_length, 1, attempts)
+        return LanguageData(tokenizer, PreparedText(train, manifest, reading), validation)
+
+
+@dataclass(frozen=True)
+class PreparedText:
+    """The training rows of a folder."""
+
+    split: Split
+    manifest: Manifest
+    reading: Reading
+
+    def identity(self) -> str:
+        return self.split.identity
+
+    def summary(self) -> str:
+        m = self.manifest
+        return (
+            f"{m.source}: {m.rows:,} rows of {m.sequence_length} tokens, {m.documents:,} "
+            f"documents, {m.text_bytes / 1e6:.1f} MB, {m.text_bytes / m.tokens:.2f} bytes a token"
+        )
+
+    def stream(
+        self,
+        batch_size: int,
+        seed: int,
+        share: tuple[int, int],
+        states: list[dict[str, Any]] | None,
+    ) -> RowStream:
+        state = None if states is None else check_equal_states(states)
+        return RowStream(self.split, batch_size, seed, share, state, self.reading)

@@ -1,0 +1,124 @@
+"""Batches of rows through Grain: globally shuffled, reshuffled each epoch, exactly resumable."""
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import grain
+import numpy as np
+from absl import flags
+from grain.experimental import index_shuffle
+
+from hyla_lm.config import UserError
+from hyla_lm.input.source import Reading, RowTable, Split
+
+SHUFFLE_ROUNDS = 4
+
+
+@dataclass(frozen=True)
+class ShuffledBatches:
+    """Batch i of one process: its part of the i-th `batch_size` rows after row `first`.
+
+    Every epoch holds each row once, in an order of its own; the order depends on the seed alone.
+    """
+
+    rows: RowTable
+    batch_size: int
+    seed: int
+    share: tuple[int, int]
+    first: int
+
+    def __len__(self) -> int:
+        return 2**62 // self.batch_size
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        part = self.batch_size // self.share[1]
+        start = self.first + index * self.batch_size + self.share[0] * part
+        return self.rows.read([self._row(place) for place in range(start, start + part)])
+
+    def _row(self, place: int) -> int:
+        epoch, index = divmod(place, len(self.rows))
+        seed = zlib.crc32(f"{self.seed} {epoch}".encode())
+        return index_shuffle(index, len(self.rows) - 1, seed, SHUFFLE_ROUNDS)
+
+
+class RowStream:
+    """Endless shuffled batches of one process's share.
+
+    The state is the number of rows that all processes have read, so any number of processes,
+    workers and threads goes on with the same global batches.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        batch_size: int,
+        seed: int,
+        share: tuple[int, int] = (0, 1),
+        state: dict[str, Any] | None = None,
+        reading: Reading | None = None,
+    ):
+        reading = reading or Reading()
+        self._rows_read = int(state["rows_read"]) if state else 0
+        self._batch_size = batch_size
+        source = ShuffledBatches(split.rows, batch_size, seed, share, self._rows_read)
+        self._iterator = iter(_batches(source, reading))
+
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
+        return self
+
+    def __next__(self) -> dict[str, np.ndarray]:
+        batch = next(self._iterator)
+        self._rows_read += self._batch_size
+        return batch
+
+    def state(self) -> dict[str, Any]:
+        return {"rows_read": self._rows_read}
+
+    def close(self) -> None:
+        self._iterator.close()
+
+
+def _batches(source: ShuffledBatches, reading: Reading) -> grain.IterDataset:
+    options = grain.ReadOptions(reading.threads, max(reading.ahead, reading.threads))
+    batches = grain.MapDataset.source(source).to_iter_dataset(options)
+    if reading.workers == 0:
+        return batches
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()  # Grain's workers read a flag
+    return batches.mp_prefetch(grain.MultiprocessingOptions(reading.workers, reading.ahead))
+
+
+def check_equal_states(states: list[dict[str, Any]]) -> dict[str, Any]:
+    """The one state that all processes saved; raises UserError where they differ."""
+    if any(state != states[0] for state in states):
+        raise UserError(f"the checkpoint's processes had read different rows ({states}).")
+    return states[0]
+
+
+def rows_in_order(
+    split: Split,
+    batch_size: int,
+    bos: int,
+    share: tuple[int, int] = (0, 1),
+    limit: int | None = None,
+) -> Iterator[dict[str, np.ndarray]]:
+    """One process's share of the split's first `limit` rows, in order, in whole batches.
+
+    The last batch is filled with rows of BOS, whose targets weigh nothing; their row is -1.
+    """
+    total = len(split.rows) if limit is None else min(limit, len(split.rows))
+    local = batch_size // share[1]
+    for start in range(0, total, batch_size):
+        first = start + share[0] * local
+        batch = split.rows.read(range(min(first, total), min(first + local, total)))
+        missing = local - len(batch["row"])
+        yield {
+            name: np.pad(
+                values,
+                [(0, missing)] + [(0, 0)] * (values.ndim - 1),
+                constant_values={"tokens": bos, "text_bytes": 0, "row": -1}[name],
+            )
+            for name, values in batch.items()
+        }

@@ -1,0 +1,123 @@
+"""Tokens a second on one core: tokenising alone, preparing rows, reading rows, streaming text.
+
+The text is the docstrings of this Python, several times over, as C4's json.gz and ArrayRecord. Give
+a SentencePiece model as an argument, or a small one is trained. Ends with an error where a path is
+slow beside tokenising alone, which it cannot beat.
+"""
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from data.docstrings import collect, installed_roots
+from data.document_files import DocumentFiles
+from data.preparation import Preparation
+from data.prepare import prepare
+from data.train_tokenizer import train_tokenizer
+from hyla_lm.input.files import as_path
+from hyla_lm.input.manifest import read_manifest
+from hyla_lm.input.prepared import PreparedText
+from hyla_lm.input.source import Reading, split_of_folder
+from hyla_lm.input.stream import C4Stream
+from hyla_lm.input.tokenizer import Tokenizer
+from tests.data.c4_layouts import write_array_records, write_json_gz
+
+SEQUENCE_LENGTH, BATCH_SIZE = 512, 64
+COPIES, SHARDS, RUNS = 3, 4, 3
+READING = Reading(threads=1, ahead=8)
+# Shares of the rate of tokenising alone, about two thirds of what was measured.
+LEAST = {"prepare rows": 0.5, "stream json.gz": 0.4, "stream ArrayRecord": 0.3, "read rows": 3.0}
+
+
+def tokens_per_second(measured: Callable[[], int]) -> float:
+    start = time.perf_counter()
+    return measured() / (time.perf_counter() - start)
+
+
+def measurements(folder: Path, tokenizer: Tokenizer) -> dict[str, Callable[[], int]]:
+    documents = collect(installed_roots()).documents
+    texts = [document.text for document in documents for _ in range(COPIES)]
+    train = tuple(map(str, write_json_gz(texts, folder / "json", "train", SHARDS)))
+    records = tuple(map(str, write_array_records(texts, folder / "records", "train", SHARDS)))
+    done = iter(range(10**6))
+
+    def tokenise() -> int:
+        blocks = (texts[start : start + 256] for start in range(0, len(texts), 256))
+        return sum(len(ids) for block in blocks for ids in tokenizer.encode_batch(block))
+
+    def prepare_rows() -> int:
+        output = str(folder / f"rows{next(done)}")
+        source = DocumentFiles(train)
+        request = Preparation(source, tokenizer, output, "train", SEQUENCE_LENGTH, SHARDS)
+        return prepare(request).tokens
+
+    def read_rows() -> int:
+        output = folder / "rows0"
+        manifest = read_manifest(output)
+        split = split_of_folder(as_path(output), manifest)
+        batches = 2 * manifest.rows // BATCH_SIZE
+        return drained(PreparedText(split, manifest, READING), batches)
+
+    def stream(files: tuple[str, ...]) -> int:
+        source = C4Stream(files, files[:1], tokenizer.path, validation_documents=1)
+        data = source.open(SEQUENCE_LENGTH, BATCH_SIZE, READING)
+        return drained(data.train, read_manifest(folder / "rows0").rows // BATCH_SIZE)
+
+    return {
+        "tokenise alone": tokenise,
+        "prepare rows": prepare_rows,
+        "read rows": read_rows,
+        "stream json.gz": lambda: stream(train),
+        "stream ArrayRecord": lambda: stream(records),
+    }
+
+
+def drained(text, batches: int) -> int:
+    """Tokens of the first batches."""
+    stream = text.stream(BATCH_SIZE, 0, (0, 1), None)
+    tokens = sum(batch["tokens"][:, 1:].size for batch in islice(stream, batches))
+    stream.close()
+    return tokens
+
+
+def main() -> None:
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if len(sys.argv) > 1:
+            tokenizer = Tokenizer(sys.argv[1])
+        else:
+            documents = collect(installed_roots()).documents
+            train_tokenizer((d.text for d in documents), 16_384, folder / "tokenizer.model")
+            tokenizer = Tokenizer(str(folder / "tokenizer.model"))
+        measured = measurements(folder, tokenizer)
+        rates = {label: 0.0 for label in measured}
+        for _ in range(RUNS):
+            for label, run in measured.items():
+                rates[label] = max(rates[label], tokens_per_second(run))
+    show(rates, tokenizer)
+
+
+def show(rates: dict[str, float], tokenizer: Tokenizer) -> None:
+    table = Table(title=f"one core, {tokenizer.vocab_size:,} pieces, rows of {SEQUENCE_LENGTH}")
+    for column in ("path", "million tokens/s", "of tokenising alone"):
+        table.add_column(column, justify="right")
+    alone = rates["tokenise alone"]
+    for label, rate in rates.items():
+        table.add_row(label, f"{rate / 1e6:.2f}", f"{rate / alone:.2f}")
+    Console().print(table)
+    slow = [label for label, share in LEAST.items() if rates[label] < share * alone]
+    if slow:
+        sys.exit(f"slower than promised: {', '.join(slow)}")
+
+
+if __name__ == "__main__":
+    main()
