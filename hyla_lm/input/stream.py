@@ -10,12 +10,12 @@ import grain
 import numpy as np
 
 from hyla_lm.config import UserError, configurable, setting
-from hyla_lm.input.documents import check_gzip, is_record_file, read_texts, record_text
+from hyla_lm.input.documents import check_gzip, is_record_file, read_texts
 from hyla_lm.input.files import as_path, list_files
 from hyla_lm.input.packing import Block, Packer, encode_texts
-from hyla_lm.input.records import Records
 from hyla_lm.input.rows import MemoryRows
 from hyla_lm.input.source import LanguageData, Reading, Split
+from hyla_lm.input.text_records import TextRecords
 from hyla_lm.input.text_stream import Cursor, StreamedText
 from hyla_lm.input.tokenizer import Tokenizer
 
@@ -49,7 +49,7 @@ class C4Stream:
         records = [is_record_file(file) for file in files]
         if any(records) and not all(records):
             raise UserError("C4Stream.train mixes ArrayRecord with other files: give one kind.")
-        table = Records(files, reading.attempts) if all(records) else None
+        table = TextRecords(files, reading.attempts) if all(records) else None
 
         def documents_of(seed: int, share: tuple[int, int]) -> "FileTexts | RecordTexts":
             if table is not None:
@@ -133,7 +133,7 @@ class RecordTexts:
     The cursor is the place in this process's share of that order.
     """
 
-    records: Records
+    texts: TextRecords
     encode: Encoder
     seed: int
     share: tuple[int, int]
@@ -144,15 +144,10 @@ class RecordTexts:
 
     def after(self, cursor: Cursor) -> Iterator[tuple[Cursor, str]]:
         first = cursor["document"]
-        order = grain.MapDataset.source(self.records).seed(self.seed).shuffle().repeat(None)
+        order = grain.MapDataset.source(self.texts).seed(self.seed).shuffle().repeat(None)
         mine = order[self.share[0] + first * self.share[1] :: self.share[1]]
         options = grain.ReadOptions(self.reading.threads, max(64, 4 * self.reading.threads))
-        records = iter(mine.to_iter_dataset(options))
-        for document, record in enumerate(records, first):
-            try:
-                text = record_text(record)
-            except ValueError as error:
-                raise UserError(f"{self.records.files[0]}: {error}: fetch TFDS files.") from error
+        for document, text in enumerate(mine.to_iter_dataset(options), first):
             yield {"document": document}, text
 
 
