@@ -4,7 +4,7 @@ BIN := .venv/bin
 GIN ?= gin/quickstart.gin
 WORKDIR ?= runs/$(notdir $(basename $(GIN)))
 
-.PHONY: train compare test test-full lint bench bench-tpu clean
+.PHONY: train compare test test-full test-seqio lint bench bench-data bench-tpu clean
 
 train: .venv/core
 	$(BIN)/hyla-lm train --gin_file=$(GIN) --workdir=$(WORKDIR)
@@ -21,6 +21,9 @@ test: .venv/dev lint
 test-full: .venv/full
 	$(BIN)/pytest -m full
 
+test-seqio: .venv-seqio/ready
+	.venv-seqio/bin/pytest -m seqio
+
 lint: .venv/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -29,11 +32,14 @@ lint: .venv/dev
 bench: .venv/dev
 	$(BIN)/python tests/benchmarks/bench_attention.py
 
+bench-data: .venv/dev
+	$(BIN)/python tests/benchmarks/bench_data.py $(TOKENIZER)
+
 bench-tpu: .venv/full
 	$(BIN)/python tests/benchmarks/bench_tpu.py $(LENGTHS)
 
 clean:
-	rm -rf .venv
+	rm -rf .venv .venv-seqio
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -48,4 +54,9 @@ clean:
 
 .venv/full: .venv/dev
 	$(BIN)/pip install --quiet --editable '.[dev,tpu]'
+	touch $@
+
+.venv-seqio/ready: pyproject.toml
+	$(PYTHON) -m venv .venv-seqio
+	.venv-seqio/bin/pip install --quiet --editable '.[dev,seqio]'
 	touch $@

@@ -4,7 +4,8 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from threading import Thread
 
 from data.preparation import Preparation
 from data.progress import track
@@ -18,7 +19,8 @@ def run_here(preparation: Preparation, missing: Sequence[int], workers: int) -> 
         for index in track(missing, label, len(missing)):
             preparation.make_shard(index)
         return
-    with ProcessPoolExecutor(min(workers, len(missing)), get_context("spawn")) as pool:
+    count, context = min(workers, len(missing)), get_context("spawn")
+    with ProcessPoolExecutor(count, context, _end_with_parent) as pool:
         made = [pool.submit(preparation.make_shard, index) for index in missing]
         try:
             for future in track(as_completed(made), label, len(made)):
@@ -30,6 +32,18 @@ def run_here(preparation: Preparation, missing: Sequence[int], workers: int) -> 
             ) from error
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """Ends this worker when its parent is killed; it would wait for work forever."""
+    parent = parent_process()
+
+    def wait() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    Thread(target=wait, daemon=True).start()
 
 
 def run_on_beam(preparation: Preparation, missing: Sequence[int], flags: Sequence[str]) -> None:

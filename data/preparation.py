@@ -6,7 +6,9 @@ and not made again. The manifest comes when every shard has one.
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from typing import Any, Protocol
 
 from etils import epath
@@ -60,18 +62,14 @@ class Preparation:
 
     def begin(self) -> list[int]:
         """The shards still to be made; raises UserError for a folder of another preparation."""
-        path, request = self._path(REQUEST), self._request()
-        if path.exists():
-            _check_same(json.loads(path.read_text()), request, self.folder)
-        else:
-            folder = as_path(self.folder)
-            if folder.exists() and any(p.suffix != ".partial" for p in folder.iterdir()):
-                raise UserError(f"{self.folder} holds other files: give a new folder.")
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
+        path, request, folder = self._path(REQUEST), self._request(), as_path(self.folder)
+        with _writing(path):
+            folder.mkdir(parents=True, exist_ok=True)
+            if not folder.exists() or all(p.suffix == ".partial" for p in folder.iterdir()):
                 write_whole(path, json.dumps(request, indent=1).encode())
-            except OSError as error:
-                raise UserError(f"{self.folder} cannot be written ({error}).") from error
+        if not path.exists():
+            raise UserError(f"{self.folder} holds other files: give a new folder.")
+        _check_same(_read_request(path), request, self.folder)
         if self._path(MANIFEST).exists():
             return []
         return [index for index in range(self.shards) if not self._is_finished(index)]
@@ -81,31 +79,37 @@ class Preparation:
         if self._is_finished(index):
             return
         blocks = self.source.blocks(index, self.shards, self.tokenizer)
-        report = write_shard(
-            self._path(self._name(index)), blocks, self.tokenizer, self.sequence_length
-        )
-        write_whole(self._report_path(index), json.dumps(asdict(report)).encode())
+        path = self._path(self._name(index))
+        try:
+            report = write_shard(path, blocks, self.tokenizer, self.sequence_length)
+        except UserError:
+            if self._path(MANIFEST).exists():  # another process finished the same preparation
+                return
+            raise
+        with _writing(self._report_path(index)):
+            write_whole(self._report_path(index), json.dumps(asdict(report)).encode())
 
     def finish(self) -> Manifest:
         """Writes the manifest from the reports of all shards and removes them."""
         folder = as_path(self.folder)
-        if self._path(MANIFEST).exists():
-            return read_manifest(folder)
-        reports = [self._report(index) for index in range(self.shards)]
-        manifest = manifest_of(
-            reports,
+        with _writing(self._path(MANIFEST)):
+            if not self._path(MANIFEST).exists():
+                write_manifest(folder, self._manifest())
+        reports = {self._report_path(index).name for index in range(self.shards)}
+        for path in folder.iterdir():
+            if path.name in reports or path.suffix == ".partial":
+                path.unlink(missing_ok=True)
+        return read_manifest(folder)
+
+    def _manifest(self) -> Manifest:
+        return manifest_of(
+            [self._report(index) for index in range(self.shards)],
             self.tokenizer,
             split=self.split,
             source=self.source.name,
             sequence_length=self.sequence_length,
             seed=None,
         )
-        write_manifest(folder, manifest)
-        kept = {MANIFEST, REQUEST, *(shard.name for shard in manifest.shards)}
-        for path in folder.iterdir():
-            if path.name not in kept:
-                path.unlink()
-        return manifest
 
     def _request(self) -> dict[str, Any]:
         return {
@@ -120,10 +124,13 @@ class Preparation:
         }
 
     def _is_finished(self, index: int) -> bool:
-        if not self._report_path(index).exists():
+        if self._path(MANIFEST).exists():
+            return True
+        try:
+            shard = self._report(index).shard
+            return self._path(shard.name).stat().length == shard.size_bytes
+        except (OSError, ValueError):
             return False
-        path, shard = self._path(self._name(index)), self._report(index).shard
-        return path.exists() and path.stat().length == shard.size_bytes
 
     def _report(self, index: int) -> ShardReport:
         fields = json.loads(self._report_path(index).read_text())
@@ -139,15 +146,33 @@ class Preparation:
         return as_path(self.folder) / name
 
 
-def _check_same(there: dict[str, Any], here: dict[str, Any], folder: str) -> None:
-    for name, value in here.items():
-        if there.get(name) != value:
+@contextmanager
+def _writing(path: epath.Path) -> Iterator[None]:
+    """Makes a failed write a UserError, unless another process wrote the same file meanwhile."""
+    try:
+        yield
+    except OSError as error:
+        if not path.exists():
             raise UserError(
-                f"{folder} was begun with {name} = {_short(there.get(name))} but is asked for "
-                f"with {_short(value)}: ask for the same or give a new folder."
-            )
+                f"{path} cannot be written ({error}): make room or give another folder."
+            ) from error
 
 
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) < 200 else f"{text[:200]}…"
+def _read_request(path: epath.Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise UserError(f"{path} is damaged: give a new folder.") from error
+
+
+def _check_same(there: dict[str, Any], here: dict[str, Any], folder: str) -> None:
+    for name, asked in here.items():
+        begun = there.get(name)
+        if begun == asked:
+            continue
+        if isinstance(begun, list) and isinstance(asked, list):
+            begun, asked = next((a, b) for a, b in zip_longest(begun, asked) if a != b)
+        raise UserError(
+            f"{folder} was begun with {name} = {json.dumps(begun)} but is asked for with "
+            f"{json.dumps(asked)}: ask for the same or give a new folder."
+        )

@@ -1,10 +1,10 @@
 """Makes rows of text: python -m data.prepare --help."""
 
 import argparse
-import sys
 import time
 from collections.abc import Sequence
 
+from data.command_line import parse_with_bindings
 from data.document_files import DocumentFiles
 from data.engines import default_workers, run_here, run_on_beam
 from data.preparation import Preparation
@@ -14,23 +14,18 @@ from hyla_lm.input.files import list_files
 from hyla_lm.input.manifest import Manifest
 from hyla_lm.input.tokenizer import Tokenizer
 
-GIN_PREFIX = "--gin."
-
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line; what it does not know goes to Beam."""
-    argv = list(sys.argv[1:] if arguments is None else arguments)
-    bindings = [a[len(GIN_PREFIX) :] for a in argv if a.startswith(GIN_PREFIX)]
-    parser = _parser()
-    options, others = parser.parse_known_args([a for a in argv if not a.startswith(GIN_PREFIX)])
-    if others and options.engine != "beam":
-        parser.error(f"{others[0]} is unknown (Beam's flags need --engine=beam)")
+    """The command line; flags it does not know go to Beam."""
+    options, bindings = parse_with_bindings(_parser(), arguments)
     started = time.monotonic()
     try:
         if options.task:
             import data.seqio_documents  # noqa: F401  makes @SeqioTasks known to gin
         config.load(options.gin_file, bindings)
-        manifest = prepare(preparation_of(options), options.engine, options.workers, others)
+        manifest = prepare(
+            preparation_of(options), options.engine, options.workers, options.unknown
+        )
     except UserError as error:
         raise SystemExit(f"error: {error}") from None
     print(summary(manifest))
@@ -50,7 +45,12 @@ def prepare(
 
 
 def preparation_of(options: argparse.Namespace) -> Preparation:
+    for name in ("sequence_length", "shards"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise UserError(f"--{name}={value} must be at least 1.")
     tokenizer = Tokenizer(options.tokenizer)
+    _ = tokenizer.special_ids  # raises UserError for a model that cannot mark documents
     if options.task:
         from data.seqio_documents import TaskDocuments
 
@@ -64,8 +64,6 @@ def preparation_of(options: argparse.Namespace) -> Preparation:
 
 
 def _preparation(options: argparse.Namespace, source, tokenizer, shards: int) -> Preparation:
-    if shards < 1 or options.sequence_length < 1:
-        raise UserError("--shards and --sequence_length must be at least 1.")
     return Preparation(
         source, tokenizer, options.output, options.split, options.sequence_length, shards
     )

@@ -18,11 +18,12 @@ from hyla_lm.input.tokenizer import Tokenizer
 try:
     import seqio
 
-    from data.tasks import SeqioTasks, register
+    from data.tasks import MIXTURE, TASKS, SeqioTasks, register
 except ImportError as error:
     raise UserError(f"SeqIO tasks need SeqIO: pip install 'hyla_lm[seqio]' ({error}).") from error
 
 Document = tuple[np.ndarray, int]
+TEXT_FIELDS = ("text", "targets", "inputs")
 
 
 @dataclass(frozen=True)
@@ -113,12 +114,7 @@ class TaskDocuments:
         return np.concatenate(parts), size
 
     def _provider(self) -> Any:
-        if self.task not in _registered():
-            register(self.tokenizer.path, self.settings)
-        if self.task not in _registered():
-            known = ", ".join(sorted(_registered())) or "none"
-            raise UserError(f"SeqIO has no task or mixture {self.task!r} (it has: {known}).")
-        return seqio.get_mixture_or_task(self.task)
+        return find(self.task, self.tokenizer.path, self.settings)
 
 
 @configurable
@@ -187,10 +183,32 @@ class ShuffledTask:
         return self.task.encode(documents)
 
 
+def task_texts(task: str, split: str) -> Iterator[str]:
+    """The texts of a task's or mixture's sources, as they are before any preprocessing."""
+    provider = find(task, "", SeqioTasks())
+    for one in provider.tasks if isinstance(provider, seqio.Mixture) else [provider]:
+        _check_split(one, split)
+        for example in one.source.get_dataset(split=split, shuffle=False).as_numpy_iterator():
+            fields = [name for name in TEXT_FIELDS if isinstance(example.get(name), bytes)]
+            if not fields:
+                raise UserError(f"task {one.name} has no text field of {TEXT_FIELDS}: give files.")
+            yield example[fields[0]].decode()
+
+
+def find(task: str, vocabulary: str, settings: SeqioTasks) -> Any:
+    """A registered task or mixture; ours are those of `settings`."""
+    if task in (*TASKS, MIXTURE) or task not in _registered():
+        register(vocabulary, settings)
+    if task not in _registered():
+        known = ", ".join(sorted(_registered())) or "none"
+        raise UserError(f"SeqIO has no task or mixture {task!r} (it has: {known}).")
+    return seqio.get_mixture_or_task(task)
+
+
 def _check_split(task: seqio.Task, split: str) -> None:
     try:
         shards = task.source.list_shards(split)
-    except (ValueError, KeyError, OSError) as error:
+    except (ValueError, KeyError, OSError, AssertionError) as error:
         raise UserError(
             f"task {task.name} cannot find its split {split!r} ({error}): "
             "say in SeqioTasks where its text is."

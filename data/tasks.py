@@ -15,6 +15,9 @@ import tensorflow as tf
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.input.documents import read_texts
 
+TASKS = ("c4_lm", "c4_lm_json", "text_lm")
+MIXTURE = "c4_and_text"
+
 
 @configurable
 @dataclass(frozen=True)
@@ -32,11 +35,18 @@ class SeqioTasks:
 
 
 def register(vocabulary: str, settings: SeqioTasks | None = None) -> None:
-    """Registers the tasks and imports the modules of `settings`, replacing an earlier call's."""
+    """Registers the tasks, replacing an earlier call's, and imports the modules of `settings`."""
     settings = settings or SeqioTasks()
-    for name in ("c4_lm", "c4_lm_json", "text_lm"):
+    seqio.MixtureRegistry.remove(MIXTURE)
+    for name in TASKS:
         seqio.TaskRegistry.remove(name)
-    seqio.MixtureRegistry.remove("c4_and_text")
+    tfds = seqio.TfdsDataSource(settings.tfds_name, tfds_data_dir=settings.tfds_folder)
+    _add("c4_lm", tfds, vocabulary)
+    if settings.json_train:
+        _add("c4_lm_json", _files(settings.json_train, settings.json_validation), vocabulary)
+    if settings.text_train:
+        _add("text_lm", _files(settings.text_train, settings.text_validation), vocabulary)
+        seqio.MixtureRegistry.add(MIXTURE, [("c4_lm", 1.0), ("text_lm", settings.text_rate)])
     for module in settings.modules:
         try:
             import_module(module)
@@ -44,14 +54,6 @@ def register(vocabulary: str, settings: SeqioTasks | None = None) -> None:
             raise UserError(
                 f"SeqioTasks.modules names {module}, which cannot be imported ({error})."
             ) from error
-    tfds = seqio.TfdsDataSource(settings.tfds_name, tfds_data_dir=settings.tfds_folder)
-    _add("c4_lm", tfds, vocabulary)
-    if settings.json_train:
-        _add("c4_lm_json", _files(settings.json_train, settings.json_validation), vocabulary)
-    if settings.text_train:
-        _add("text_lm", _files(settings.text_train, settings.text_validation), vocabulary)
-        rates = [("c4_lm", 1.0), ("text_lm", settings.text_rate)]
-        seqio.MixtureRegistry.add("c4_and_text", rates)
 
 
 def _add(name: str, source: seqio.DataSource, vocabulary: str) -> None:

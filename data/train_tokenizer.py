@@ -4,14 +4,17 @@ import argparse
 import hashlib
 import heapq
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
 import sentencepiece
 
+from data.command_line import parse_with_bindings
+from hyla_lm import config
 from hyla_lm.config import UserError
 from hyla_lm.input.documents import read_texts
+from hyla_lm.input.files import list_files
 
 SAMPLE_BYTES = 4_000_000
 MAX_LINE_CHARACTERS = 1000
@@ -93,16 +96,30 @@ def _write_whole(path: Path, content: bytes) -> None:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="Trains a SentencePiece tokenizer.")
-    parser.add_argument("--input", nargs="+", required=True, metavar="FILE")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--input", nargs="+", metavar="FILE", help="paths or globs of text files")
+    source.add_argument("--task", help="name of a SeqIO task or mixture (extra seqio)")
+    parser.add_argument("--split", default="train", help="split of the task")
     parser.add_argument("--vocab_size", type=int, default=4096)
+    parser.add_argument("--sample_bytes", type=int, default=SAMPLE_BYTES, help="text to train on")
     parser.add_argument("--output", type=Path, required=True, help="the .model file to write")
-    options = parser.parse_args()
+    parser.add_argument("--gin_file", action="append", default=[], help="bindings of SeqIO tasks")
+    options, bindings = parse_with_bindings(parser)
     try:
-        texts = chain.from_iterable(map(read_texts, options.input))
-        train_tokenizer(texts, options.vocab_size, options.output)
+        texts = _texts(options, bindings)
+        train_tokenizer(texts, options.vocab_size, options.output, options.sample_bytes)
     except UserError as error:
         raise SystemExit(f"error: {error}") from None
     print(options.output)
+
+
+def _texts(options: argparse.Namespace, bindings: Sequence[str]) -> Iterator[str]:
+    if options.task is None:
+        return chain.from_iterable(map(read_texts, list_files(options.input, "--input")))
+    from data.seqio_documents import task_texts
+
+    config.load(options.gin_file, bindings)
+    return task_texts(options.task, options.split)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,17 @@ from data.engines import default_workers
 from data.prepare import summary
 from hyla_lm.config import UserError
 from hyla_lm.input.files import as_path, chunks
-from hyla_lm.input.manifest import MANIFEST, Manifest, Shard, check_manifest, read_manifest
+from hyla_lm.input.manifest import (
+    MANIFEST,
+    Manifest,
+    Shard,
+    check_manifest,
+    read_manifest,
+    row_dtype,
+)
 from hyla_lm.input.records import Records
-from hyla_lm.input.rows import decode_rows
-from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.input.rows import RowReader, decode_rows
+from hyla_lm.input.tokenizer import SPECIAL, Tokenizer
 
 ROWS_PER_READ = 4096
 READ_ATTEMPTS = 5
@@ -47,9 +54,10 @@ def verify(folder: str, workers: int = 1, tokenizer: Tokenizer | None = None) ->
     """Reads every byte and every row of a folder; raises UserError for the first fault found."""
     path = as_path(folder)
     manifest = read_manifest(path)
+    _check_facts(path, manifest)
     if tokenizer is not None:
         check_manifest(path, manifest, tokenizer)
-    with ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(max(1, workers)) as pool:
         found = list(pool.map(partial(_check_shard, path, manifest), manifest.shards))
     total = sum(found, Found())
     for name, value in vars(total).items():
@@ -58,7 +66,20 @@ def verify(folder: str, workers: int = 1, tokenizer: Tokenizer | None = None) ->
                 f"{path / MANIFEST} counts {getattr(manifest, name)} {name} but its shards hold "
                 f"{value}: prepare the rows again."
             )
+    RowReader(path, manifest, READ_ATTEMPTS)  # a folder that is whole also opens
     return manifest
+
+
+def _check_facts(folder: epath.Path, manifest: Manifest) -> None:
+    """What check_manifest finds with the tokenizer, as far as it shows without."""
+    names = {shard.name for shard in manifest.shards}
+    is_sound = (
+        len(names) == len(manifest.shards) > 0
+        and set(manifest.special_ids) == set(SPECIAL)
+        and manifest.dtype == row_dtype(manifest.vocab_size)
+    )
+    if not is_sound:
+        raise UserError(f"{folder / MANIFEST} contradicts itself: prepare the rows again.")
 
 
 def _check_shard(folder: epath.Path, manifest: Manifest, shard: Shard) -> Found:
@@ -101,7 +122,7 @@ def _count(tokens: np.ndarray, text_bytes: np.ndarray, bos: int) -> Found:
         tokens=int(np.count_nonzero(~is_bos[:, 1:])),
         documents=int(np.count_nonzero(is_bos[:, :-1] & ~is_bos[:, 1:])),
         text_bytes=int(text_bytes.sum(dtype=np.int64)),
-        max_token_id=int(tokens.max()),
+        max_token_id=int(tokens.view(np.uint32).max()),
     )
 
 

@@ -1,0 +1,113 @@
+"""Five ways from the same documents to tokens give the same tokens, document by document."""
+
+from itertools import islice, pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data.document_files import DocumentFiles
+from data.preparation import Preparation
+from data.prepare import prepare
+from hyla_lm import config
+from hyla_lm.input.files import list_files
+from hyla_lm.input.rows import RowReader
+from hyla_lm.input.source import Reading
+from hyla_lm.input.stream import C4Stream
+from tests.data.c4_layouts import c4_fields, tf_example
+from tests.seqio.conftest import C4, TRAIN
+
+pytestmark = pytest.mark.seqio
+LENGTH = 16
+Documents = list[tuple[int, ...]]
+
+
+def expected(c4: C4) -> Documents:
+    t = c4.tokenizer
+    return sorted((t.bos, *t.encode(text), t.eos) for text in TRAIN)
+
+
+def documents_of_rows(rows: np.ndarray, bos: int) -> Documents:
+    """Whole documents of one shard's rows."""
+    stream = [*rows[0, :1].tolist(), *rows[:, 1:].ravel().tolist(), bos]
+    starts = [i for i in range(len(stream)) if stream[i] == bos]
+    return [tuple(stream[a:b]) for a, b in pairwise(starts) if b - a > 1]
+
+
+def documents_of_folder(folder: Path, c4: C4) -> Documents:
+    from hyla_lm.input.manifest import read_manifest
+
+    manifest = read_manifest(folder)
+    rows = RowReader(folder, manifest).read(range(manifest.rows))["tokens"]
+    ends = np.cumsum([shard.rows for shard in manifest.shards])[:-1]
+    parts = np.split(rows, ends)
+    return sorted(d for part in parts for d in documents_of_rows(part, c4.tokenizer.bos))
+
+
+def documents_of_stream(files: Path, c4: C4) -> Documents:
+    """The first epoch of a stream."""
+    source = C4Stream((f"{files}/c4-train*",), (f"{files}/c4-validation*",), c4.tokenizer.path)
+    stream = source.open(LENGTH, 4, Reading()).train.stream(4, 0, (0, 1), None)
+    tokens = sum(map(len, expected(c4)))
+    rows = np.concatenate([b["tokens"] for b in islice(stream, tokens // (4 * LENGTH) + 2)])
+    stream.close()
+    return sorted(documents_of_rows(rows, c4.tokenizer.bos)[: len(TRAIN)])
+
+
+def preparation(c4: C4, output: Path) -> Preparation:
+    files = DocumentFiles(list_files([f"{c4.json}/c4-train*"], "--input"))
+    return Preparation(files, c4.tokenizer, str(output), "train", LENGTH, 4)
+
+
+def prepared_task(c4: C4, task: str, output: Path) -> Documents:
+    from data.seqio_documents import TaskDocuments
+
+    config.load([], c4.bindings)
+    documents = TaskDocuments.open(task, "train", c4.tokenizer)
+    shards = documents.default_shards()
+    prepare(Preparation(documents, c4.tokenizer, str(output), "train", LENGTH, shards))
+    return documents_of_folder(output, c4)
+
+
+@pytest.mark.parametrize("task", ["c4_lm", "c4_lm_json"])
+def test_seqio_tasks_give_the_tokens(c4: C4, tmp_path: Path, task: str) -> None:
+    assert prepared_task(c4, task, tmp_path / "rows") == expected(c4)
+    assert len(list((tmp_path / "rows").glob("*.arrayrecord"))) == 4
+
+
+def test_streams_give_the_tokens(c4: C4) -> None:
+    for files in (c4.array_record, c4.json):
+        assert documents_of_stream(files, c4) == expected(c4)
+
+
+def test_preparation_gives_the_tokens_and_beam_the_same_bytes(c4: C4, tmp_path: Path) -> None:
+    plain, beam = tmp_path / "plain", tmp_path / "beam"
+    prepare(preparation(c4, plain), workers=2)
+    flags = ["--runner=DirectRunner", "--direct_num_workers=2"]
+    prepare(preparation(c4, beam), engine="beam", flags=flags)
+    assert documents_of_folder(plain, c4) == expected(c4)
+    names = sorted(path.name for path in plain.iterdir())
+    assert names == sorted(path.name for path in beam.iterdir()) and len(names) == 6
+    for name in names:
+        assert (plain / name).read_bytes() == (beam / name).read_bytes()
+
+
+def test_beam_goes_on_from_finished_shards(c4: C4, tmp_path: Path) -> None:
+    whole, begun = preparation(c4, tmp_path / "whole"), preparation(c4, tmp_path / "begun")
+    prepare(whole)
+    assert begun.begin() == [0, 1, 2, 3]
+    begun.make_shard(2)
+    made = (tmp_path / "begun" / "train-00002-of-00004.arrayrecord").stat().st_mtime_ns
+    assert prepare(begun, engine="beam") == prepare(whole)
+    assert (tmp_path / "begun" / "train-00002-of-00004.arrayrecord").stat().st_mtime_ns == made
+
+
+def test_our_records_are_those_of_tfds(c4: C4) -> None:
+    import tensorflow as tf
+    import tensorflow_datasets as tfds
+
+    source = tfds.builder_from_directory(c4.array_record).as_data_source(split="train")
+    assert sorted(example["text"].decode() for example in source) == sorted(TRAIN)
+    ours = tf.train.Example.FromString(tf_example(c4_fields(0, "é " * 200)))
+    assert set(ours.features.feature) == set(source[0])
+    assert ours.features.feature["text"].bytes_list.value[0].decode() == "é " * 200

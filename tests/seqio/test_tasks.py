@@ -1,0 +1,154 @@
+"""The registered tasks, a mixture of them, and training on them."""
+
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data.train_tokenizer import train_tokenizer
+from hyla_lm import config
+from hyla_lm.cli import main
+from hyla_lm.config import UserError
+from hyla_lm.input.source import LanguageData, Reading
+from hyla_lm.input.tokenizer import Tokenizer
+from tests.seqio.conftest import C4, TRAIN, VALIDATION
+
+pytestmark = pytest.mark.seqio
+LENGTH, BATCH = 16, 4
+ROOT = Path(__file__).parents[2]
+
+
+def opened(c4: C4, task: str, **settings: object) -> LanguageData:
+    from data.seqio_documents import SeqioTask
+
+    config.load([], c4.bindings)
+    source = SeqioTask(name=task, tokenizer=c4.tokenizer.path, **settings)
+    return source.open(LENGTH, BATCH, Reading())
+
+
+@pytest.mark.parametrize("task", ["c4_lm", "c4_lm_json", "text_lm", "c4_and_text"])
+def test_a_task_streams_and_resumes_exactly(c4: C4, task: str) -> None:
+    data = opened(c4, task)
+    stream = data.train.stream(BATCH, 0, (0, 1), None)
+    tokens, states = [], [stream.state()]
+    for batch in islice(stream, 60):
+        tokens.append(batch["tokens"])
+        states.append(stream.state())
+    stream.close()
+    for step in (0, 1, 17, 55):
+        resumed = data.train.stream(BATCH, 0, (0, 1), [states[step]])
+        for expected in tokens[step : step + 3]:
+            np.testing.assert_array_equal(next(resumed)["tokens"], expected)
+        resumed.close()
+
+
+def test_the_validation_split_is_exact(c4: C4) -> None:
+    split = opened(c4, "c4_lm", validation_documents=None).validation
+    assert split.text_bytes == sum(len(text.encode()) for text in VALIDATION)
+
+
+def test_processes_divide_a_task(c4: C4) -> None:
+    import seqio
+
+    from data.seqio_documents import TaskDocuments
+
+    config.load([], c4.bindings)
+    task = TaskDocuments.open("c4_lm", "train", c4.tokenizer)
+    shares = (task.documents(seqio.ShardInfo(i, 2), epochs=1, shuffle_seed=0) for i in range(2))
+    found = [(tuple(ids.tolist()), size) for share in shares for ids, size in share]
+    wanted = [(tuple(c4.tokenizer.encode(text)), len(text.encode())) for text in TRAIN]
+    assert sorted(found) == sorted(wanted) and found != wanted
+
+
+def test_other_users_of_seqio_find_the_tasks(c4: C4) -> None:
+    code = f"""
+import seqio
+from data.tasks import SeqioTasks, register
+register("{c4.tokenizer.path}", SeqioTasks(tfds_folder="{c4.tfrecord}"))
+task = seqio.get_mixture_or_task("c4_lm")
+example = next(task.get_dataset(None, "train", shuffle=False).as_numpy_iterator())
+assert example["targets"][-1] == task.output_features["targets"].vocabulary.eos_id
+print(task.output_features["targets"].vocabulary.vocab_size)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) == c4.tokenizer.vocab_size
+
+
+def test_a_run_trains_on_a_task(c4: C4, tmp_path: Path, tiny_gin: Path) -> None:
+    bindings = [
+        "import data.seqio_documents",
+        "LanguageModel.data = @SeqioTask()",
+        "SeqioTask.name = 'c4_lm_json'",
+        f"SeqioTask.tokenizer = '{c4.tokenizer.path}'",
+        *c4.bindings,
+    ]
+    tiny_gin.write_text(tiny_gin.read_text() + "\n".join(bindings) + "\n")
+    arguments = ["train", f"--gin_file={tiny_gin}", f"--workdir={tmp_path / 'run'}"]
+    assert main(arguments) == 0
+    assert (tmp_path / "run" / "summary.json").is_file()
+
+
+MY_TASKS = """
+import seqio
+feature = seqio.Feature(seqio.SentencePieceVocabulary("{vocabulary}"))
+source = seqio.get_mixture_or_task("c4_lm").source
+seqio.TaskRegistry.add("mine", source=source, output_features={{"targets": feature}})
+"""
+
+
+def test_what_does_not_fit_is_named(
+    c4: C4, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from data.seqio_documents import SeqioTask, TaskDocuments
+
+    other = tmp_path / "other.model"
+    train_tokenizer(TRAIN, 300, other)
+    config.load([], c4.bindings)
+    with pytest.raises(UserError, match="no task or mixture 'c5_lm'"):
+        TaskDocuments.open("c5_lm", "train", c4.tokenizer)
+    with pytest.raises(UserError, match="cannot find its split 'test'"):
+        TaskDocuments.open("c4_lm", "test", c4.tokenizer)
+    with pytest.raises(UserError, match="no_such_module"):
+        config.load([], ["SeqioTasks.modules = ('no_such_module',)"])
+        TaskDocuments.open("c4_lm", "train", c4.tokenizer)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "my_tasks.py").write_text(MY_TASKS.format(vocabulary=other))
+    config.load([], [*c4.bindings, "SeqioTasks.modules = ('my_tasks',)"])
+    with pytest.raises(UserError, match="another vocabulary"):
+        TaskDocuments.open("mine", "train", c4.tokenizer)
+    assert TaskDocuments.open("mine", "train", Tokenizer(str(other))).default_shards() == 4
+    config.load([], [*c4.bindings, "SeqioTasks.tfds_name = 'c4/en:3.0.1'"])
+    with pytest.raises(UserError, match="SeqioTasks"):
+        SeqioTask(name="c4_lm", tokenizer=c4.tokenizer.path).open(LENGTH, BATCH, Reading())
+
+
+def test_a_tokenizer_is_trained_on_a_task(c4: C4, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "data.train_tokenizer", "--task=c4_lm", "--vocab_size=320"]
+    command += [f"--output={tmp_path / 'model'}", f"--gin.SeqioTasks.tfds_folder='{c4.tfrecord}'"]
+    subprocess.run(command, cwd=ROOT, check=True)
+    assert Tokenizer(str(tmp_path / "model")).sha256 == c4.tokenizer.sha256
+
+
+def test_the_command_prepares_a_task(c4: C4, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "data.prepare", "--task=c4_lm", "--sequence_length=16"]
+    command += [f"--tokenizer={c4.tokenizer.path}", f"--output={tmp_path / 'rows'}", "--workers=2"]
+    command += [f"--gin.SeqioTasks.tfds_folder='{c4.tfrecord}'"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert f"{len(TRAIN)} documents" in done.stdout
+
+
+def test_importing_hyla_lm_loads_no_tensorflow_even_where_it_is_installed() -> None:
+    code = (
+        "import sys, hyla_lm.cli, hyla_lm.trainer, hyla_lm.experiment, data.prepare, data.verify, "
+        "data.sample_corpus; print([name for name in ('tensorflow', 'seqio', 'apache_beam', "
+        "'tensorflow_datasets') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
