@@ -66,13 +66,37 @@ def final_arrays(workdir: Path) -> list[np.ndarray]:
     return [np.asarray(leaf) for leaf in jax.tree.leaves(ocp.StandardCheckpointer().restore(path))]
 
 
-@pytest.fixture(scope="module")
-def gin_file(tiny_rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tests.conftest import SEQUENCE_LENGTH, TINY
+STREAM = """
+LanguageModel.data = @C4Stream()
+C4Stream.train = ("{folder}/c4-train.*",)
+C4Stream.validation = ("{folder}/c4-validation.*",)
+C4Stream.tokenizer = "{tokenizer}"
+"""
 
-    path = tmp_path_factory.mktemp("resume") / "tiny.gin"
-    path.write_text(TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH))
-    return path
+
+# Rows and a stream differ in what they save of the data; how a run is killed is the same for both.
+CASES = [("rows", where) for where in ("training", "evaluation", "logging", "saving")]
+CASES += [("stream", "training")]
+
+
+@pytest.fixture(scope="module")
+def data(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def gin_file(data: str, tiny_rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.conftest import SEQUENCE_LENGTH, TINY, sentences
+    from tests.data.c4_layouts import write_json_gz
+
+    home = tmp_path_factory.mktemp("resume")
+    text = TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH)
+    if data == "stream":
+        write_json_gz([sentences(seed, 1 + seed % 9) for seed in range(50)], home, "train", 3)
+        write_json_gz([sentences(seed, 3) for seed in range(90, 100)], home, "validation", 1)
+        text += STREAM.format(folder=home, tokenizer=tiny_rows.tokenizer)
+    (home / "tiny.gin").write_text(text)
+    return home / "tiny.gin"
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +106,7 @@ def uninterrupted(gin_file: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     return workdir
 
 
-@pytest.mark.parametrize("where", ["training", "evaluation", "logging", "saving"])
+@pytest.mark.parametrize(("data", "where"), CASES, indirect=["data"])
 def test_a_killed_run_ends_like_one_never_stopped(
     where: str, gin_file: Path, uninterrupted: Path, tmp_path: Path
 ) -> None:
@@ -94,6 +118,7 @@ def test_a_killed_run_ends_like_one_never_stopped(
         assert resumed.tobytes() == expected.tobytes()
 
 
+@pytest.mark.parametrize("data", ["rows"], indirect=True)
 def test_a_finished_run_is_left_as_it_is(gin_file: Path, uninterrupted: Path) -> None:
     before = losses(uninterrupted)
     assert train(gin_file, uninterrupted) == 0

@@ -1,19 +1,22 @@
 """The order of rows: complete epochs, a seed, shares of one global batch, and exact resumption."""
 
+import hashlib
 from itertools import islice
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from hyla_lm.config import UserError
 from hyla_lm.input.manifest import read_manifest
 from hyla_lm.input.prepared import Rows
-from hyla_lm.input.row_stream import RowStream, rows_in_order
+from hyla_lm.input.row_stream import RowStream, check_equal_states, rows_in_order
 from hyla_lm.input.source import Reading, Split, open_split
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.language_model import unpack
 
 LENGTH, BATCH = 16, 8
+FULL = pytest.mark.full
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +114,68 @@ def test_reading_ahead_changes_nothing(train_split: Split) -> None:
     assert streams[0].state() == streams[1].state()
     for stream in streams:
         stream.close()
+
+
+EPOCHS = 3
+
+
+def hashes(split: Split, shares: int, workers: int, state: dict | None, batches: int) -> list[str]:
+    """A hash of every array of each global batch, put together from all shares."""
+    reading = Reading(workers=workers, ahead=2)
+    streams = [RowStream(split, BATCH, 0, (i, shares), state, reading) for i in range(shares)]
+    found = []
+    for _ in range(batches):
+        parts = [next(stream) for stream in streams]
+        digest = hashlib.sha256()
+        for name in sorted(parts[0]):
+            digest.update(np.concatenate([part[name] for part in parts]).tobytes())
+        found.append(digest.hexdigest())
+    for stream in streams:
+        stream.close()
+    return found
+
+
+@pytest.fixture(scope="module")
+def expected_hashes(train_split: Split) -> list[str]:
+    return hashes(train_split, 1, 0, None, EPOCHS * len(train_split.rows) // BATCH)
+
+
+@pytest.mark.parametrize("shares", [2, 4])
+def test_global_batches_of_three_epochs_are_those_of_one_process(
+    train_split: Split, expected_hashes: list[str], shares: int
+) -> None:
+    assert hashes(train_split, shares, 0, None, len(expected_hashes)) == expected_hashes
+
+
+@pytest.mark.parametrize(
+    ("shares", "workers"),
+    [
+        (1, 1),
+        (1, 2),
+        (4, 1),
+        *(pytest.param(*case, marks=FULL) for case in ((2, 1), (2, 2), (4, 2))),
+    ],
+)
+def test_workers_change_no_batch(
+    train_split: Split, expected_hashes: list[str], shares: int, workers: int
+) -> None:
+    assert hashes(train_split, shares, workers, None, len(expected_hashes)) == expected_hashes
+
+
+def test_a_run_of_four_processes_goes_on_with_two(
+    train_split: Split, expected_hashes: list[str]
+) -> None:
+    stopped = 2 * len(expected_hashes) // 5
+    stream = RowStream(train_split, BATCH, 0, (3, 4))
+    list(islice(stream, stopped))
+    rest = len(expected_hashes) - stopped
+    assert hashes(train_split, 2, 0, stream.state(), rest) == expected_hashes[stopped:]
+
+
+def test_processes_that_saved_different_states_are_refused() -> None:
+    assert check_equal_states([{"rows_read": 8}] * 2) == {"rows_read": 8}
+    with pytest.raises(UserError, match="different rows"):
+        check_equal_states([{"rows_read": 8}, {"rows_read": 16}])
 
 
 @pytest.mark.parametrize("limit", [None, 1, 8, 13, 10_000])
