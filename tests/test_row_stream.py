@@ -16,7 +16,6 @@ from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.language_model import unpack
 
 LENGTH, BATCH = 16, 8
-FULL = pytest.mark.full
 
 
 @pytest.fixture(scope="module")
@@ -147,15 +146,8 @@ def test_global_batches_of_three_epochs_are_those_of_one_process(
     assert hashes(train_split, shares, 0, None, len(expected_hashes)) == expected_hashes
 
 
-@pytest.mark.parametrize(
-    ("shares", "workers"),
-    [
-        (1, 1),
-        (1, 2),
-        (4, 1),
-        *(pytest.param(*case, marks=FULL) for case in ((2, 1), (2, 2), (4, 2))),
-    ],
-)
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("shares", [1, 2, 4])
 def test_workers_change_no_batch(
     train_split: Split, expected_hashes: list[str], shares: int, workers: int
 ) -> None:
