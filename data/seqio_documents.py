@@ -1,7 +1,7 @@
 """Documents of SeqIO tasks and mixtures: prepared as rows, or streamed to the trainer."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -173,7 +173,7 @@ class ShuffledTask:
     def start(self) -> Cursor:
         return {"document": 0}
 
-    def after(self, cursor: Cursor) -> Iterator[tuple[Cursor, Document]]:
+    def after(self, cursor: Cursor) -> Generator[tuple[Cursor, Document]]:
         first = cursor["document"]
         documents = self.task.documents(seqio.ShardInfo(*self.share), None, self.seed, first)
         for number, document in enumerate(documents, first):

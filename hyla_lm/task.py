@@ -32,6 +32,10 @@ class BatchStream(Protocol):
         """The position after the last batch."""
         ...
 
+    def close(self) -> None:
+        """Stops reading ahead."""
+        ...
+
 
 class Task(Protocol):
     """A prepared task. Batches are dicts of arrays with a leading batch axis and a `row` number."""

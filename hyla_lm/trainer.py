@@ -113,6 +113,7 @@ class _Run:
                 self._save(step, state, {"streams": streams, "window": log.window})
             self.checkpoints.check()
         log.finish(progress)
+        stream.close()
         return state
 
     def _save(self, step: int, state: TrainState, data: Mapping[str, Any]) -> None:

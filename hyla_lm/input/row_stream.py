@@ -1,6 +1,5 @@
 """Batches of rows through Grain: globally shuffled, reshuffled each epoch, exactly resumable."""
 
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -8,12 +7,10 @@ from typing import Any
 import grain
 import numpy as np
 from absl import flags
-from grain.experimental import index_shuffle
 
 from hyla_lm.config import UserError
+from hyla_lm.input.order import shuffled
 from hyla_lm.input.source import Reading, RowTable, Split
-
-SHUFFLE_ROUNDS = 4
 
 
 @dataclass(frozen=True)
@@ -35,12 +32,8 @@ class ShuffledBatches:
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         part = self.batch_size // self.share[1]
         start = self.first + index * self.batch_size + self.share[0] * part
-        return self.rows.read([self._row(place) for place in range(start, start + part)])
-
-    def _row(self, place: int) -> int:
-        epoch, index = divmod(place, len(self.rows))
-        seed = zlib.crc32(f"{self.seed} {epoch}".encode())
-        return index_shuffle(index, len(self.rows) - 1, seed, SHUFFLE_ROUNDS)
+        count = len(self.rows)
+        return self.rows.read([shuffled(p, count, self.seed) for p in range(start, start + part)])
 
 
 class RowStream:

@@ -41,6 +41,8 @@ class Batches(Protocol):
 
     def state(self) -> dict[str, Any]: ...
 
+    def close(self) -> None: ...
+
 
 class TrainingText(Protocol):
     """Training batches of some text, and what names it."""

@@ -1,10 +1,11 @@
 """C4 and other text straight from its files, tokenised while training; nothing is prepared."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
+from typing import SupportsIndex
 
 import grain
 import numpy as np
@@ -12,12 +13,16 @@ import numpy as np
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.input.documents import check_gzip, is_record_file, read_texts
 from hyla_lm.input.files import as_path, list_files
+from hyla_lm.input.order import shuffled
 from hyla_lm.input.packing import Block, Packer, encode_texts
 from hyla_lm.input.rows import MemoryRows
 from hyla_lm.input.source import LanguageData, Reading, Split
 from hyla_lm.input.text_records import TextRecords
 from hyla_lm.input.text_stream import Cursor, StreamedText
 from hyla_lm.input.tokenizer import Tokenizer
+
+TEXTS_PER_PART = 16
+PARTS_AHEAD = 8
 
 
 @configurable
@@ -104,7 +109,7 @@ class FileTexts:
     def start(self) -> Cursor:
         return {"epoch": 0, "file": 0, "document": 0}
 
-    def after(self, cursor: Cursor) -> Iterator[tuple[Cursor, str]]:
+    def after(self, cursor: Cursor) -> Generator[tuple[Cursor, str]]:
         epoch, place, first = cursor["epoch"], cursor["file"], cursor["document"]
         with ThreadPoolExecutor(1) as pool:
             while True:
@@ -142,13 +147,38 @@ class RecordTexts:
     def start(self) -> Cursor:
         return {"document": 0}
 
-    def after(self, cursor: Cursor) -> Iterator[tuple[Cursor, str]]:
-        first = cursor["document"]
-        order = grain.MapDataset.source(self.texts).seed(self.seed).shuffle().repeat(None)
-        mine = order[self.share[0] + first * self.share[1] :: self.share[1]]
-        options = grain.ReadOptions(self.reading.threads, max(64, 4 * self.reading.threads))
-        for document, text in enumerate(mine.to_iter_dataset(options), first):
-            yield {"document": document}, text
+    def after(self, cursor: Cursor) -> Generator[tuple[Cursor, str]]:
+        number = cursor["document"]
+        parts = ShuffledTexts(self.texts, self.seed, self.share, number)
+        threads = self.reading.threads
+        options = grain.ReadOptions(threads, max(PARTS_AHEAD, threads))
+        reader = iter(grain.MapDataset.source(parts).to_iter_dataset(options))
+        try:
+            for part in reader:
+                for text in part:
+                    yield {"document": number}, text
+                    number += 1
+        finally:
+            reader.close()
+
+
+@dataclass(frozen=True)
+class ShuffledTexts:
+    """Part i of one process's texts after the first `first`, in the global order."""
+
+    texts: TextRecords
+    seed: int
+    share: tuple[int, int]
+    first: int
+
+    def __len__(self) -> int:
+        return 2**62 // TEXTS_PER_PART
+
+    def __getitem__(self, part: SupportsIndex) -> list[str]:
+        index, count = self.share
+        start = self.first + int(part) * TEXTS_PER_PART
+        places = (number * count + index for number in range(start, start + TEXTS_PER_PART))
+        return [self.texts[shuffled(place, len(self.texts), self.seed)] for place in places]
 
 
 def split_in_memory(block: Block, tokenizer: Tokenizer, sequence_length: int) -> Split:

@@ -4,7 +4,7 @@ The state is where the next row begins: the cursor of its document and the token
 else is saved; the document is tokenised again and its first tokens are dropped.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
@@ -30,7 +30,7 @@ class Documents(Protocol):
         """The cursor of the first document."""
         ...
 
-    def after(self, cursor: Cursor) -> Iterator[tuple[Cursor, Any]]:
+    def after(self, cursor: Cursor) -> Generator[tuple[Cursor, Any]]:
         """Documents with their cursors, beginning with the one at `cursor`."""
         ...
 
@@ -68,6 +68,9 @@ class PackedIterator(grain.DatasetIterator):
         self._state = dict(state)
         self._rows = _Rows(self._source, state["document"], state["token"])
 
+    def close(self) -> None:
+        self._rows.close()
+
     def __next__(self) -> dict[str, np.ndarray]:
         tokens, text_bytes, (cursor, token) = self._rows.take(self._source.batch_size)
         first = self._state["row"]
@@ -102,6 +105,10 @@ class _Rows:
             if ready.left == 0:
                 self._ready.pop(0)
         return np.concatenate(tokens), np.concatenate(text_bytes).astype(np.int32), start
+
+    def close(self) -> None:
+        """Stops reading."""
+        self._stream.close()
 
     def _fill(self) -> None:
         entries = list(islice(self._stream, DOCUMENTS_PER_BLOCK))

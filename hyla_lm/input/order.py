@@ -1,0 +1,16 @@
+"""The order of shuffled items: a function of the seed and the place alone."""
+
+import zlib
+
+from grain.experimental import index_shuffle
+
+ROUNDS = 4
+
+
+def shuffled(place: int, count: int, seed: int) -> int:
+    """Which of `count` items stands at a place of an endless order.
+
+    Every epoch of `count` places holds each item once, in an order of its own.
+    """
+    epoch, index = divmod(place, count)
+    return index_shuffle(index, count - 1, zlib.crc32(f"{seed} {epoch}".encode()), ROUNDS)
