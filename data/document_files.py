@@ -7,11 +7,9 @@ from itertools import islice
 from data.row_writer import encoded
 from hyla_lm.config import UserError
 from hyla_lm.input.documents import read_texts
-from hyla_lm.input.files import as_path
+from hyla_lm.input.files import READ_ATTEMPTS, as_path, names_and_sizes
 from hyla_lm.input.packing import Block
 from hyla_lm.input.tokenizer import Tokenizer
-
-READ_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class DocumentFiles:
 
     def content(self) -> list[str]:
         """Names and sizes of the files, which a run that goes on must find again."""
-        return [f"{as_path(file).name} {as_path(file).stat().length}" for file in self.files]
+        return names_and_sizes(self.files)
 
     def blocks(self, index: int, shards: int, tokenizer: Tokenizer) -> Iterator[Block]:
         """Shard `index` of `shards`, tokenised."""

@@ -6,7 +6,7 @@ and not made again. The manifest comes when every shard has one.
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ from etils import epath
 import hyla_lm
 from data.row_writer import ShardReport, manifest_of, shard_name, write_shard
 from hyla_lm.config import UserError
-from hyla_lm.input.files import as_path
+from hyla_lm.input.files import as_path, bucket_errors, bucket_of, write_whole
 from hyla_lm.input.manifest import (
     FORMAT,
     MANIFEST,
@@ -24,7 +24,6 @@ from hyla_lm.input.manifest import (
     Shard,
     read_manifest,
     write_manifest,
-    write_whole,
 )
 from hyla_lm.input.packing import Block
 from hyla_lm.input.tokenizer import Tokenizer
@@ -64,8 +63,9 @@ class Preparation:
         """The shards still to be made; raises UserError for a folder of another preparation."""
         path, request, folder = self._path(REQUEST), self._request(), as_path(self.folder)
         with _writing(path):
-            folder.mkdir(parents=True, exist_ok=True)
-            if not folder.exists() or all(p.suffix == ".partial" for p in folder.iterdir()):
+            if not bucket_of(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+            if not folder.exists() or _is_empty(folder):
                 write_whole(path, json.dumps(request, indent=1).encode())
         if not path.exists():
             raise UserError(f"{self.folder} holds other files: give a new folder.")
@@ -83,7 +83,7 @@ class Preparation:
         try:
             report = write_shard(path, blocks, self.tokenizer, self.sequence_length)
         except UserError:
-            if self._path(MANIFEST).exists():  # another process finished the same preparation
+            if _is_there(self._path(MANIFEST)):  # another process finished the same preparation
                 return
             raise
         with _writing(self._report_path(index)):
@@ -124,11 +124,12 @@ class Preparation:
         }
 
     def _is_finished(self, index: int) -> bool:
-        if self._path(MANIFEST).exists():
+        if _is_there(self._path(MANIFEST)):
             return True
         try:
-            shard = self._report(index).shard
-            return self._path(shard.name).stat().length == shard.size_bytes
+            with bucket_errors(self.folder):
+                shard = self._report(index).shard
+                return self._path(shard.name).stat().length == shard.size_bytes
         except (OSError, ValueError):
             return False
 
@@ -150,12 +151,26 @@ class Preparation:
 def _writing(path: epath.Path) -> Iterator[None]:
     """Makes a failed write a UserError, unless another process wrote the same file meanwhile."""
     try:
-        yield
+        with bucket_errors(path):
+            yield
     except OSError as error:
-        if not path.exists():
+        if not _is_there(path):
             raise UserError(
                 f"{path} cannot be written ({error}): make room or give another folder."
             ) from error
+
+
+def _is_empty(folder: epath.Path) -> bool:
+    """Whether a folder holds nothing of use; an empty one of a bucket lists itself."""
+    itself = folder.name if bucket_of(folder) else ""
+    return all(p.suffix == ".partial" or p.name == itself for p in folder.iterdir())
+
+
+def _is_there(path: epath.Path) -> bool:
+    """Whether a file exists; one of a store that fails does not."""
+    with suppress(OSError), bucket_errors(path):
+        return path.exists()
+    return False
 
 
 def _read_request(path: epath.Path) -> dict[str, Any]:

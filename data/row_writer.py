@@ -17,7 +17,7 @@ from etils import epath
 import hyla_lm
 from data.progress import track
 from hyla_lm.config import UserError
-from hyla_lm.input.files import as_path
+from hyla_lm.input.files import as_path, bucket_errors, bucket_of
 from hyla_lm.input.manifest import MANIFEST, Manifest, Shard, row_dtype, write_manifest
 from hyla_lm.input.packing import Block, Packed, Packer, encode_texts
 from hyla_lm.input.records import Records
@@ -91,8 +91,7 @@ class _aside:
     """A local file of a name nobody else uses, gone at the end unless it was renamed."""
 
     def __init__(self, path: epath.Path):
-        is_remote = "://" in str(path)
-        folder = Path(tempfile.gettempdir()) if is_remote else Path(path.parent)
+        folder = Path(tempfile.gettempdir()) if bucket_of(path) else Path(path.parent)
         folder.mkdir(parents=True, exist_ok=True)
         self._partial = folder / f".{path.name}.{uuid.uuid4().hex}.partial"
 
@@ -105,8 +104,9 @@ class _aside:
 
 def _publish(partial: Path, path: epath.Path) -> None:
     """Gives a whole local file its final name; in a bucket an object appears whole."""
-    if "://" in str(path):
-        path.write_bytes(partial.read_bytes())
+    if bucket_of(path):
+        with bucket_errors(path):
+            path.write_bytes(partial.read_bytes())
         return
     descriptor = os.open(partial, os.O_RDONLY)
     try:

@@ -10,6 +10,7 @@ import numpy as np
 from data.row_writer import DOCUMENTS_PER_BLOCK
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.input.packing import Block, block_of
+from hyla_lm.input.share import Share
 from hyla_lm.input.source import LanguageData, Reading
 from hyla_lm.input.stream import split_in_memory
 from hyla_lm.input.text_stream import Cursor, StreamedText
@@ -143,7 +144,7 @@ class SeqioTask:
         train = TaskDocuments.open(self.name, self.train_split, tokenizer)
         validation = TaskDocuments.open(self.name, self.validation_split, tokenizer)
 
-        def documents_of(seed: int, share: tuple[int, int]) -> "ShuffledTask":
+        def documents_of(seed: int, share: Share) -> "ShuffledTask":
             return ShuffledTask(train, seed, share)
 
         text = StreamedText(
@@ -168,14 +169,16 @@ class ShuffledTask:
 
     task: TaskDocuments
     seed: int
-    share: tuple[int, int]
+    share: Share
 
     def start(self) -> Cursor:
         return {"document": 0}
 
     def after(self, cursor: Cursor) -> Generator[tuple[Cursor, Document]]:
         first = cursor["document"]
-        documents = self.task.documents(seqio.ShardInfo(*self.share), None, self.seed, first)
+        documents = self.task.documents(
+            seqio.ShardInfo(self.share.index, self.share.count), None, self.seed, first
+        )
         for number, document in enumerate(documents, first):
             yield {"document": number}, document
 

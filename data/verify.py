@@ -4,8 +4,10 @@ import argparse
 import hashlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from tempfile import NamedTemporaryFile
 
 import numpy as np
 from etils import epath
@@ -13,7 +15,7 @@ from etils import epath
 from data.engines import default_workers
 from data.prepare import summary
 from hyla_lm.config import UserError
-from hyla_lm.input.files import as_path, chunks
+from hyla_lm.input.files import READ_ATTEMPTS, as_path, bucket_of, chunks, size_of
 from hyla_lm.input.manifest import (
     MANIFEST,
     Manifest,
@@ -27,7 +29,6 @@ from hyla_lm.input.rows import RowReader, decode_rows
 from hyla_lm.input.tokenizer import SPECIAL, Tokenizer
 
 ROWS_PER_READ = 4096
-READ_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
@@ -84,16 +85,13 @@ def _check_facts(folder: epath.Path, manifest: Manifest) -> None:
 
 def _check_shard(folder: epath.Path, manifest: Manifest, shard: Shard) -> Found:
     path = folder / shard.name
-    if not path.is_file():
+    if size_of(path) is None:
         raise UserError(f"{path} is missing: copy the shard or prepare the rows again.")
-    digest = hashlib.sha256()
-    for chunk in chunks(path, READ_ATTEMPTS):
-        digest.update(chunk)
-    if digest.hexdigest() != shard.sha256:
-        raise UserError(f"{path} does not have the SHA-256 of its manifest: copy it again.")
     bos = manifest.special_ids["bos"]
     bos = bos if bos >= 0 else manifest.special_ids["pad"]
-    found = sum((_count(*rows, bos) for rows in _rows(path, manifest)), Found())
+    with _on_disk(path, shard.sha256) as local:
+        parts = [_count(*rows, bos) for rows in _rows(local, path, manifest)]
+    found = sum(parts, Found())
     if found.rows != shard.rows:
         raise UserError(f"{path} holds {found.rows} rows, not {shard.rows}: prepare them again.")
     if found.max_token_id >= manifest.vocab_size:
@@ -104,8 +102,27 @@ def _check_shard(folder: epath.Path, manifest: Manifest, shard: Shard) -> Found:
     return found
 
 
-def _rows(path: epath.Path, manifest: Manifest) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    records = Records([str(path)], READ_ATTEMPTS)
+@contextmanager
+def _on_disk(path: epath.Path, sha256: str) -> Iterator[str]:
+    """The shard as a local file, copied while it is hashed if it is in a bucket."""
+    digest = hashlib.sha256()
+    with ExitStack() as stack:
+        copy = stack.enter_context(NamedTemporaryFile()) if bucket_of(path) else None
+        for chunk in chunks(path, READ_ATTEMPTS):
+            digest.update(chunk)
+            if copy is not None:
+                copy.write(chunk)
+        if digest.hexdigest() != sha256:
+            raise UserError(f"{path} does not have the SHA-256 of its manifest: copy it again.")
+        if copy is not None:
+            copy.flush()
+        yield str(path) if copy is None else copy.name
+
+
+def _rows(
+    local: str, path: epath.Path, manifest: Manifest
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    records = Records([local])
     for start in range(0, len(records), ROWS_PER_READ):
         batch = [records[i] for i in range(start, min(start + ROWS_PER_READ, len(records)))]
         wrong = next((len(record) for record in batch if len(record) != manifest.row_bytes), None)

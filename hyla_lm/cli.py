@@ -62,17 +62,23 @@ def _command(commands, name: str, run, text: str) -> argparse.ArgumentParser:
 
 
 def _train(options: argparse.Namespace, bindings: list[str]) -> None:
+    from hyla_lm import multihost
     from hyla_lm.experiment import from_gin
     from hyla_lm.trainer import train
 
+    multihost.initialize()
     config.load(options.gin_file, bindings)
     train(from_gin(), options.workdir)
 
 
 def _evaluate(options: argparse.Namespace, bindings: list[str]) -> None:
+    from hyla_lm import multihost
     from hyla_lm.restored import restore
 
-    print(json.dumps(restore(options, bindings).evaluate(), indent=1))
+    multihost.initialize()
+    metrics = restore(options, bindings).evaluate()
+    if multihost.is_lead():
+        print(json.dumps(metrics, indent=1))
 
 
 def _sample(options: argparse.Namespace, bindings: list[str]) -> None:

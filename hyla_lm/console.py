@@ -25,12 +25,13 @@ def show_summary(title: str, lines: Mapping[str, str]) -> None:
 class TrainingProgress(AbstractContextManager["TrainingProgress"]):
     """A bar with loss, tokens/s and time left on a terminal; plain lines elsewhere."""
 
-    def __init__(self, steps: int, done: int):
+    def __init__(self, steps: int, done: int, speaks: bool = True):
+        self._speaks = speaks
         self._steps, self._started, self._first = steps, time.monotonic(), done
         self._last_line = float("-inf")
         self._bar: Progress | None = None
         self._figures = ""
-        if sys.stdout.isatty():
+        if speaks and sys.stdout.isatty():
             self._bar = Progress(
                 TextColumn("step"),
                 MofNCompleteColumn(),
@@ -60,6 +61,8 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
             self._bar.update(self._id, description=figures)
             return
         now = time.monotonic()
+        if not self._speaks:
+            return
         if now - self._last_line >= MIN_SECONDS_BETWEEN_LINES or step == self._steps:
             self._last_line = now
             seconds_a_step = (now - self._started) / max(step - self._first, 1)
@@ -70,5 +73,5 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
         """A line above the bar."""
         if self._bar:
             self._bar.console.print(line, highlight=False)
-        else:
+        elif self._speaks:
             print(line, flush=True)

@@ -12,13 +12,14 @@ import numpy as np
 
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.input.row_stream import rows_in_order
+from hyla_lm.input.share import Share
 from hyla_lm.input.source import Batches, DataSource, LanguageData, Reading
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.loss import cross_entropy
 from hyla_lm.metrics import Metrics
 from hyla_lm.model import Decoder, Tokens
 from hyla_lm.sample import Sampling, generate
-from hyla_lm.task import OBJECTIVE, Batch, LossFn, Share
+from hyla_lm.task import OBJECTIVE, Batch, LossFn
 
 
 @configurable
@@ -91,14 +92,13 @@ class LanguageModelTask:
     def train_stream(
         self, batch_size: int, seed: int, share: Share, states: list[dict[str, Any]] | None
     ) -> Batches:
-        return self.data.train.stream(batch_size, seed, (share.index, share.count), states)
+        return self.data.train.stream(batch_size, seed, share, states)
 
     def evaluation_batches(
         self, batch_size: int, share: Share, final: bool
     ) -> Iterator[dict[str, np.ndarray]]:
         limit = None if final else self.config.validation_rows
-        place = (share.index, share.count)
-        return rows_in_order(self.data.validation, batch_size, self.tokenizer.bos, place, limit)
+        return rows_in_order(self.data.validation, batch_size, self.tokenizer.bos, share, limit)
 
     def tokens_per_batch(self, batch_size: int) -> int:
         return batch_size * self.sequence_length

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from hyla_lm import config
+from hyla_lm import config, multihost
 from hyla_lm.checkpoint import Checkpointer, check_same_run
 from hyla_lm.config import UserError
 from hyla_lm.evaluate import evaluate
@@ -16,7 +16,7 @@ from hyla_lm.language_model import LanguageModelTask
 from hyla_lm.metrics import means
 from hyla_lm.sample import Sampling, generate
 from hyla_lm.setup import Program, make_program
-from hyla_lm.task import OBJECTIVE, Share
+from hyla_lm.task import OBJECTIVE
 from hyla_lm.trainer import identity
 
 
@@ -30,8 +30,8 @@ class RestoredRun:
 
     def evaluate(self) -> dict[str, float]:
         """Means over the whole validation set."""
-        share = Share(jax.process_index(), jax.process_count())
         size = self.program.experiment.train.batch_size
+        share = multihost.share_of(self.program.mesh, size)
         with jax.set_mesh(self.program.mesh):
             batches = self.program.task.evaluation_batches(size, share, final=True)
             program = self.program
@@ -44,8 +44,9 @@ class RestoredRun:
         task = self.program.task
         if not isinstance(task, LanguageModelTask):
             raise UserError("--workdir holds no language model: sample one that is.")
+        params = multihost.on_host(self.params)
         return generate(
-            self.program.model, self.params, task.tokenizer, prompt, sampling, task.sequence_length
+            self.program.model, params, task.tokenizer, prompt, sampling, task.sequence_length
         )
 
 

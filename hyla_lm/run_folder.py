@@ -13,10 +13,18 @@ OURS = {"config.gin", "checkpoints", "tensorboard", "metrics.jsonl", "summary.js
 
 
 class RunFolder:
-    """The files of one run; raises UserError for a folder that is not ours or not writable."""
+    """The files of one run; raises UserError for a folder that is not ours or not writable.
 
-    def __init__(self, path: str):
+    Only the lead process checks and writes; the others know the paths.
+    """
+
+    def __init__(self, path: str, lead: bool = True):
         self.path = Path(path).expanduser()
+        self._lead = lead
+        if lead:
+            self._check(path)
+
+    def _check(self, path: str) -> None:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             entries = {entry.name for entry in self.path.iterdir()}
@@ -44,6 +52,8 @@ class RunFolder:
 
     def write(self, name: str, text: str) -> None:
         """Writes aside, then renames."""
+        if not self._lead:
+            return
         partial = self.path / f".{name}.partial"
         partial.write_text(text)
         partial.replace(self.path / name)
@@ -60,6 +70,8 @@ class RunFolder:
 
     def append_metrics(self, step: int, values: Mapping[str, float]) -> None:
         """One object on one line, on disk when this returns."""
+        if not self._lead:
+            return
         with (self.path / "metrics.jsonl").open("a") as file:
             file.write(json.dumps({"step": step, **values}) + "\n")
             file.flush()

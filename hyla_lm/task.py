@@ -1,26 +1,18 @@
 """What the trainer trains: batches, a loss, evaluation sets and the model's inputs and outputs."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
 
+from hyla_lm.input.share import Share
 from hyla_lm.metrics import Metrics
 from hyla_lm.model import Decoder, Features, Tokens
 
 Batch = Mapping[str, Any]
 LossFn = Callable[[Any, Batch, jax.Array | None], Metrics]
 OBJECTIVE = "objective"
-
-
-@dataclass(frozen=True)
-class Share:
-    """Which part of each global batch this process reads: part `index` of `count`."""
-
-    index: int = 0
-    count: int = 1
 
 
 class BatchStream(Protocol):

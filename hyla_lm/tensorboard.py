@@ -7,11 +7,16 @@ from tensorboardX import SummaryWriter
 
 
 class TensorBoard:
-    """Scalars and text of one run; on resume, points after the restored step are purged."""
+    """Scalars and text of one run; on resume, points after the restored step are purged.
 
-    def __init__(self, folder: Path, resumed_step: int | None):
+    Without a folder nothing is written, as in all processes of a run but the first.
+    """
+
+    def __init__(self, folder: Path | None, resumed_step: int | None):
         purge = None if resumed_step is None else resumed_step + 1
-        self._writer = SummaryWriter(str(folder), purge_step=purge, flush_secs=10)
+        self._writer = SummaryWriter(
+            str(folder), purge_step=purge, flush_secs=10, write_to_disk=folder is not None
+        )
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         for tag, value in values.items():

@@ -7,28 +7,44 @@ from typing import Any
 
 import jax
 
-from hyla_lm import config
+from hyla_lm import config, multihost
 from hyla_lm.checkpoint import Checkpointer, check_same_run
 from hyla_lm.console import TrainingProgress, show_summary
 from hyla_lm.evaluate import evaluate
 from hyla_lm.experiment import Experiment
 from hyla_lm.metrics import HostMetrics, means
-from hyla_lm.multihost import gather
 from hyla_lm.report import startup_lines, summary_of
-from hyla_lm.run_folder import RunFolder
+from hyla_lm.run_folder import RunFolder, git_revision
 from hyla_lm.setup import Program, make_program
 from hyla_lm.step_log import StepLog
-from hyla_lm.task import OBJECTIVE, Share
+from hyla_lm.task import OBJECTIVE
 from hyla_lm.tensorboard import TensorBoard
 from hyla_lm.train_step import TrainState
 
 
 def train(experiment: Experiment, workdir: str) -> dict[str, Any]:
     """Trains to the last step, going on from the newest checkpoint; returns the summary."""
-    folder = RunFolder(workdir)
+    folder = RunFolder(workdir, multihost.is_lead())
     program = make_program(experiment)
+    multihost.check_agreement(
+        {
+            "configuration": config.operative(),
+            "model, seed, tokenizer or data": identity(program),
+            "version of hyla_lm": [version("hyla_lm"), git_revision()],
+        }
+    )
     with jax.set_mesh(program.mesh):
-        return _Run(program, folder).train()
+        state, summary = _Run(program, folder).train()
+    params = multihost.on_host(state.params)
+    if multihost.is_lead():
+        _close(program, params, summary, folder)
+    return summary
+
+
+def _close(program: Program, params: Any, summary: dict[str, Any], folder: RunFolder) -> None:
+    for line in program.task.closing_lines(program.model, params, summary["validation"]):
+        print(line)
+    print(f"curves: tensorboard --logdir {folder.path}")
 
 
 def identity(program: Program) -> dict[str, Any]:
@@ -45,22 +61,25 @@ class _Run:
     def __init__(self, program: Program, folder: RunFolder):
         self.program, self.folder = program, folder
         self.train_config = program.experiment.train
-        self.share = Share(jax.process_index(), jax.process_count())
+        self.share = multihost.share_of(program.mesh, self.train_config.batch_size)
         self.checkpoints = Checkpointer(folder.checkpoints, program.experiment.checkpoint.keep)
         self.started = time.monotonic()
 
-    def train(self) -> dict[str, Any]:
+    def train(self) -> tuple[TrainState, dict[str, Any]]:
+        """The last state and the summary, which is on disk."""
         state, data = self._restore_or_init()
         first = int(state.step)
-        params_line = startup_lines(self.program, state.params, first)
-        show_summary(f"hyla_lm {version('hyla_lm')}", params_line)
+        if multihost.is_lead():
+            lines = startup_lines(self.program, state.params, first)
+            show_summary(f"hyla_lm {version('hyla_lm')}", lines)
         self.folder.write("config.gin", config.operative())
         self.folder.keep_metrics_until(first)
-        board = TensorBoard(self.folder.tensorboard, first or None)
+        tensorboard = self.folder.tensorboard if multihost.is_lead() else None
+        board = TensorBoard(tensorboard, first or None)
         if first == 0:
             board.text("config", f"```\n{config.operative()}\n```")
         log = StepLog(self.program, self.folder, board, data.get("window", {}))
-        with TrainingProgress(self.train_config.steps, first) as progress:
+        with TrainingProgress(self.train_config.steps, first, multihost.is_lead()) as progress:
             state = self._loop(state, data.get("streams"), log, progress)
         validation = self._evaluate(state, final=True)
         train_means = log.last_means
@@ -69,10 +88,7 @@ class _Run:
         summary["wall_seconds"] = time.monotonic() - self.started
         self.folder.write_summary(summary)
         board.close()
-        for line in self.program.task.closing_lines(self.program.model, state.params, validation):
-            print(line)
-        print(f"curves: tensorboard --logdir {self.folder.path}")
-        return summary
+        return state, summary
 
     def _restore_or_init(self) -> tuple[TrainState, dict[str, Any]]:
         step = self.checkpoints.latest_step()
@@ -109,7 +125,7 @@ class _Run:
                 self._evaluate_and_log(step, state, log, progress)
             if last or step % self.program.experiment.checkpoint.every == 0:
                 log.finish(progress)
-                streams = gather(position)
+                streams = multihost.gather_shares(position, self.share)
                 self._save(step, state, {"streams": streams, "window": log.window})
             self.checkpoints.check()
         log.finish(progress)

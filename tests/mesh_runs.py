@@ -14,9 +14,10 @@ import jax
 
 from hyla_lm import config
 from hyla_lm.experiment import Experiment, from_gin
+from hyla_lm.input.share import Share
 from hyla_lm.mesh import MeshConfig
 from hyla_lm.setup import make_program
-from hyla_lm.task import OBJECTIVE, Share
+from hyla_lm.task import OBJECTIVE
 
 STEPS = 20
 MESHES = ((1, 1, 1), (8, 1, 1), (1, 8, 1), (2, 2, 2), (1, 1, 8))

@@ -1,22 +1,29 @@
-"""Processes of one run tell each other what each must know."""
+"""Several processes train one model as one process would, and agree before they start."""
 
 import json
+import os
+import shutil
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
-from hyla_lm.multihost import gather
-
-PROCESSES = 3
-SCRIPT = """
-import json, sys
 import jax
-index, count, port = map(int, sys.argv[1:])
-jax.config.update("jax_cpu_collectives_implementation", "gloo")
-jax.distributed.initialize(f"127.0.0.1:{port}", count, index)
-from hyla_lm.multihost import gather
-print(json.dumps(gather({"document": {"epoch": 0, "file": index}, "token": 10**index})))
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from hyla_lm.input.share import Share
+from hyla_lm.multihost import check_agreement, gather, gather_shares, share_of
+
+GATHER = """
+import json, jax
+from hyla_lm import multihost
+multihost.initialize()
+index = jax.process_index()
+print(json.dumps(multihost.gather({"document": {"epoch": 0, "file": index}, "token": 10**index})))
 """
+Finished = tuple[int, str, str]
 
 
 def free_port() -> int:
@@ -25,25 +32,128 @@ def free_port() -> int:
         return server.getsockname()[1]
 
 
-def last_line(output: str) -> list[dict]:
-    """What the script printed; Gloo writes lines of its own before."""
-    return json.loads(output.splitlines()[-1])
+def environment(devices: int, **more: object) -> dict[str, str]:
+    named = {"JAX_NUM_CPU_DEVICES": devices, "JAX_PLATFORMS": "cpu", **more}
+    return {**os.environ, **{name: str(value) for name, value in named.items()}}
+
+
+def run_processes(commands: list[list[str]], devices: int, **more: object) -> list[Finished]:
+    """Status, standard output and standard error of processes that form one run."""
+    joined = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", **more}
+    joined.setdefault("JAX_NUM_PROCESSES", len(commands))
+    started = [
+        subprocess.Popen(
+            [sys.executable, *command],
+            env=environment(devices, JAX_PROCESS_ID=index, **joined),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index, command in enumerate(commands)
+    ]
+    outputs = [process.communicate(timeout=300) for process in started]
+    return [(p.returncode, *output) for p, output in zip(started, outputs, strict=True)]
+
+
+def train_command(gin_file: Path, workdir: Path, *bindings: str) -> list[str]:
+    return [
+        *("-m", "hyla_lm", "train", f"--gin_file={gin_file}", f"--workdir={workdir}"),
+        *(f"--gin.{binding}" for binding in bindings),
+    ]
+
+
+def losses(workdir: Path, after: int = 0) -> list[tuple[int, float]]:
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    named = ("train/loss_nats", "validation/loss_nats")
+    return [
+        (line["step"], line[name])
+        for line in lines
+        for name in named
+        if name in line and line["step"] > after
+    ]
+
+
+def assert_same_losses(found: Path, expected: Path, after: int = 0) -> None:
+    """Equal steps; losses equal but for the order in which float32 sums over devices are taken."""
+    there, here = losses(found, after), losses(expected, after)
+    assert [step for step, _ in there] == [step for step, _ in here] and there
+    np.testing.assert_allclose([x for _, x in there], [x for _, x in here], rtol=2e-5)
 
 
 def test_one_process_gathers_its_own_value() -> None:
     assert gather({"rows_read": 3}) == [{"rows_read": 3}]
+    assert gather_shares({"rows_read": 3}, Share()) == [{"rows_read": 3}]
+    check_agreement({"configuration": "x"})
 
 
 def test_every_process_sees_the_values_of_all_in_order() -> None:
-    port = free_port()
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(index), str(PROCESSES), str(port)],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for index in range(PROCESSES)
-    ]
-    answers = [last_line(process.communicate(timeout=120)[0]) for process in processes]
-    expected = [{"document": {"epoch": 0, "file": i}, "token": 10**i} for i in range(PROCESSES)]
-    assert answers == [expected] * PROCESSES
+    finished = run_processes([["-c", GATHER]] * 3, 1)
+    answers = [json.loads(output.splitlines()[-1]) for _, output, _ in finished]
+    expected = [{"document": {"epoch": 0, "file": i}, "token": 10**i} for i in range(3)]
+    assert answers == [expected] * 3
+
+
+@pytest.fixture(scope="module")
+def gin_file(tiny_rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.conftest import SEQUENCE_LENGTH, TINY
+
+    path = tmp_path_factory.mktemp("multihost") / "tiny.gin"
+    path.write_text(TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH))
+    return path
+
+
+def run_alone(gin_file: Path, workdir: Path, *bindings: str) -> str:
+    """Trains in one process with four devices; returns what it printed."""
+    command = [sys.executable, *train_command(gin_file, workdir, *bindings)]
+    done = subprocess.run(command, env=environment(4), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("processes", "devices", "mesh"),
+    [
+        (2, 2, ()),
+        pytest.param(4, 1, (), marks=pytest.mark.full),
+        pytest.param(2, 2, ("MeshConfig.fsdp=2",), marks=pytest.mark.full),
+        pytest.param(2, 2, ("MeshConfig.data=1", "MeshConfig.model=4"), marks=pytest.mark.full),
+    ],
+)
+def test_processes_train_as_one_and_another_number_goes_on(
+    gin_file: Path, tmp_path: Path, processes: int, devices: int, mesh: tuple[str, ...]
+) -> None:
+    workdir, alone = tmp_path / "run", tmp_path / "alone"
+    assert "sample:" in run_alone(gin_file, alone, *mesh)
+    command = train_command(gin_file, workdir, *mesh)
+    finished = run_processes([command] * processes, devices)
+    assert [status for status, _, _ in finished] == [0] * processes, finished
+    assert_same_losses(workdir, alone)
+    assert "sample:" in finished[0][1]
+    assert all("loss" not in output for _, output, _ in finished[1:])
+
+    shutil.rmtree(workdir / "checkpoints" / "12")
+    (workdir / "summary.json").unlink()
+    run_alone(gin_file, workdir, *mesh)
+    assert_same_losses(workdir, alone)
+    assert (workdir / "summary.json").is_file()
+
+
+def test_processes_that_disagree_do_not_start(gin_file: Path, tmp_path: Path) -> None:
+    commands = [train_command(gin_file, tmp_path / "run", f"LogConfig.every={n}") for n in (3, 4)]
+    for status, _, error in run_processes(commands, 1):
+        assert status == 2
+        assert "process 1 runs with another configuration than process 0" in error
+
+
+def test_a_number_in_the_environment_that_is_none_is_named(gin_file: Path, tmp_path: Path) -> None:
+    command = train_command(gin_file, tmp_path / "run")
+    [(status, _, error)] = run_processes([command], 1, JAX_NUM_PROCESSES="two")
+    assert status == 2 and "JAX_NUM_PROCESSES = 'two' must be a whole number" in error
+
+
+def test_shares_follow_the_devices_wherever_the_mesh_puts_them() -> None:
+    mesh = Mesh(np.array(jax.devices()[:1]).reshape(1, 1, 1), ("data", "fsdp", "model"))
+    share = share_of(mesh, 8)
+    assert (share.index, share.count, share.places(8)) == (0, 1, tuple(range(8)))
+    assert list(Share(1, 4).places(8)) == [2, 3]
+    assert Share(1, 2, (4, 5, 0)).places(8) == (4, 5, 0)

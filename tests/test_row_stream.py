@@ -11,6 +11,7 @@ from hyla_lm.config import UserError
 from hyla_lm.input.manifest import read_manifest
 from hyla_lm.input.prepared import Rows
 from hyla_lm.input.row_stream import RowStream, check_equal_states, rows_in_order
+from hyla_lm.input.share import Share
 from hyla_lm.input.source import Reading, Split, open_split
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.language_model import unpack
@@ -40,7 +41,7 @@ def take(stream: RowStream, batches: int) -> np.ndarray:
 
 def interleaved(split: Split, shares: int, batches: int, state: dict | None = None) -> np.ndarray:
     """Row numbers of global batches, of which each share reads a part."""
-    streams = [RowStream(split, BATCH, 0, (i, shares), state) for i in range(shares)]
+    streams = [RowStream(split, BATCH, 0, Share(i, shares), state) for i in range(shares)]
     return np.concatenate([take(stream, batches) for stream in streams], axis=1)
 
 
@@ -82,7 +83,7 @@ def test_shares_make_up_the_global_batches(train_split: Split, shares: int) -> N
 def test_a_saved_state_continues_exactly(
     train_split: Split, read: int, saved_by: int, shares: int
 ) -> None:
-    first = RowStream(train_split, BATCH, 0, (0, saved_by))
+    first = RowStream(train_split, BATCH, 0, Share(0, saved_by))
     list(islice(first, read))
     expected = take(RowStream(train_split, BATCH, 0), read + 5)[read:]
     np.testing.assert_array_equal(
@@ -91,7 +92,7 @@ def test_a_saved_state_continues_exactly(
 
 
 def test_the_state_counts_the_rows_of_all_shares_and_is_json(train_split: Split) -> None:
-    streams = [RowStream(train_split, BATCH, 0, (i, 2)) for i in range(2)]
+    streams = [RowStream(train_split, BATCH, 0, Share(i, 2)) for i in range(2)]
     for stream in streams:
         take(stream, 3)
     assert [stream.state() for stream in streams] == [{"rows_read": 3 * BATCH}] * 2
@@ -121,7 +122,7 @@ EPOCHS = 3
 def hashes(split: Split, shares: int, workers: int, state: dict | None, batches: int) -> list[str]:
     """A hash of every array of each global batch, put together from all shares."""
     reading = Reading(workers=workers, ahead=2)
-    streams = [RowStream(split, BATCH, 0, (i, shares), state, reading) for i in range(shares)]
+    streams = [RowStream(split, BATCH, 0, Share(i, shares), state, reading) for i in range(shares)]
     found = []
     for _ in range(batches):
         parts = [next(stream) for stream in streams]
@@ -158,7 +159,7 @@ def test_a_run_of_four_processes_goes_on_with_two(
     train_split: Split, expected_hashes: list[str]
 ) -> None:
     stopped = 2 * len(expected_hashes) // 5
-    stream = RowStream(train_split, BATCH, 0, (3, 4))
+    stream = RowStream(train_split, BATCH, 0, Share(3, 4))
     list(islice(stream, stopped))
     rest = len(expected_hashes) - stopped
     assert hashes(train_split, 2, 0, stream.state(), rest) == expected_hashes[stopped:]
@@ -177,7 +178,10 @@ def test_rows_in_order_are_each_read_once(
 ) -> None:
     total = min(limit or 10_000, len(validation_split.rows))
     parts = [
-        [batch["row"] for batch in rows_in_order(validation_split, BATCH, 1, (i, shares), limit)]
+        [
+            batch["row"]
+            for batch in rows_in_order(validation_split, BATCH, 1, Share(i, shares), limit)
+        ]
         for i in range(shares)
     ]
     assert {len(row) for part in parts for row in part} == {BATCH // shares}

@@ -17,6 +17,7 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from hyla_lm.config import UserError
 from hyla_lm.input.files import list_files
 from hyla_lm.input.prepared import Rows
+from hyla_lm.input.share import Share
 from hyla_lm.input.source import LanguageData, Reading
 from hyla_lm.input.stream import C4Stream
 from hyla_lm.input.tokenizer import Tokenizer
@@ -32,6 +33,7 @@ TEXTS = [sentences(seed, 1 + seed % 5) for seed in range(150)] + [
     *(sentences(seed, 2) for seed in range(1000, 1040)),
 ]
 KINDS = ("json.gz", "ArrayRecord")
+ONE = Share()
 
 
 @pytest.fixture(scope="module")
@@ -72,12 +74,12 @@ def opened(source: C4Stream, **reading: int) -> LanguageData:
 def batches(
     data: LanguageData,
     count: int,
-    share: tuple[int, int] = (0, 1),
+    share: Share = ONE,
     states: list[dict] | None = None,
     seed: int = 0,
 ) -> tuple[np.ndarray, list[dict]]:
     """Tokens of the next batches, and the state after each (with that before the first)."""
-    stream = data.train.stream(BATCH * share[1], seed, share, states)
+    stream = data.train.stream(BATCH * share.count, seed, share, states)
     saved, tokens = [stream.state()], []
     for batch in islice(stream, count):
         tokens.append(batch["tokens"])
@@ -143,7 +145,7 @@ def test_text_bytes_are_those_of_the_documents(
     folders: dict[str, Path], tokenizer: Tokenizer
 ) -> None:
     data = opened(source_of(folders["json.gz"], tokenizer.path))
-    stream = data.train.stream(1, 0, (0, 1), None)
+    stream = data.train.stream(1, 0, Share(), None)
     tokens, text_bytes = [], []
     for batch in islice(stream, 900):
         tokens.append(batch["tokens"])
@@ -161,9 +163,9 @@ def test_text_bytes_are_those_of_the_documents(
 
 def test_text_bytes_do_not_depend_on_where_a_run_resumed(source: C4Stream) -> None:
     data = opened(source)
-    stream = data.train.stream(BATCH, 0, (0, 1), None)
+    stream = data.train.stream(BATCH, 0, Share(), None)
     for _ in range(60):
-        resumed = data.train.stream(BATCH, 0, (0, 1), [stream.state()])
+        resumed = data.train.stream(BATCH, 0, Share(), [stream.state()])
         np.testing.assert_array_equal(next(stream)["text_bytes"], next(resumed)["text_bytes"])
         resumed.close()
     stream.close()
@@ -175,8 +177,8 @@ def test_processes_divide_an_epoch(source: C4Stream, tokenizer: Tokenizer, count
     wanted = sorted(expected_documents(tokenizer))
     for index in range(count):
         data = opened(source)
-        stream = data.train.stream(BATCH * count, 0, (index, count), None)
-        documents = data.train.documents_of(0, (index, count))
+        stream = data.train.stream(BATCH * count, 0, Share(index, count), None)
+        documents = data.train.documents_of(0, Share(index, count))
         mine = [c for c, _ in islice(documents.after(documents.start()), 400)]
         epoch = epoch_length(mine, len(TEXTS), index, count)
         tokens = unpacked(np.stack([b["tokens"] for b in islice(stream, 150)]))
@@ -194,11 +196,11 @@ def epoch_length(cursors: list[dict], total: int, index: int, count: int) -> int
 
 def test_another_number_of_processes_is_refused(source: C4Stream) -> None:
     data = opened(source)
-    states = [batches(data, 3, (index, 2))[1][-1] for index in range(2)]
-    resumed = [batches(data, 2, (index, 2), states)[0] for index in range(2)]
-    straight = [batches(data, 5, (index, 2))[0][3:] for index in range(2)]
+    states = [batches(data, 3, Share(index, 2))[1][-1] for index in range(2)]
+    resumed = [batches(data, 2, Share(index, 2), states)[0] for index in range(2)]
+    straight = [batches(data, 5, Share(index, 2))[0][3:] for index in range(2)]
     np.testing.assert_array_equal(resumed, straight)
-    for share in ((0, 1), (0, 4)):
+    for share in (Share(), Share(0, 4)):
         with pytest.raises(UserError, match="of 2 processes.*resume it on 2.*@Rows"):
             data.train.stream(BATCH * 4, 0, share, states)
 
@@ -208,7 +210,7 @@ def test_more_processes_than_files_are_refused(
 ) -> None:
     data = opened(source_of(folders["json.gz"], tokenizer.path))
     with pytest.raises(UserError, match="4 files cannot feed 5 processes"):
-        data.train.stream(BATCH * 5, 0, (0, 5), None)
+        data.train.stream(BATCH * 5, 0, Share(0, 5), None)
 
 
 def test_the_validation_set_is_whole_documents_with_exact_bytes(
@@ -237,7 +239,7 @@ def damaged(request: pytest.FixtureRequest, folders: dict[str, Path], tmp_path: 
 def run_through(folder: Path, tokenizer: Tokenizer) -> None:
     """Opens a folder and reads more than an epoch."""
     data = opened(source_of(folder, tokenizer.path))
-    stream = data.train.stream(BATCH, 0, (0, 1), None)
+    stream = data.train.stream(BATCH, 0, Share(), None)
     try:
         for _ in islice(stream, 400):
             pass
@@ -327,6 +329,7 @@ def test_unfit_settings_are_named(folders: dict[str, Path], tokenizer: Tokenizer
 
 STREAMER = """
 import hashlib, json, os, sys
+from hyla_lm.input.share import Share
 from hyla_lm.input.source import Reading
 from hyla_lm.input.stream import C4Stream
 
@@ -335,7 +338,7 @@ lines = open(log).read().splitlines() if os.path.exists(log) else []
 lines = [json.loads(line) for line in lines if line.endswith("}")]
 source = C4Stream((f"{folder}/c4-train.*",), (f"{folder}/c4-validation.*",), tokenizer)
 data = source.open(16, 4, Reading())
-stream = data.train.stream(4, 0, (0, 1), [lines[-1]["state"]] if lines else None)
+stream = data.train.stream(4, 0, Share(), [lines[-1]["state"]] if lines else None)
 with open(log, "w") as file:
     file.writelines(json.dumps(line) + "\\n" for line in lines)
     for _ in range(len(lines), int(count)):

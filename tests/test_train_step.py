@@ -9,8 +9,9 @@ import pytest
 
 from hyla_lm import config
 from hyla_lm.experiment import Experiment, from_gin
+from hyla_lm.input.share import Share
 from hyla_lm.setup import make_program
-from hyla_lm.task import OBJECTIVE, Share
+from hyla_lm.task import OBJECTIVE
 
 # The same float32 sums in another order; Adam divides by a root near epsilon only at exact zeros.
 ACCUMULATION = 1e-6

@@ -8,7 +8,7 @@ from array_record.python.array_record_module import ArrayRecordReader
 from etils import epath
 
 from hyla_lm.config import UserError
-from hyla_lm.input.files import as_path, chunks
+from hyla_lm.input.files import as_path, chunks, size_of
 from hyla_lm.input.tf_example import bytes_feature
 
 RECORDS_PER_READ = 512
@@ -22,7 +22,7 @@ def read_texts(file: str, attempts: int = 1) -> Iterator[str]:
     records with a text feature. A name that ends in .gz is decompressed.
     """
     path = as_path(file)
-    if not path.is_file():
+    if size_of(path) is None:
         raise UserError(f"{file} does not exist: give .json.gz, .jsonl, .txt or ArrayRecord files.")
     return _reader(path.name)(path, attempts)
 
@@ -84,6 +84,10 @@ def _record_texts(path: epath.Path, attempts: int) -> Iterator[str]:
     try:
         reader = ArrayRecordReader(str(path))
         total = reader.num_records()
+        if total == 0:
+            if not reader.ok():
+                reader.read([0])  # raises what kept it from opening, where that is known
+            raise ValueError("it holds no records")
         for start in range(0, total, RECORDS_PER_READ):
             for record in reader.read(start, min(start + RECORDS_PER_READ, total)):
                 yield record_text(record)

@@ -5,6 +5,8 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from typing import TypeVar
@@ -18,21 +20,64 @@ PathLike = str | os.PathLike[str]
 CHUNK_BYTES = 8 << 20
 FIRST_WAIT_SECONDS = 0.5
 LONGEST_WAIT_SECONDS = 30.0
+GIVE_UP_SECONDS = 600.0
+READ_ATTEMPTS = 5
+ASKING_THREADS = 32
 # "c4-train.00007-of-01024.json.gz" (AllenAI), "c4-train.array_record-00007-of-01024" (TFDS).
 WILDCARD = re.compile(r"[*?\[]")
 NUMBERED = re.compile(r"^(?P<stem>.*?)[.-](?P<index>\d{5})-of-(?P<count>\d{5})(?P<suffix>.*)$")
+# epath would hand buckets to TensorFlow where that is installed; here they are always gcsfs's.
+os.environ.setdefault("EPATH_USE_TF", "false")
+_answered: set[str] = set()
 
 
 def as_path(path: PathLike) -> epath.Path:
-    """A path of the local disk or of a bucket (gs://); raises UserError without a bucket client."""
+    """A path of the local disk or of a bucket (gs://).
+
+    Raises UserError for a bucket without a client, or that does not answer when it is first named.
+    """
+    parsed = epath.Path(str(path)).expanduser()
+    bucket = bucket_of(path)
+    if bucket and bucket not in _answered:
+        _ask(parsed)
+        _answered.add(bucket)
+    return parsed
+
+
+def bucket_of(path: PathLike) -> str:
+    """The bucket of a path, such as gs://c4; empty for the local disk."""
     text = str(path)
+    return "/".join(text.split("/")[:3]) if "://" in text else ""
+
+
+@contextmanager
+def bucket_errors(path: PathLike) -> Iterator[None]:
+    """Raises OSError for what a bucket's client raises, which has exceptions of its own."""
     try:
-        parsed = epath.Path(text)
-        if "://" in text:
-            parsed.exists()
-        return parsed.expanduser()
+        yield
+    except (OSError, ImportError, UserError):
+        raise
+    except Exception as error:
+        if bucket_of(path):
+            raise OSError(f"{type(error).__name__}: {error}") from error
+        raise
+
+
+def _ask(path: epath.Path) -> None:
+    try:
+        import fsspec
+
+        # A listing that was kept would hide what other processes write to the same folder.
+        fsspec.config.conf.setdefault("gcs", {}).setdefault("use_listings_cache", False)
+        with bucket_errors(path):
+            path.exists()
     except ImportError as error:
-        raise UserError(f"{text} needs a bucket client: pip install 'hyla_lm[gcs]'.") from error
+        raise UserError(f"{path} needs a bucket client: pip install 'hyla_lm[gcs]'.") from error
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be reached ({error}): check the path, the network and the credentials "
+            "(gcloud auth application-default login)."
+        ) from error
 
 
 def list_files(patterns: Sequence[str], what: str) -> tuple[str, ...]:
@@ -43,7 +88,10 @@ def list_files(patterns: Sequence[str], what: str) -> tuple[str, ...]:
     """
     found: list[str] = []
     for pattern in patterns:
-        files = _matching(pattern)
+        try:
+            files = _matching(pattern)
+        except OSError as error:
+            raise UserError(f"{what} = {pattern} cannot be listed ({error}).") from error
         if not files:
             raise UserError(f"{what} = {pattern} matches no file: correct the path.")
         _check_complete(files, pattern, what)
@@ -56,9 +104,10 @@ def list_files(patterns: Sequence[str], what: str) -> tuple[str, ...]:
 
 def _matching(pattern: str) -> list[str]:
     path = as_path(pattern)
-    if WILDCARD.search(path.name):
-        return sorted(str(file) for file in path.parent.glob(path.name))
-    return [str(path)] if path.is_file() else []
+    with bucket_errors(path):
+        if WILDCARD.search(path.name):
+            return sorted(str(file) for file in path.parent.glob(path.name))
+        return [str(path)] if path.is_file() else []
 
 
 def _check_complete(files: Sequence[str], pattern: str, what: str) -> None:
@@ -77,6 +126,47 @@ def _check_complete(files: Sequence[str], pattern: str, what: str) -> None:
             )
 
 
+def sizes(paths: Sequence[PathLike]) -> list[int | None]:
+    """The bytes of each file, asked for side by side; None where there is no file."""
+    with ThreadPoolExecutor(min(len(paths), ASKING_THREADS) or 1) as pool:
+        return list(pool.map(size_of, paths))
+
+
+def names_and_sizes(files: Sequence[str]) -> list[str]:
+    """A line for each file, which together name their text."""
+    return [f"{as_path(f).name} {size}" for f, size in zip(files, sizes(files), strict=True)]
+
+
+def size_of(path: PathLike) -> int | None:
+    """The bytes of a file; None where there is none. Raises UserError for a store that fails."""
+    place = as_path(path)
+    return retrying(partial(_stat, place), READ_ATTEMPTS, str(path))
+
+
+def _stat(path: epath.Path) -> int | None:
+    try:
+        with bucket_errors(path):
+            found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return None if found.is_directory else found.length
+
+
+def read_whole(path: PathLike) -> bytes | None:
+    """A file's bytes; None where there is no file. Raises UserError for a store that fails."""
+    return None if size_of(path) is None else b"".join(chunks(as_path(path), READ_ATTEMPTS))
+
+
+def write_whole(path: epath.Path, content: bytes) -> None:
+    """Writes a file that is there as a whole or not at all, as an object of a bucket always is."""
+    if bucket_of(path):
+        path.write_bytes(content)
+        return
+    partial_path = path.parent / f".{path.name}.partial"
+    partial_path.write_bytes(content)
+    partial_path.replace(path)
+
+
 def chunks(path: epath.Path, attempts: int) -> Iterator[bytes]:
     """A file's bytes in order; a read that fails is tried again from where it stopped."""
     offset = 0
@@ -86,7 +176,7 @@ def chunks(path: epath.Path, attempts: int) -> Iterator[bytes]:
 
 
 def _read_at(path: epath.Path, offset: int) -> bytes:
-    with path.open("rb") as file:
+    with bucket_errors(path), path.open("rb") as file:
         file.seek(offset)
         return file.read(CHUNK_BYTES)
 
@@ -97,16 +187,20 @@ def retrying(
     what: str,
     errors: tuple[type[Exception], ...] = (OSError,),
 ) -> T:
-    """The action's result, tried up to `attempts` times with growing, jittered waits."""
+    """The action's result, tried up to `attempts` times with growing, jittered waits.
+
+    A client that has tried for GIVE_UP_SECONDS itself, as array_record's does, is not asked again.
+    """
+    started = time.monotonic()
     for attempt in range(1, attempts + 1):
         try:
             return action()
         except (FileNotFoundError, PermissionError):
             raise
         except errors as error:
-            if attempt == attempts:
+            if attempt == attempts or time.monotonic() - started > GIVE_UP_SECONDS:
                 raise UserError(
-                    f"{what} could not be read in {attempts} tries ({error}): check the storage "
+                    f"{what} could not be read in {attempt} tries ({error}): check the storage "
                     "and start again, or raise LanguageModel.read_attempts."
                 ) from error
             longest = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2**attempt)

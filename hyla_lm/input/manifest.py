@@ -9,7 +9,7 @@ import numpy as np
 from etils import epath
 
 from hyla_lm.config import UserError
-from hyla_lm.input.files import PathLike, as_path
+from hyla_lm.input.files import PathLike, as_path, read_whole, write_whole
 from hyla_lm.input.tokenizer import Tokenizer
 
 MANIFEST = "manifest.json"
@@ -70,13 +70,6 @@ def row_dtype(vocab_size: int) -> str:
     return "uint16" if vocab_size <= 2**16 else "uint32"
 
 
-def write_whole(path: epath.Path, content: bytes) -> None:
-    """Writes a file aside, then renames it: it is there as a whole or not at all."""
-    partial = path.parent / f".{path.name}.partial"
-    partial.write_bytes(content)
-    partial.replace(path)
-
-
 def write_manifest(folder: PathLike, manifest: Manifest) -> None:
     """Writes the manifest beside its shards."""
     text = json.dumps(asdict(manifest), indent=1, sort_keys=True) + "\n"
@@ -86,10 +79,11 @@ def write_manifest(folder: PathLike, manifest: Manifest) -> None:
 def read_manifest(folder: PathLike) -> Manifest:
     """Reads a folder's manifest; raises UserError if it is absent or not of this format."""
     path = as_path(folder) / MANIFEST
-    if not path.is_file():
+    text = read_whole(path)
+    if text is None:
         raise UserError(f"{path} does not exist: give a folder of prepared rows.")
     try:
-        fields: dict[str, Any] = json.loads(path.read_text())
+        fields: dict[str, Any] = json.loads(text)
         if fields["format"] != FORMAT:
             raise UserError(f"{path} has format {fields['format']}, not {FORMAT}: prepare again.")
         shards = tuple(Shard(**shard) for shard in fields.pop("shards"))

@@ -6,6 +6,7 @@ from typing import Any
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.input.manifest import Manifest
 from hyla_lm.input.row_stream import RowStream, check_equal_states
+from hyla_lm.input.share import Share
 from hyla_lm.input.source import LanguageData, Reading, Split, open_split
 from hyla_lm.input.tokenizer import Tokenizer
 
@@ -54,7 +55,7 @@ class PreparedText:
         self,
         batch_size: int,
         seed: int,
-        share: tuple[int, int],
+        share: Share,
         states: list[dict[str, Any]] | None,
     ) -> RowStream:
         state = None if states is None else check_equal_states(states)

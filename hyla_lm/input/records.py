@@ -59,13 +59,7 @@ class Records:
         self._ends = list(accumulate(self.counts()))
 
     def _open_file(self, file: int) -> ArrayRecordReader:
-        reader = self._try(
-            lambda: ArrayRecordReader(
-                self.files[file], OPTIONS, file_reader_buffer_size=BUFFER_BYTES
-            ),
-            file,
-            "it",
-        )
+        reader = self._try(lambda: _reader(self.files[file]), file, "it")
         if reader.num_records() == 0:
             raise UserError(f"{self.files[file]} holds no records: copy the shard again.")
         return reader
@@ -89,6 +83,13 @@ class Records:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._open()
+
+
+def _reader(path: str) -> ArrayRecordReader:
+    reader = ArrayRecordReader(path, OPTIONS, file_reader_buffer_size=BUFFER_BYTES)
+    if not reader.ok():
+        reader.read([0])  # raises what kept it from opening
+    return reader
 
 
 def _allow_open_files(count: int) -> None:

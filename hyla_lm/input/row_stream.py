@@ -10,6 +10,7 @@ from absl import flags
 
 from hyla_lm.config import UserError
 from hyla_lm.input.order import shuffled
+from hyla_lm.input.share import Share
 from hyla_lm.input.source import Reading, RowTable, Split
 
 
@@ -23,17 +24,16 @@ class ShuffledBatches:
     rows: RowTable
     batch_size: int
     seed: int
-    share: tuple[int, int]
+    share: Share
     first: int
 
     def __len__(self) -> int:
         return 2**62 // self.batch_size
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        part = self.batch_size // self.share[1]
-        start = self.first + index * self.batch_size + self.share[0] * part
-        count = len(self.rows)
-        return self.rows.read([shuffled(p, count, self.seed) for p in range(start, start + part)])
+        start, count = self.first + index * self.batch_size, len(self.rows)
+        places = self.share.places(self.batch_size)
+        return self.rows.read([shuffled(start + place, count, self.seed) for place in places])
 
 
 class RowStream:
@@ -48,14 +48,14 @@ class RowStream:
         split: Split,
         batch_size: int,
         seed: int,
-        share: tuple[int, int] = (0, 1),
+        share: Share | None = None,
         state: dict[str, Any] | None = None,
         reading: Reading | None = None,
     ):
         reading = reading or Reading()
         self._rows_read = int(state["rows_read"]) if state else 0
         self._batch_size = batch_size
-        source = ShuffledBatches(split.rows, batch_size, seed, share, self._rows_read)
+        source = ShuffledBatches(split.rows, batch_size, seed, share or Share(), self._rows_read)
         self._iterator = iter(_batches(source, reading))
 
     def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
@@ -94,7 +94,7 @@ def rows_in_order(
     split: Split,
     batch_size: int,
     bos: int,
-    share: tuple[int, int] = (0, 1),
+    share: Share | None = None,
     limit: int | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
     """One process's share of the split's first `limit` rows, in order, in whole batches.
@@ -102,11 +102,10 @@ def rows_in_order(
     The last batch is filled with rows of BOS, whose targets weigh nothing; their row is -1.
     """
     total = len(split.rows) if limit is None else min(limit, len(split.rows))
-    local = batch_size // share[1]
+    places = (share or Share()).places(batch_size)
     for start in range(0, total, batch_size):
-        first = start + share[0] * local
-        batch = split.rows.read(range(min(first, total), min(first + local, total)))
-        missing = local - len(batch["row"])
+        batch = split.rows.read([start + place for place in places if start + place < total])
+        missing = len(places) - len(batch["row"])
         yield {
             name: np.pad(
                 values,

@@ -13,7 +13,7 @@ import numpy as np
 from etils import epath
 
 from hyla_lm.config import UserError
-from hyla_lm.input.files import PathLike, as_path
+from hyla_lm.input.files import PathLike, as_path, sizes
 from hyla_lm.input.manifest import BYTE_COUNT_BYTES, Manifest, Shard
 from hyla_lm.input.records import Records
 
@@ -44,8 +44,8 @@ class RowReader:
     def __init__(self, folder: PathLike, manifest: Manifest, attempts: int = 1):
         self._manifest = manifest
         paths = [as_path(folder) / shard.name for shard in manifest.shards]
-        for path, shard in zip(paths, manifest.shards, strict=True):
-            _check_size(path, shard)
+        for path, shard, size in zip(paths, manifest.shards, sizes(paths), strict=True):
+            _check_size(path, shard, size)
         self._records = Records([str(path) for path in paths], attempts)
         self._check_shards()
 
@@ -107,10 +107,9 @@ class MemoryRows:
         return {"tokens": self._tokens[index], "text_bytes": self._text_bytes[index], "row": index}
 
 
-def _check_size(path: epath.Path, shard: Shard) -> None:
-    if not path.is_file():
+def _check_size(path: epath.Path, shard: Shard, size: int | None) -> None:
+    if size is None:
         raise UserError(f"{path} is missing: copy the shard or prepare the rows again.")
-    size = path.stat().length
     if size != shard.size_bytes:
         raise UserError(
             f"{path} has {size} bytes, not the {shard.size_bytes} of its manifest: "

@@ -11,6 +11,7 @@ from hyla_lm.config import UserError
 from hyla_lm.input.files import as_path
 from hyla_lm.input.manifest import Manifest, check_manifest, read_manifest
 from hyla_lm.input.rows import RowReader
+from hyla_lm.input.share import Share
 from hyla_lm.input.tokenizer import Tokenizer
 
 
@@ -59,10 +60,10 @@ class TrainingText(Protocol):
         self,
         batch_size: int,
         seed: int,
-        share: tuple[int, int],
+        share: Share,
         states: list[dict[str, Any]] | None,
     ) -> Batches:
-        """Batches of share (index, count), from the start or from the states of all shares."""
+        """A share of the batches, from the start or from the states of all shares."""
         ...
 
 

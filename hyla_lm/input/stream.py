@@ -12,10 +12,11 @@ import numpy as np
 
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.input.documents import check_gzip, is_record_file, read_texts
-from hyla_lm.input.files import as_path, list_files
+from hyla_lm.input.files import list_files, names_and_sizes
 from hyla_lm.input.order import shuffled
 from hyla_lm.input.packing import Block, Packer, encode_texts
 from hyla_lm.input.rows import MemoryRows
+from hyla_lm.input.share import Share
 from hyla_lm.input.source import LanguageData, Reading, Split
 from hyla_lm.input.text_records import TextRecords
 from hyla_lm.input.text_stream import Cursor, StreamedText
@@ -56,7 +57,7 @@ class C4Stream:
             raise UserError("C4Stream.train mixes ArrayRecord with other files: give one kind.")
         table = TextRecords(files, reading.attempts) if all(records) else None
 
-        def documents_of(seed: int, share: tuple[int, int]) -> "FileTexts | RecordTexts":
+        def documents_of(seed: int, share: Share) -> "FileTexts | RecordTexts":
             if table is not None:
                 return RecordTexts(table, encoder, seed, share, reading)
             return FileTexts(files, encoder, seed, share, reading.attempts)
@@ -96,13 +97,13 @@ class FileTexts:
     files: tuple[str, ...]
     encode: Encoder
     seed: int
-    share: tuple[int, int]
+    share: Share
     attempts: int
 
     def __post_init__(self) -> None:
-        if len(self.files) < self.share[1]:
+        if len(self.files) < self.share.count:
             raise UserError(
-                f"{len(self.files)} files cannot feed {self.share[1]} processes, each of which "
+                f"{len(self.files)} files cannot feed {self.share.count} processes, each of which "
                 "reads files of its own: give more files, or train on prepared rows (@Rows())."
             )
 
@@ -128,7 +129,7 @@ class FileTexts:
 
     def _files_of(self, epoch: int) -> list[str]:
         order = np.random.default_rng([self.seed, epoch]).permutation(len(self.files))
-        return [self.files[index] for index in order[self.share[0] :: self.share[1]]]
+        return [self.files[index] for index in order[self.share.index :: self.share.count]]
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ class RecordTexts:
     texts: TextRecords
     encode: Encoder
     seed: int
-    share: tuple[int, int]
+    share: Share
     reading: Reading
 
     def start(self) -> Cursor:
@@ -168,14 +169,14 @@ class ShuffledTexts:
 
     texts: TextRecords
     seed: int
-    share: tuple[int, int]
+    share: Share
     first: int
 
     def __len__(self) -> int:
         return 2**62 // TEXTS_PER_PART
 
     def __getitem__(self, part: SupportsIndex) -> list[str]:
-        index, count = self.share
+        index, count = self.share.index, self.share.count
         start = self.first + int(part) * TEXTS_PER_PART
         places = (number * count + index for number in range(start, start + TEXTS_PER_PART))
         return [self.texts[shuffled(place, len(self.texts), self.seed)] for place in places]
@@ -194,5 +195,5 @@ def split_in_memory(block: Block, tokenizer: Tokenizer, sequence_length: int) ->
 
 def content_of(files: tuple[str, ...]) -> str:
     """Hash of the files' names and sizes, which names the text of a run."""
-    entries = [f"{as_path(file).name} {as_path(file).stat().length}" for file in files]
+    entries = names_and_sizes(files)
     return hashlib.sha256("\n".join(entries).encode()).hexdigest()

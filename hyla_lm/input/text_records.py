@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Sequence
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
+
+from etils import epath
 
 from hyla_lm.config import UserError
 from hyla_lm.input.documents import record_text
-from hyla_lm.input.files import NUMBERED, as_path
+from hyla_lm.input.files import NUMBERED, as_path, read_whole
 from hyla_lm.input.records import Records
 
 DATASET_INFO = "dataset_info.json"
@@ -36,8 +38,9 @@ class TextRecords:
 
 def _check_counts(files: Sequence[str], counts: Sequence[int]) -> None:
     """Compares each shard with the count that TFDS wrote beside it."""
+    infos = {folder: _info(folder) for folder in {as_path(file).parent for file in files}}
     for file, count in zip(files, counts, strict=True):
-        expected = _count_in_info(file)
+        expected = _count_in_info(file, infos[as_path(file).parent])
         if expected not in (None, count):
             raise UserError(
                 f"{file} holds {count} records where {DATASET_INFO} says {expected}: "
@@ -45,12 +48,16 @@ def _check_counts(files: Sequence[str], counts: Sequence[int]) -> None:
             )
 
 
-def _count_in_info(file: str) -> int | None:
-    path, match = as_path(file), NUMBERED.match(file)
-    info = path.parent / DATASET_INFO
-    if match is None or not info.is_file():
+def _info(folder: epath.Path) -> dict[str, Any]:
+    text = read_whole(folder / DATASET_INFO)
+    return {"splits": []} if text is None else json.loads(text)
+
+
+def _count_in_info(file: str, info: dict[str, Any]) -> int | None:
+    name, match = as_path(file).name, NUMBERED.match(file)
+    if match is None:
         return None
-    for split in json.loads(info.read_text())["splits"]:
-        if f"-{split['name']}." in path.name and "shardLengths" in split:
+    for split in info["splits"]:
+        if f"-{split['name']}." in name and "shardLengths" in split:
             return int(split["shardLengths"][int(match["index"])])
     return None

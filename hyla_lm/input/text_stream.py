@@ -15,6 +15,7 @@ from grain.experimental import ThreadPrefetchIterDataset
 
 from hyla_lm.config import UserError
 from hyla_lm.input.packing import Block, Packed, Packer
+from hyla_lm.input.share import Share
 from hyla_lm.input.source import Reading
 from hyla_lm.input.tokenizer import Tokenizer
 
@@ -166,7 +167,7 @@ class StreamedText:
     tokenizer: Tokenizer
     sequence_length: int
     reading: Reading
-    documents_of: Callable[[int, tuple[int, int]], Documents]
+    documents_of: Callable[[int, Share], Documents]
 
     def identity(self) -> str:
         return self.content
@@ -178,11 +179,11 @@ class StreamedText:
         self,
         batch_size: int,
         seed: int,
-        share: tuple[int, int],
+        share: Share,
         states: list[dict[str, Any]] | None,
     ) -> "TextStream":
         documents = self.documents_of(seed, share)
-        part = batch_size // share[1]
+        part = len(share.places(batch_size))
         batches = PackedBatches(documents, part, self.sequence_length, self.tokenizer)
         state = None if states is None else state_of_share(states, share)
         return TextStream(batches, self.reading.ahead, state)
@@ -210,12 +211,12 @@ class TextStream:
         self._iterator.close()
 
 
-def state_of_share(states: list[dict[str, Any]], share: tuple[int, int]) -> dict[str, Any]:
+def state_of_share(states: list[dict[str, Any]], share: Share) -> dict[str, Any]:
     """This process's state; raises UserError where the checkpoint is of another process count."""
-    if len(states) != share[1]:
+    if len(states) != share.count:
         raise UserError(
             f"the checkpoint is of {len(states)} processes, each somewhere in text of its own, and "
-            f"cannot be continued by {share[1]}: resume it on {len(states)}, or train on prepared "
-            "rows (@Rows()), which any number of processes continues."
+            f"cannot be continued by {share.count}: resume it on {len(states)}, or train on "
+            "prepared rows (@Rows()), which any number of processes continues."
         )
-    return states[share[0]]
+    return states[share.index]

@@ -9,7 +9,7 @@ import numpy as np
 import sentencepiece
 
 from hyla_lm.config import UserError
-from hyla_lm.input.files import as_path
+from hyla_lm.input.files import read_whole
 
 SPECIAL = ("bos", "eos", "pad", "unk")
 
@@ -26,10 +26,10 @@ class Tokenizer:
     @cached_property
     def content(self) -> bytes:
         """The bytes of the model file."""
-        path = as_path(self.path)
-        if not path.is_file():
+        content = read_whole(self.path)
+        if content is None:
             raise UserError(f"tokenizer {self.path} does not exist: correct the tokenizer path.")
-        return path.read_bytes()
+        return content
 
     @cached_property
     def processor(self) -> sentencepiece.SentencePieceProcessor:

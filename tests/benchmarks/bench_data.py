@@ -25,6 +25,7 @@ from data.train_tokenizer import train_tokenizer
 from hyla_lm.input.files import as_path
 from hyla_lm.input.manifest import read_manifest
 from hyla_lm.input.prepared import PreparedText
+from hyla_lm.input.share import Share
 from hyla_lm.input.source import Reading, split_of_folder
 from hyla_lm.input.stream import C4Stream
 from hyla_lm.input.tokenizer import Tokenizer
@@ -82,7 +83,7 @@ def measurements(folder: Path, tokenizer: Tokenizer) -> dict[str, Callable[[], i
 
 def drained(text, batches: int) -> int:
     """Tokens of the first batches."""
-    stream = text.stream(BATCH_SIZE, 0, (0, 1), None)
+    stream = text.stream(BATCH_SIZE, 0, Share(), None)
     tokens = sum(batch["tokens"][:, 1:].size for batch in islice(stream, batches))
     stream.close()
     return tokens

@@ -72,5 +72,5 @@ def test_command_line(
     main()
     assert Tokenizer(str(model)).vocab_size == 512
     monkeypatch.setattr(sys, "argv", ["train_tokenizer", "--input", "none", "--output", "x"])
-    with pytest.raises(SystemExit, match="error: none does not exist"):
+    with pytest.raises(SystemExit, match="error: --input = none matches no file"):
         main()

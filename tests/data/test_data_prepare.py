@@ -1,0 +1,298 @@
+"""Preparing rows from files: however it is stopped or disturbed, the folder ends the same."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data import prepare
+from data.prepare import main
+from data.train_tokenizer import train_tokenizer
+from data.verify import verify
+from hyla_lm.input.manifest import MANIFEST, read_manifest
+from hyla_lm.input.rows import RowReader
+from hyla_lm.input.tokenizer import Tokenizer
+from tests.data.c4_layouts import write_array_records, write_json_gz
+from tests.data.conftest import prose
+
+Contents = dict[str, bytes]
+ROOT = Path(__file__).parents[2]
+SHARDS = [f"train-{index:05d}-of-00003.arrayrecord" for index in range(3)]
+# Every third document is long, which makes the second of three shards the largest.
+PROSE = [prose(seed, 50 if seed % 3 == 1 else 2) for seed in range(24)]
+TEXTS = [*PROSE, "", "é🙂\n日本 naïve\ttext ", "a", "\n", " ", "🙂"]
+LINES = [json.dumps({"text": text}) for text in TEXTS]
+KILLED = """
+import os, pkgutil, signal, sys
+from unittest.mock import patch
+from data.prepare import main
+after, count, *arguments = sys.argv[1:]
+real, calls = pkgutil.resolve_name(after), []
+def dying(*given, **named):
+    calls.append(real(*given, **named))
+    return calls[-1] if len(calls) < int(count) else os.kill(os.getpid(), signal.SIGKILL)
+with patch(after, dying):
+    main(arguments)
+"""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of the command line."""
+
+    files: list[Path]
+    tokenizer: Tokenizer
+    folder: Path
+
+    def flags(self, *more: str) -> list[str]:
+        paths = ["--input", *map(str, self.files), "--output", str(self.folder), "--workers=1"]
+        return [*paths, "--tokenizer", self.tokenizer.path, "--sequence_length=16", *more]
+
+    def run(self, *more: str) -> Contents:
+        main(self.flags(*more))
+        return contents(self.folder)
+
+    def start(self, *more: str, **options) -> subprocess.Popen[str]:
+        command, pipe = [sys.executable, "-m", "data.prepare", *self.flags(*more)], subprocess.PIPE
+        return subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, **options)
+
+
+def contents(folder: Path) -> Contents:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def places(folder: Path) -> dict[str, tuple[int, int]]:
+    """Inode and time of every file: any write changes one of them."""
+    return {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return write_json_gz(TEXTS, tmp_path_factory.mktemp("c4"), "train", 3)
+
+
+@pytest.fixture(scope="module")
+def whole(
+    tmp_path_factory: pytest.TempPathFactory, files: list[Path], tokenizer: Tokenizer
+) -> Contents:
+    """What every run of the same request must end with."""
+    return Request(files, tokenizer, tmp_path_factory.mktemp("whole")).run()
+
+
+@pytest.fixture
+def asked(tmp_path: Path, files: list[Path], tokenizer: Tokenizer) -> Request:
+    return Request(files, tokenizer, tmp_path / "rows")
+
+
+@pytest.fixture
+def long(asked: Request, tmp_path: Path) -> Request:
+    """A request that two workers are busy with for a second."""
+    return replace(asked, files=write_json_gz(PROSE * 30, tmp_path / "long", "train", 4))
+
+
+def write(path: Path, *lines: str) -> Path:
+    path.write_bytes("\n".join(lines).encode())
+    return path
+
+
+# Document i is in file i mod 3, or in a file of its own.
+LAYOUTS = {
+    "json.gz": lambda folder: write_json_gz(TEXTS, folder, "train", 3),
+    "jsonl": lambda folder: [write(folder / f"{i}.jsonl", *LINES[i::3]) for i in range(3)],
+    "ArrayRecord": lambda folder: write_array_records(TEXTS, folder, "train", 3),
+    "txt": lambda folder: [write(folder / f"{i}.txt", text) for i, text in enumerate(TEXTS)],
+}
+
+
+@pytest.mark.parametrize("shards", [None, 1, 2, 6])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_shards_hold_every_document_of_their_files_once(
+    asked: Request, tmp_path: Path, layout: str, shards: int | None
+) -> None:
+    asked = replace(asked, files=LAYOUTS[layout](tmp_path))
+    tokenizer, files = asked.tokenizer, len(asked.files)
+    ids = [[tokenizer.bos, *tokenizer.encode(text), tokenizer.eos] for text in TEXTS]
+    held = [ids[index :: files if layout == "txt" else 3] for index in range(files)]
+    count, parts = shards or files, max(1, (shards or files) // files)
+    divided = [file[part::parts] for file in held for part in range(parts)]
+    borders = [len(divided) * index // count for index in range(count + 1)]
+    wanted = [list(chain(*divided[first:last])) for first, last in pairwise(borders)]
+    asked.run(*([f"--shards={shards}"] if shards else []))
+    assert documents_of(asked) == wanted
+    manifest = verify(str(asked.folder), tokenizer=tokenizer)
+    assert manifest.documents == len(TEXTS)
+    assert manifest.text_bytes == len("".join(TEXTS).encode())
+
+
+def documents_of(asked: Request) -> list[list[list[int]]]:
+    """The documents of each shard, split before each BOS; BOS that fills a row is none."""
+    manifest, shards = read_manifest(asked.folder), []
+    rows = RowReader(asked.folder, manifest).read(range(manifest.rows))["tokens"]
+    ends = np.cumsum([shard.rows for shard in manifest.shards])
+    for held in np.split(rows, ends[:-1]):
+        stream = np.append(held[0, :1], held[:, 1:])
+        documents = np.split(stream, np.flatnonzero(stream == asked.tokenizer.bos))[1:]
+        while len(documents[-1]) == 1:
+            documents.pop()
+        shards.append([document.tolist() for document in documents])
+    return shards
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_run_gives_the_same_bytes(asked: Request, whole: Contents, workers: int) -> None:
+    assert asked.start(f"--workers={workers}").wait() == 0
+    assert contents(asked.folder) == whole
+    assert set(whole) == {".request.json", MANIFEST, *SHARDS}
+
+
+@pytest.mark.parametrize(
+    ("after", "count", "finished"),
+    [
+        ("data.preparation.write_whole", 1, 0),  # the request
+        ("data.row_writer.encode_rows", 1, 0),  # some rows of a shard
+        ("data.row_writer.encode_rows", 3, 1),
+        ("data.row_writer._checked_rows", 2, 1),  # a shard before its rename
+        ("data.row_writer._publish", 2, 1),  # its rename
+        ("data.preparation.write_whole", 3, 2),  # its report
+        ("data.preparation.write_whole", 4, 3),  # the last report
+        ("data.preparation.write_whole", 4, 2),  # and then the last shard is cut short
+        ("data.preparation.write_manifest", 1, 3),  # before the reports are removed
+    ],
+)
+def test_a_killed_run_goes_on(
+    asked: Request, whole: Contents, after: str, count: int, finished: int
+) -> None:
+    command = [sys.executable, "-c", KILLED, after, str(count), *asked.flags()]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == -signal.SIGKILL
+    before = places(asked.folder)
+    for name in before.keys() & set(SHARDS[finished:]):
+        os.truncate(asked.folder / name, 100)
+    assert asked.run() == whole
+    kept = places(asked.folder).items() & before.items()
+    assert {name for name, _ in kept} >= set(SHARDS[:finished])
+
+
+def workers_of(process: subprocess.Popen[str], folder: Path) -> list[int]:
+    """The worker processes of a run, once they write."""
+    wait_until(lambda: list(folder.glob(".train*.partial")))
+    listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [int(p) for p in listed if b"spawn_main" in Path(f"/proc/{p}/cmdline").read_bytes()]
+
+
+def error_of(process: subprocess.Popen[str]) -> str:
+    """What a run that fails says in its last line, and no traceback before it."""
+    error = process.communicate()[1]
+    assert process.returncode == 1 and "Traceback" not in error
+    return error[error.index("error: ") :]
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    stop = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < stop
+        time.sleep(0.005)
+
+
+def test_a_killed_worker_is_reported_and_the_run_goes_on(long: Request, tmp_path: Path) -> None:
+    process = long.start("--workers=2")
+    os.kill(workers_of(process, long.folder)[0], signal.SIGKILL)
+    assert "a worker process died" in (error := error_of(process))
+    assert "run the same command again" in error and not (long.folder / MANIFEST).exists()
+    assert long.run() == replace(long, folder=tmp_path / "whole").run()
+
+
+def test_the_workers_of_a_killed_run_end_and_it_goes_on(long: Request, tmp_path: Path) -> None:
+    process = long.start("--workers=2")
+    workers = workers_of(process, long.folder)
+    process.kill()
+    process.communicate()
+    assert len(workers) == 2
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
+    assert long.run("--workers=2") == replace(long, folder=tmp_path / "whole").run()
+
+
+@pytest.mark.parametrize(("limit", "shards"), [(0, 0), (100, 0), (70_000, 0), (140_000, 1)])
+def test_a_file_that_cannot_grow_is_reported_and_the_run_goes_on(
+    asked: Request, whole: Contents, limit: int, shards: int
+) -> None:
+    limits = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (limit, limit))
+    error = error_of(asked.start(preexec_fn=limits))
+    assert "cannot be written" in error and "File too large" in error
+    check_unfinished(asked, whole, shards)
+    assert asked.run() == whole
+
+
+# The request and each report take one page of 4 KiB; the shards take 32, 48 and 32.
+@pytest.mark.parametrize(("pages", "shards"), [(1, 0), (20, 0), (33, 1), (70, 1), (116, 3)])
+def test_a_full_disk_is_reported_and_the_run_goes_on(
+    asked: Request, whole: Contents, tmp_path: Path, pages: int, shards: int
+) -> None:
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={pages * 4}k", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("to mount a small disk takes root")
+    try:
+        with pytest.raises(SystemExit, match="error: .* cannot be written .*No space left"):
+            asked.run()
+        check_unfinished(asked, whole, shards)
+        subprocess.run(["mount", "-o", "remount,size=64m", tmp_path], check=True)
+        assert asked.run() == whole
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+
+
+def check_unfinished(asked: Request, whole: Contents, shards: int) -> None:
+    """No manifest, and under the names of shards only whole ones."""
+    left = contents(asked.folder)
+    named = {name: left[name] for name in SHARDS if name in left}
+    assert len(named) == shards and named.items() <= whole.items() and MANIFEST not in left
+
+
+def test_a_request_that_is_repeated_changes_nothing(
+    asked: Request, whole: Contents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked.run()
+    before = places(asked.folder)
+    monkeypatch.setattr(prepare, "run_here", None)
+    assert (asked.run(), places(asked.folder)) == (whole, before)
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_another_request_for_a_folder_is_refused(
+    asked: Request, texts: list[str], tmp_path: Path, is_finished: bool
+) -> None:
+    asked.run()
+    if not is_finished:
+        (asked.folder / MANIFEST).unlink()
+    before, (first, second, third) = places(asked.folder), asked.files
+    changed, model = tmp_path / second.name, tmp_path / "other.model"
+    changed.write_bytes(second.read_bytes() * 2)
+    train_tokenizer(texts[:50], 512, model)
+    for what, other, more in [
+        ("tokenizer", replace(asked, tokenizer=Tokenizer(str(model))), []),
+        ("sequence_length = 16", asked, ["--sequence_length=17"]),
+        ("shards = 3", asked, ["--shards=1"]),
+        ("split = .train.", asked, ["--split=validation"]),
+        (f"source = .{first.name} and 2 more", replace(asked, files=[first, second]), []),
+        (f"documents = .{second.name}", replace(asked, files=[first, third, second]), []),
+        (f"documents = .{second.name}", replace(asked, files=[first, changed, third]), []),
+    ]:
+        with pytest.raises(SystemExit, match=f"was begun with {what}.* but is asked for with"):
+            other.run(*more)
+        assert places(asked.folder) == before
+
+
+def test_two_runs_at_once_leave_a_whole_folder(asked: Request, whole: Contents) -> None:
+    both = [asked.start("--workers=2"), asked.start("--workers=1")]
+    assert [process.wait() for process in both] == [0, 0], [p.communicate() for p in both]
+    assert contents(asked.folder) == whole

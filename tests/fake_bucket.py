@@ -1,0 +1,230 @@
+"""Google Cloud Storage on loopback: as much of its API as gcsfs and array_record use."""
+
+import json
+import re
+import threading
+import time
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+PATH = re.compile(r"(/download|/upload)?/storage/v1/b/(?P<bucket>[^/]+)/o(/(?P<name>.+))?")
+MOVE = re.compile(r"(?P<source>.+)/(?P<verb>rewriteTo/b/[^/]+|moveTo)/o/(?P<target>.+)")
+RANGE = re.compile(r"bytes=(?P<first>\d*)-(?P<last>\d*)")
+DROPPED = 0
+TIME = "2026-01-01T00:00:00.000000Z"
+
+
+@dataclass
+class Fault:
+    """The next `count` requests that contain `where` get this status, or are DROPPED midway."""
+
+    status: int
+    count: int
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A response; its body is JSON unless it is bytes."""
+
+    status: int
+    content: Any = b""
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def body(self) -> bytes:
+        as_is = isinstance(self.content, bytes)
+        return self.content if as_is else json.dumps(self.content).encode()
+
+
+def failure(status: int, message: str) -> Answer:
+    return Answer(status, {"error": {"code": status, "message": message}})
+
+
+class FakeBucket:
+    """A store of all buckets: "bucket/name" to bytes. It serves while its context is open.
+
+    Each request waits `delay` seconds, a page of a listing has `page` names, `requests` are those
+    served so far. The account may use objects and list them, but not look at buckets.
+    """
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.requests: list[str] = []
+        self.delay = 0.0
+        self.page = 1000
+        self.faults: list[Fault] = []
+        self._uploads: dict[str, tuple[str, bytes]] = {}
+        self._lock = threading.Lock()
+        self._server = _Server(("127.0.0.1", 0), type("Bound", (_Handler,), {"store": self}))
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> "FakeBucket":
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What leads gcsfs and array_record here, without credentials or a look for them."""
+        return {
+            "STORAGE_EMULATOR_HOST": self.url,
+            "CLOUD_STORAGE_EMULATOR_ENDPOINT": self.url,
+            "FSSPEC_GCS_TOKEN": "anon",
+            "NO_GCE_CHECK": "true",
+            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",  # it asks by gRPC, which is not served
+        }
+
+    def put(self, folder: Path, prefix: str) -> None:
+        """Uploads the files of a local folder as objects "prefix/name"."""
+        self.objects |= {f"{prefix}/{path.name}": path.read_bytes() for path in folder.iterdir()}
+
+    def fail(self, status: int, count: int, where: str = "") -> None:
+        self.faults.append(Fault(status, count, where))
+
+    def fault_of(self, request: str) -> int | None:
+        """Counts a request; the status it fails with, if it does."""
+        with self._lock:
+            self.requests.append(request)
+            for fault in self.faults:
+                if fault.count and fault.where in request:
+                    fault.count -= 1
+                    return fault.status
+        return None
+
+    def answer(self, method: str, target: str, headers: Any, body: bytes) -> Answer:
+        url = urlsplit(target)
+        query = {name: values[-1] for name, values in parse_qs(url.query).items()}
+        match = PATH.fullmatch(url.path)
+        if match is None:
+            return failure(403, "this account may use objects only")
+        bucket, key = match["bucket"], f"{match['bucket']}/{unquote(match['name'] or '')}"
+        if move := MOVE.fullmatch(match["name"] or ""):
+            return self._copy(bucket, move)
+        if url.path.startswith("/upload/"):
+            return self._upload(bucket, query, headers, body)
+        if match["name"] is None:
+            return Answer(200, self._listing(bucket, query))
+        if key not in self.objects:
+            return failure(404, f"No such object: {key}")
+        if method == "DELETE":
+            del self.objects[key]
+            return Answer(204)
+        if query.get("alt") == "media":
+            return self._media(self.objects[key], headers.get("Range", ""))
+        return Answer(200, self._metadata(key))
+
+    def _metadata(self, key: str) -> dict[str, Any]:
+        bucket, _, name = key.partition("/")
+        facts = {"kind": "storage#object", "bucket": bucket, "name": name, "generation": "1"}
+        return facts | {"size": str(len(self.objects[key])), "timeCreated": TIME, "updated": TIME}
+
+    def _listing(self, bucket: str, query: dict[str, str]) -> dict[str, Any]:
+        """A page of objects and of folders, whose names end with the delimiter."""
+        prefix = f"{bucket}/{query.get('prefix', '')}"
+        found: dict[str, bool] = {}
+        for key in sorted(key for key in list(self.objects) if key.startswith(prefix)):
+            head, separator, _ = key[len(prefix) :].partition(query.get("delimiter", "\0"))
+            found[prefix + head + separator] = bool(separator)
+        names = [name for name in found if name > query.get("pageToken", "")]
+        page = names[: min(self.page, int(query.get("maxResults", self.page)))]
+        return {
+            "kind": "storage#objects",
+            "items": [self._metadata(name) for name in page if not found[name]],
+            "prefixes": [name.partition("/")[2] for name in page if found[name]],
+            **({"nextPageToken": page[-1]} if len(page) < len(names) else {}),
+        }
+
+    def _media(self, content: bytes, span: str) -> Answer:
+        asked = RANGE.fullmatch(span)
+        if asked is None:
+            return Answer(200, content)
+        if not asked["first"]:  # the last bytes, however many there are
+            return Answer(206, content[-int(asked["last"]) :])
+        first, end = int(asked["first"]), int(asked["last"] or len(content)) + 1
+        if first >= len(content):
+            return failure(416, "The requested range is not satisfiable")
+        return Answer(206, content[first:end])
+
+    def _copy(self, bucket: str, move: re.Match[str]) -> Answer:
+        source, target = (
+            f"{bucket}/{unquote(move['source'])}",
+            f"{bucket}/{unquote(move['target'])}",
+        )
+        if source not in self.objects:
+            return failure(404, f"No such object: {source}")
+        self.objects[target] = self.objects[source]
+        if move["verb"] == "moveTo":
+            del self.objects[source]
+            return Answer(200, self._metadata(target))
+        return Answer(200, {"done": True, "resource": self._metadata(target)})
+
+    def _upload(self, bucket: str, query: dict[str, str], headers: Any, body: bytes) -> Answer:
+        """An object at once (multipart), or the start or a chunk of a resumable upload."""
+        if "upload_id" in query:
+            return self._upload_chunk(query["upload_id"], headers["Content-Range"], body)
+        if query["uploadType"] == "resumable":
+            session = str(len(self._uploads))
+            self._uploads[session] = (f"{bucket}/{query['name']}", b"")
+            where = f"{self.url}/upload/storage/v1/b/{bucket}/o?upload_id={session}"
+            return Answer(200, {}, {"Location": where})
+        boundary = b"--" + headers["Content-Type"].partition("boundary=")[2].strip('"').encode()
+        _, described, rest = body.split(boundary, 2)
+        name = json.loads(described.partition(b"\n\n")[2])["name"]
+        content = rest.partition(b"\n\n")[2].rpartition(b"\n" + boundary)[0]
+        self.objects[f"{bucket}/{name}"] = content
+        return Answer(200, self._metadata(f"{bucket}/{name}"))
+
+    def _upload_chunk(self, session: str, place: str, body: bytes) -> Answer:
+        """Adds a chunk; the object is there when the whole size is known and has come."""
+        key, content = self._uploads[session]
+        span, _, size = place.removeprefix("bytes ").partition("/")
+        start = int(span.partition("-")[0]) if span != "*" else len(content)
+        content = content[:start] + body
+        self._uploads[session] = (key, content)
+        if size == "*" or len(content) < int(size):
+            return Answer(308, b"", {"Range": f"bytes=0-{len(content) - 1}"})
+        self.objects[key] = content
+        return Answer(200, self._metadata(key))
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def handle_error(self, *_: object) -> None:
+        """Clients hang up in the middle of what they no longer need."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    store: FakeBucket
+
+    def _serve(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        time.sleep(self.store.delay)
+        fault = self.store.fault_of(f"{self.command} {unquote(self.path)}")
+        if fault:
+            answer = failure(fault, "injected")
+        else:
+            answer = self.store.answer(self.command, self.path, self.headers, body)
+        self.send_response(answer.status)
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.end_headers()
+        if fault == DROPPED:
+            self.close_connection = True
+        self.wfile.write(answer.body[: len(answer.body) // 2 if fault == DROPPED else None])
+
+    do_GET = do_POST = do_PUT = do_DELETE = _serve
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
