@@ -4,6 +4,7 @@ import os
 import random
 import re
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -162,7 +163,7 @@ def write_whole(path: epath.Path, content: bytes) -> None:
     if bucket_of(path):
         path.write_bytes(content)
         return
-    partial_path = path.parent / f".{path.name}.partial"
+    partial_path = path.parent / f".{path.name}.{uuid.uuid4().hex}.partial"
     partial_path.write_bytes(content)
     partial_path.replace(path)
 
