@@ -13,18 +13,21 @@ GIN_PREFIX = "--gin."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; a mistake of the user is one sentence on stderr and status 2."""
+    """Runs a command; a mistake of the user is one sentence on stderr and status 2.
+
+    Status 75 means that training was asked to stop and saved: the same command goes on.
+    """
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("hyla_lm").setLevel(logging.INFO)
     argv = list(sys.argv[1:] if arguments is None else arguments)
     bindings = [a[len(GIN_PREFIX) :] for a in argv if a.startswith(GIN_PREFIX)]
     options = _parser().parse_args([a for a in argv if not a.startswith(GIN_PREFIX)])
     try:
-        options.run(options, bindings)
+        status = options.run(options, bindings)
     except UserError as error:
         print(f"hyla-lm: {error}", file=sys.stderr)
         return 2
-    return 0
+    return status or 0
 
 
 def entry_point() -> None:
@@ -61,14 +64,20 @@ def _command(commands, name: str, run, text: str) -> argparse.ArgumentParser:
     return command
 
 
-def _train(options: argparse.Namespace, bindings: list[str]) -> None:
+def _train(options: argparse.Namespace, bindings: list[str]) -> int:
     from hyla_lm import multihost
     from hyla_lm.experiment import from_gin
+    from hyla_lm.preemption import EXIT_STATUS, Preempted
     from hyla_lm.trainer import train
 
     multihost.initialize()
     config.load(options.gin_file, bindings)
-    train(from_gin(), options.workdir)
+    try:
+        train(from_gin(), options.workdir)
+    except Preempted as stop:
+        print(f"hyla-lm: {stop}; the same command goes on", file=sys.stderr)
+        return EXIT_STATUS
+    return 0
 
 
 def _evaluate(options: argparse.Namespace, bindings: list[str]) -> None:

@@ -13,6 +13,7 @@ from hyla_lm.console import TrainingProgress, show_summary
 from hyla_lm.evaluate import evaluate
 from hyla_lm.experiment import Experiment
 from hyla_lm.metrics import HostMetrics, means
+from hyla_lm.preemption import Notice, Preempted
 from hyla_lm.report import startup_lines, summary_of
 from hyla_lm.run_folder import RunFolder, git_revision
 from hyla_lm.setup import Program, make_program
@@ -23,7 +24,10 @@ from hyla_lm.train_step import TrainState
 
 
 def train(experiment: Experiment, workdir: str) -> dict[str, Any]:
-    """Trains to the last step, going on from the newest checkpoint; returns the summary."""
+    """Trains to the last step, going on from the newest checkpoint; returns the summary.
+
+    Raises Preempted when it is asked to stop, after saving.
+    """
     folder = RunFolder(workdir, multihost.is_lead())
     program = make_program(experiment)
     multihost.check_agreement(
@@ -33,8 +37,8 @@ def train(experiment: Experiment, workdir: str) -> dict[str, Any]:
             "version of hyla_lm": [version("hyla_lm"), git_revision()],
         }
     )
-    with jax.set_mesh(program.mesh):
-        state, summary = _Run(program, folder).train()
+    with jax.set_mesh(program.mesh), Notice() as notice:
+        state, summary = _Run(program, folder, notice).train()
     params = multihost.on_host(state.params)
     if multihost.is_lead():
         _close(program, params, summary, folder)
@@ -58,11 +62,12 @@ def identity(program: Program) -> dict[str, Any]:
 class _Run:
     """One process's run of a program in a folder."""
 
-    def __init__(self, program: Program, folder: RunFolder):
+    def __init__(self, program: Program, folder: RunFolder, notice: Notice):
         self.program, self.folder = program, folder
         self.train_config = program.experiment.train
         self.share = multihost.share_of(program.mesh, self.train_config.batch_size)
         self.checkpoints = Checkpointer(folder.checkpoints, program.experiment.checkpoint.keep)
+        self.notice = notice
         self.started = time.monotonic()
 
     def train(self) -> tuple[TrainState, dict[str, Any]]:
@@ -80,8 +85,16 @@ class _Run:
             board.text("config", f"```\n{config.operative()}\n```")
         log = StepLog(self.program, self.folder, board, data.get("window", {}))
         with TrainingProgress(self.train_config.steps, first, multihost.is_lead()) as progress:
+            if data.get("evaluation_is_due") and not self._evaluate_and_log(
+                first, state, log, progress
+            ):
+                raise Preempted(f"stopped while step {first} was evaluated, which is saved")
             state = self._loop(state, data.get("streams"), log, progress)
-        validation = self._evaluate(state, final=True)
+        try:
+            validation = self._evaluate(state, final=True)
+        except Preempted:
+            self.checkpoints.close()
+            raise Preempted("stopped in the last evaluation; every step is saved") from None
         train_means = log.last_means
         self.checkpoints.close()
         summary = summary_of(self.program, state.params, train_means, validation, log)
@@ -119,15 +132,21 @@ class _Run:
             if step < c.steps:
                 host_batch = next(stream)
             log.waited(time.monotonic() - waiting)
-            last = step == c.steps
-            if last or step % c.eval_every == 0:
+            due = step == c.steps or step % c.eval_every == 0
+            if due:
                 log.finish(progress)
-                self._evaluate_and_log(step, state, log, progress)
-            if last or step % self.program.experiment.checkpoint.every == 0:
+            is_evaluated = not due or self._evaluate_and_log(step, state, log, progress)
+            stops = self.notice.came()
+            if stops or step == c.steps or step % self.program.experiment.checkpoint.every == 0:
                 log.finish(progress)
                 streams = multihost.gather_shares(position, self.share)
-                self._save(step, state, {"streams": streams, "window": log.window})
+                data = {"streams": streams, "window": log.window}
+                self._save(step, state, {**data, "evaluation_is_due": not is_evaluated})
             self.checkpoints.check()
+            if stops:
+                stream.close()
+                self.checkpoints.close()
+                raise Preempted(f"stopped after step {step}, which is saved")
         log.finish(progress)
         stream.close()
         return state
@@ -142,17 +161,22 @@ class _Run:
 
     def _evaluate_and_log(
         self, step: int, state: TrainState, log: StepLog, progress: TrainingProgress
-    ) -> None:
-        values = self._evaluate(state, final=False)
+    ) -> bool:
+        """Whether the evaluation came to its end before a notice to stop."""
+        try:
+            values = self._evaluate(state, final=False)
+        except Preempted:
+            return False
         log.write(step, {f"validation/{name}": value for name, value in values.items()})
         progress.say(f"step {step}  validation loss {values['loss_nats']:.4f}")
         log.restart_clock()
+        return True
 
     def _evaluate(self, state: TrainState, final: bool) -> dict[str, float]:
         batches = self.program.task.evaluation_batches(
             self.train_config.batch_size, self.share, final
         )
         sums: HostMetrics = evaluate(
-            self.program.evaluation_step, state.params, batches, self.program.place
+            self.program.evaluation_step, state.params, batches, self.program.place, self.notice
         )
         return {name: value for name, value in means(sums).items() if name != OBJECTIVE}

@@ -13,7 +13,7 @@ LAYERS = (
     ("config",),
     ("kernels",),
     ("attention", "mesh", "positions", "feedforward", "input", "metrics", "tensorboard"),
-    ("sharded_attention", "optim", "checkpoint", "multihost"),
+    ("sharded_attention", "optim", "checkpoint", "multihost", "preemption"),
     ("model",),
     ("loss", "throughput", "sample"),
     ("task",),

@@ -2,9 +2,11 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,14 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
+from hyla_lm.preemption import EXIT_STATUS
+
 STEPS = 12
 KILLER = """
 import os, signal, sys
 from hyla_lm import checkpoint, cli, trainer, train_step
 
-where, arguments = sys.argv[1], sys.argv[2:]
+where, number, arguments = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 calls = 0
 
 def kill_at(call, function):
@@ -25,10 +29,10 @@ def kill_at(call, function):
         global calls
         calls += 1
         if calls == call and where != "saving":
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), number)
         result = function(*args, **kwargs)
         if calls == call:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), number)
         return result
     return wrapped
 
@@ -44,10 +48,12 @@ sys.exit(cli.main(arguments))
 """
 
 
-def train(gin_file: Path, workdir: Path, kill_where: str = "never") -> int:
-    command = [sys.executable, "-c", KILLER, kill_where, "train", f"--gin_file={gin_file}"]
-    done = subprocess.run([*command, f"--workdir={workdir}"], capture_output=True, text=True)
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr
+def train(gin_file: Path, workdir: Path, where: str = "never", number: int = signal.SIGKILL) -> int:
+    """Trains and sends the process a signal somewhere; returns its status."""
+    arguments = ["train", f"--gin_file={gin_file}", f"--workdir={workdir}"]
+    command = [sys.executable, "-c", KILLER, where, str(int(number)), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode in (0, -signal.SIGKILL, EXIT_STATUS), done.stderr
     return done.returncode
 
 
@@ -116,6 +122,54 @@ def test_a_killed_run_ends_like_one_never_stopped(
     assert losses(workdir) == losses(uninterrupted)
     for resumed, expected in zip(final_arrays(workdir), final_arrays(uninterrupted), strict=True):
         assert resumed.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("where", ["training", "evaluation", "saving"])
+@pytest.mark.parametrize("data", ["rows"], indirect=True)
+def test_a_run_asked_to_stop_saves_and_goes_on(
+    where: str, gin_file: Path, uninterrupted: Path, tmp_path: Path
+) -> None:
+    workdir = tmp_path / "run"
+    assert train(gin_file, workdir, where, signal.SIGTERM) == EXIT_STATUS
+    assert saved_steps(workdir) and not (workdir / "summary.json").exists()
+    assert train(gin_file, workdir) == 0
+    assert losses(workdir) == losses(uninterrupted)
+    for resumed, expected in zip(final_arrays(workdir), final_arrays(uninterrupted), strict=True):
+        assert resumed.tobytes() == expected.tobytes()
+
+
+def saved_steps(workdir: Path) -> list[int]:
+    names = (path.name for path in (workdir / "checkpoints").iterdir())
+    return sorted(int(name) for name in names if name.isdigit())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("data", ["rows"], indirect=True)
+def test_twenty_requests_to_stop_at_random_moments_lose_nothing(
+    gin_file: Path, tmp_path: Path
+) -> None:
+    often = ["TrainConfig.steps=1500", "TrainConfig.eval_every=7", "CheckpointConfig.every=11"]
+    arguments = [f"--gin_file={gin_file}", *(f"--gin.{binding}" for binding in often)]
+    rng = random.Random(0)
+    whole, workdir = tmp_path / "whole", tmp_path / "run"
+    command = [sys.executable, "-m", "hyla_lm", "train", *arguments]
+    subprocess.run([*command, f"--workdir={whole}"], check=True, capture_output=True)
+    stopped = 0
+    while stopped < 20:
+        last = saved_steps(workdir)[-1] if stopped else 0
+        process = subprocess.Popen(
+            [*command, f"--workdir={workdir}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert process.stdout is not None
+        process.stdout.readline()  # the summary: training begins
+        time.sleep(rng.uniform(0, 4))
+        process.send_signal(signal.SIGTERM)
+        errors = process.communicate(timeout=120)[1]
+        assert process.returncode == EXIT_STATUS, errors.decode()
+        assert saved_steps(workdir)[-1] >= last
+        stopped += 1
+    subprocess.run([*command, f"--workdir={workdir}"], check=True, capture_output=True)
+    assert losses(workdir) == losses(whole)
 
 
 @pytest.mark.parametrize("data", ["rows"], indirect=True)

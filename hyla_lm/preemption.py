@@ -1,0 +1,44 @@
+"""Stopping in good order when the machine is taken away: SIGTERM, which clouds send before."""
+
+import signal
+from types import FrameType
+
+import jax
+from jax.experimental import multihost_utils
+
+EXIT_STATUS = 75  # EX_TEMPFAIL: the same command goes on from what was saved
+
+
+class Preempted(Exception):
+    """A run was asked to stop and has saved everything up to a step."""
+
+
+class Notice:
+    """Whether this run was asked to stop; the processes of a run learn it at the same call.
+
+    Each process calls `came` after every step and every batch of an evaluation, so that all count
+    the same calls.
+    """
+
+    def __init__(self) -> None:
+        self._came = False
+        self._calls = 0
+
+    def __enter__(self) -> "Notice":
+        if jax.process_count() == 1:
+            self._before = signal.signal(signal.SIGTERM, self._receive)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if jax.process_count() == 1:
+            signal.signal(signal.SIGTERM, self._before)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self._came = True
+
+    def came(self) -> bool:
+        """Whether to stop now; once true it stays true."""
+        self._calls += 1
+        if jax.process_count() > 1 and not self._came:
+            self._came = multihost_utils.reached_preemption_sync_point(self._calls)
+        return self._came
