@@ -37,6 +37,14 @@ class DocumentFiles:
         """Names and sizes of the files, which a run that goes on must find again."""
         return names_and_sizes(self.files)
 
+    def shards_of(self, file: int, shards: int) -> list[int]:
+        """The shards that hold documents of a file."""
+        count = len(self.files)
+        if shards > count:
+            parts = shards // count
+            return list(range(file * parts, (file + 1) * parts))
+        return [s for s in range(shards) if s * count // shards <= file < (s + 1) * count // shards]
+
     def blocks(self, index: int, shards: int, tokenizer: Tokenizer) -> Iterator[Block]:
         """Shard `index` of `shards`, tokenised."""
         return encoded(self.texts(index, shards), tokenizer)

@@ -43,6 +43,10 @@ class DocumentSource(Protocol):
         """What must be equal for a preparation to go on."""
         ...
 
+    def shards_of(self, entry: int, shards: int) -> list[int]:
+        """The shards that depend on an entry of `content`."""
+        ...
+
     def blocks(self, index: int, shards: int, tokenizer: Tokenizer) -> Iterator[Block]:
         """Shard `index` of `shards`, tokenised."""
         ...
@@ -69,7 +73,12 @@ class Preparation:
                 write_whole(path, json.dumps(request, indent=1).encode())
         if not path.exists():
             raise UserError(f"{self.folder} holds other files: give a new folder.")
-        _check_same(_read_request(path), request, self.folder)
+        begun = _read_request(path)
+        if begun != request and self._is_mended(begun, request):
+            with _writing(path):
+                write_whole(path, json.dumps(request, indent=1).encode())
+        else:
+            _check_same(begun, request, self.folder)
         if self._path(MANIFEST).exists():
             return []
         return [index for index in range(self.shards) if not self._is_finished(index)]
@@ -123,6 +132,19 @@ class Preparation:
             "format": FORMAT,
         }
 
+    def _is_mended(self, begun: dict[str, Any], asked: dict[str, Any]) -> bool:
+        """Whether the requests differ in the sizes of files that no finished shard was made of."""
+        others = {**asked, "documents": None} == {**begun, "documents": None}
+        before, after = begun.get("documents", []), asked["documents"]
+        if not others or [_name(entry) for entry in before] != [_name(entry) for entry in after]:
+            return False
+        changed = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
+        return not any(
+            self._is_finished(shard)
+            for entry in changed
+            for shard in self.source.shards_of(entry, self.shards)
+        )
+
     def _is_finished(self, index: int) -> bool:
         if _is_there(self._path(MANIFEST)):
             return True
@@ -171,6 +193,11 @@ def _is_there(path: epath.Path) -> bool:
     with suppress(OSError), bucket_errors(path):
         return path.exists()
     return False
+
+
+def _name(entry: str) -> str:
+    """The name in a line of name and size."""
+    return entry.rpartition(" ")[0]
 
 
 def _read_request(path: epath.Path) -> dict[str, Any]:

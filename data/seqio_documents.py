@@ -72,6 +72,10 @@ class TaskDocuments:
     def content(self) -> list[str]:
         return [f"{self.task} {self.split}", repr(self.settings)]
 
+    def shards_of(self, entry: int, shards: int) -> list[int]:
+        """The shards that depend on an entry of `content`: all of them."""
+        return list(range(shards))
+
     def blocks(self, index: int, shards: int, tokenizer: Tokenizer) -> Iterator[Block]:
         """Shard `index` of `shards`."""
         documents = self.documents(seqio.ShardInfo(index, shards), epochs=1)

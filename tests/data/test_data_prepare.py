@@ -286,10 +286,24 @@ def test_another_request_for_a_folder_is_refused(
         (f"source = .{first.name} and 2 more", replace(asked, files=[first, second]), []),
         (f"documents = .{second.name}", replace(asked, files=[first, third, second]), []),
         (f"documents = .{second.name}", replace(asked, files=[first, changed, third]), []),
-    ]:
+    ][: 7 if is_finished else 6]:
         with pytest.raises(SystemExit, match=f"was begun with {what}.* but is asked for with"):
             other.run(*more)
         assert places(asked.folder) == before
+
+
+def test_a_damaged_file_may_be_mended_unless_a_shard_was_made_of_it(
+    asked: Request, whole: Contents
+) -> None:
+    second = asked.files[1]
+    good = second.read_bytes()
+    second.write_bytes(good[:-20])
+    with pytest.raises(SystemExit, match=f"{second.name} is cut short"):
+        asked.run()
+    made = places(asked.folder)
+    second.write_bytes(good)
+    assert asked.run() == whole
+    assert made.items() & places(asked.folder).items()
 
 
 def test_two_runs_at_once_leave_a_whole_folder(asked: Request, whole: Contents) -> None:
