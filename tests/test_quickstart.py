@@ -8,12 +8,20 @@ import pytest
 from hyla_lm import config
 from hyla_lm.cli import main
 from hyla_lm.experiment import from_gin
+from hyla_lm.language_model import LanguageModel
 
 GIN = Path(__file__).parents[1] / "gin"
 VARIANTS = {"quickstart": "hyla", "quickstart_softmax": "softmax", "quickstart_linear": "linear"}
 
 
-@pytest.mark.parametrize("path", sorted(GIN.glob("*.gin")), ids=lambda path: path.stem)
+SOURCES = {
+    "c4_stream": ["C4Stream.train = ('a',)", "C4Stream.validation = ('b',)"],
+    "c4_seqio": [],
+}
+WHOLE = [path for path in sorted(GIN.glob("*.gin")) if path.stem not in SOURCES]
+
+
+@pytest.mark.parametrize("path", WHOLE, ids=lambda path: path.stem)
 def test_every_config_loads_from_any_folder(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -22,6 +30,21 @@ def test_every_config_loads_from_any_folder(
     config.load([str(path)], rows if path.stem.startswith("c4") else [])
     attention = VARIANTS.get(path.stem, path.stem.rsplit("_", 1)[-1])
     assert from_gin().model.attention == attention
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("c4_stream", "C4Stream"),
+        pytest.param("c4_seqio", "SeqioTask", marks=pytest.mark.seqio),
+    ],
+)
+def test_another_source_of_text_follows_any_config(name: str, source: str) -> None:
+    tokenizer = [f"{source}.tokenizer = 'model'"]
+    files = [str(GIN / "c4_50m_hyla.gin"), str(GIN / f"{name}.gin")]
+    config.load(files, [*SOURCES[name], *tokenizer])
+    task = from_gin().train.task
+    assert isinstance(task, LanguageModel) and type(task.data).__name__ == source
 
 
 @pytest.mark.full
