@@ -19,6 +19,11 @@ class RunFolder:
     """
 
     def __init__(self, path: str, lead: bool = True):
+        if "://" in path:
+            raise UserError(
+                f"--workdir={path} is in a bucket, where runs cannot be written yet: give a folder "
+                "of this machine, or one that all hosts mount."
+            )
         self.path = Path(path).expanduser()
         self._lead = lead
         if lead:

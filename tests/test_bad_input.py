@@ -396,3 +396,8 @@ def test_flags_of_sample_that_do_not_fit_are_named(
     reject: Reject, trained: Path, flags: list[str], named: str
 ) -> None:
     assert named in reject("sample", f"--workdir={trained}", *flags)
+
+
+def test_a_workdir_in_a_bucket_is_refused(reject: Reject, tiny_gin: Path) -> None:
+    line = reject("train", f"--gin_file={tiny_gin}", "--workdir=gs://bucket/run")
+    assert "gs://bucket/run" in line and "mount" in line

@@ -1,0 +1,131 @@
+"""A cloud on this machine: stand-ins for gcloud, kubectl, and what the hosts have on their PATH."""
+
+import json
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tpu import fake_gcloud
+from tpu import launch
+
+ROOT = Path(__file__).parents[2]
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+PLACE = ["--name=hyla", "--project=my-project", "--zone=us-west4-a"]
+CODE = ["--repository=https://example.com/hyla_lm.git", f"--revision={COMMIT}"]
+HOST_PROGRAMS = {
+    "git": f"""[ "$3" = checkout ] && ln -s "{ROOT}/tpu" "$2/tpu"; exit 0""",
+    "python3": f"""
+[ "$2 $3" = "uv venv" ] || exit 0
+mkdir -p "$7/bin"
+ln -s "$CLOUD/host_bin/hyla-lm" "$7/bin/hyla-lm"
+printf '#!/bin/sh\\nexec {sys.executable} -S "$@"\\n' > "$7/bin/python"
+chmod +x "$7/bin/python" """,
+    # Each attempt does what its line of the file `plan` says.
+    "hyla-lm": """
+echo "$@" > "$CLOUD/arguments-$HOST"
+echo attempt >> "$CLOUD/attempts-$HOST"
+for argument; do case "$argument" in --workdir=*) workdir="${argument#*=}";; esac; done
+save() { mkdir -p "$workdir"/checkpoints/"$1"; }
+hang() { trap 'exit 75' TERM; sleep 60 & wait; }
+eval "$(sed -n "$(wc -l < "$CLOUD/attempts-$HOST")p" "$CLOUD/plan")" """,
+}
+FRESH: dict[str, Any] = {
+    **{"resource": None, "node": None, "hosts": 1, "grants": ["ACTIVE"], "faults": []},
+    **{"node_with": ["ACTIVE"], "delete_leaves_node": False, "failure": "", "calls": []},
+}
+
+
+class FakeCloud:
+    """What a test does to the cloud and sees of it."""
+
+    def __init__(self, home: Path, capture: pytest.CaptureFixture[str]):
+        self.home, self.capture = home, capture
+        self.file = home / "state.json"
+        self.waits: list[float] = []
+        self.file.write_text(json.dumps(FRESH))
+        self.plan("hang")
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return json.loads(self.file.read_text())
+
+    def set(self, **changes: Any) -> None:
+        self.file.write_text(json.dumps({**self.state, **changes}))
+
+    def fault(self, on: str, stderr: str = "", **more: Any) -> None:
+        """The next call that `on` matches fails, or changes the cloud."""
+        code = {"code": 1} if stderr else {}
+        self.set(faults=[*self.state["faults"], {"on": on, "stderr": stderr, **code, **more}])
+
+    def plan(self, *attempts: str) -> None:
+        """What the trainer does at its first start, its second, and so on; then it exits with 0."""
+        (self.home / "plan").write_text("".join(f"{line}\n" for line in attempts))
+
+    def attempts(self, host: int = 0) -> int:
+        path = self.home / f"attempts-{host}"
+        return len(path.read_text().splitlines()) if path.exists() else 0
+
+    def count(self, pattern: str) -> int:
+        """How many calls of gcloud match."""
+        return sum(bool(re.search(pattern, " ".join(call))) for call in self.state["calls"])
+
+    def launch(self, command: str, *flags: str) -> tuple[int, str]:
+        """Status and everything printed, of the launcher with the options of a job."""
+        training = ["--gin_file=gin/c4_50m_hyla.gin", f"--workdir={self.home}/run"]
+        code = launch.main([command, *PLACE, *CODE, *training, *flags], sleep=self.sleep)
+        printed = self.capture.readouterr()
+        return code, printed.out + printed.err
+
+    def sleep(self, seconds: float) -> None:
+        """Returns at once, or when the first host's trainer has ended if that is soon."""
+        self.waits.append(seconds)
+        deadline = time.monotonic() + 0.3
+        while '"running"' in self.trainer(0) and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def trainer(self, host: int) -> str:
+        path = self.home / f"host-{host}/hyla_lm/jobs/hyla/status.json"
+        return path.read_text() if path.exists() else ""
+
+    def wait_for_end(self, host: int) -> None:
+        """Until the trainer of a host has ended."""
+        self._wait_for(lambda: '"exited"' in self.trainer(host))
+
+    def wait_for_attempt(self, host: int, number: int) -> None:
+        """Until the trainer of a host has been started so many times, and has begun."""
+        self._wait_for(lambda: self.attempts(host) == number and "state" in self.trainer(host))
+
+    def _wait_for(self, is_so: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 20
+        while not is_so():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def write_program(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def cloud(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Any:
+    """An empty cloud whose gcloud is first on PATH; its trainers are ended with the test."""
+    state = tmp_path / "state.json"
+    write_program(
+        tmp_path / "bin" / "gcloud",
+        f'exec {sys.executable} -IS {fake_gcloud.__file__} "{state}" "$@"',
+    )
+    for name, text in HOST_PROGRAMS.items():
+        write_program(tmp_path / "host_bin" / name, text)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    fake = FakeCloud(tmp_path, capfd)
+    yield fake
+    fake_gcloud.Cloud(str(state)).lose_hosts()

@@ -1,0 +1,53 @@
+"""The JobSet on GKE."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.tpu.conftest import write_program
+from tpu import gke
+
+FLAGS = ["--name=hyla", "--image=i", "--gin_file=gin/a.gin", "--workdir=/mnt/r"]
+REFUSALS = {
+    'error: no matches for kind "JobSet" in version "jobset.x-k8s.io/v1alpha2"': "has no JobSet",
+    'Error from server (Forbidden): jobsets is forbidden: User "me"': "roles/container.developer",
+    "Unable to connect to the server: dial tcp: i/o timeout": "kubectl failed (Unable to connect",
+}
+
+
+@pytest.fixture
+def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder where a stand-in keeps what it was given; `refusal` there makes it fail."""
+    text = f'cd {tmp_path}; echo "$@" > arguments; cat > manifest'
+    fail = "if [ -e refusal ]; then cat refusal >&2; exit 1; fi; echo jobset/hyla created"
+    write_program(tmp_path / "bin" / "kubectl", f"{text}; {fail}")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    return tmp_path
+
+
+def test_the_manifest_is_applied(kubectl: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gke.main([*FLAGS, '--gin.A.b="$c: #d"']) == 0
+    assert (kubectl / "arguments").read_text() == "apply -f -\n"
+    assert capsys.readouterr().out == "jobset/hyla created\n"
+    gke.main([*FLAGS, '--gin.A.b="$c: #d"', "--dry-run"])
+    manifest = capsys.readouterr().out
+    assert (kubectl / "manifest").read_text() == manifest
+    assert r'"--gin.A.b=\"$c: #d\""' in manifest
+
+
+@pytest.mark.parametrize("errors", REFUSALS)
+def test_a_refusal_says_what_to_do(
+    kubectl: Path, capsys: pytest.CaptureFixture[str], errors: str
+) -> None:
+    (kubectl / "refusal").write_text(errors)
+    assert gke.main(FLAGS) == 2
+    assert REFUSALS[errors] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--name=A", "--accelerator-type=v5litepod-3", "--workdir="])
+def test_a_mistake_reaches_no_cluster(
+    kubectl: Path, capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    assert gke.main([*FLAGS, flag]) == 2
+    assert capsys.readouterr().err.startswith(f"tpu.gke: {flag.partition('=')[0]}")
+    assert not (kubectl / "arguments").exists()

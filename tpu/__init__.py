@@ -1,0 +1,1 @@
+"""Launching on Cloud TPU v5e: queued resources, a supervisor, GKE and a doctor."""

@@ -1,0 +1,210 @@
+"""What `tpu.doctor` looks at: each check is a function that returns one line of its table."""
+
+import email.utils
+import operator
+import os
+import re
+import subprocess
+import sys
+import time
+import tomllib
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from hyla_lm.config import UserError
+from tpu.job import Slice
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+DEVICES = ("/dev/accel", "/dev/vfio/")
+DEVICE_SECONDS = 180
+COUNT_DEVICES = "import jax; print(jax.local_device_count(), jax.device_count())"
+CLOCKS = ("http://metadata.google.internal/", "https://storage.googleapis.com/")
+SKEW_WARN_SECONDS, SKEW_FAIL_SECONDS = 5, 60
+DISK_WARN_BYTES, DISK_FAIL_BYTES = 20e9, 5e9
+COMPARE = {
+    **{">=": operator.ge, "<=": operator.le, "==": operator.eq},
+    **{"!=": operator.ne, ">": operator.gt, "<": operator.lt},
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line: what was looked at, how it is, what was found and what to do."""
+
+    name: str
+    level: str
+    found: str
+    advice: str = ""
+
+
+def check_holders(proc: Path = Path("/proc"), devices: Path = Path("/dev")) -> Check:
+    """Which processes have the chips open; a chip serves one process at a time."""
+    present = [*devices.glob("accel*"), *devices.glob("vfio/[0-9]*")]
+    if not present:
+        advice = "Run this on a TPU host: python -m tpu.launch doctor does."
+        return Check("chips", FAIL, "no /dev/accel* and no /dev/vfio/*", advice)
+    holders = sorted(set(_holders(proc)))
+    if not holders:
+        return Check("chips", OK, f"{len(present)} device files, held by no process seen")
+    found = "; ".join(f"held by {pid} {name}" for pid, name in holders)
+    advice = f"End it: python -m tpu.launch stop for a trainer, else sudo kill {holders[0][0]}."
+    return Check("chips", FAIL, found, advice)
+
+
+def _holders(proc: Path) -> Iterator[tuple[int, str]]:
+    for link in proc.glob("[0-9]*/fd/*"):
+        try:
+            target = os.readlink(link)
+            command = (link.parents[1] / "cmdline").read_text().split("\0")
+        except OSError:  # a process that ended meanwhile, or one of another user
+            continue
+        if target.startswith(DEVICES):
+            yield int(link.parents[1].name), " ".join(command)[:60].strip()
+
+
+def check_python(pyproject: Path, version: tuple[int, ...] = tuple(sys.version_info[:3])) -> Check:
+    """Python against `requires-python`."""
+    wanted = _project(pyproject)["requires-python"]
+    return _compare("python", ".".join(map(str, version)), wanted)
+
+
+def check_package(
+    name: str, pyproject: Path, installed: Callable[[str], str] = metadata.version
+) -> Check:
+    """An installed package against what pyproject.toml asks of it, in its extra [tpu] too."""
+    project = _project(pyproject)
+    lines = [*project["dependencies"], *project["optional-dependencies"]["tpu"]]
+    wanted = [m[1] for line in lines if (m := re.fullmatch(rf"{name}(?:\[\w+\])?(\W.*)?", line))]
+    try:
+        return _compare(name, installed(name), ",".join(filter(None, dict.fromkeys(wanted))))
+    except metadata.PackageNotFoundError:
+        advice = "Install: pip install -e '.[tpu,gcs]' in the checkout."
+        return Check(name, FAIL, "not installed", advice)
+
+
+def _project(pyproject: Path) -> dict:
+    return tomllib.loads(pyproject.read_text())["project"]
+
+
+def _compare(name: str, version: str, wanted: str) -> Check:
+    conditions = re.findall(r"([<>=!]=|[<>])\s*([\d.]+)", wanted)
+    held = all(COMPARE[sign](*_aligned(version, bound)) for sign, bound in conditions)
+    if held:
+        return Check(name, OK, version + (f" (asked: {wanted})" if wanted else ""))
+    return Check(name, FAIL, version, f"Install {name}{wanted}, as pyproject.toml asks.")
+
+
+def _aligned(*versions: str) -> list[list[int]]:
+    """Versions as lists of the same length; what follows the numbers, such as rc1, is left out."""
+    numbers = [[int(part) for part in re.findall(r"\d+", _numeric(v))] for v in versions]
+    length = max(map(len, numbers))
+    return [parts + [0] * (length - len(parts)) for parts in numbers]
+
+
+def _numeric(version: str) -> str:
+    match = re.match(r"\d+(\.\d+)*", version)
+    return match[0] if match else "0"
+
+
+def check_devices(part: Slice, count: Callable[[], tuple[int, int]] | None = None) -> Check:
+    """Chips that JAX sees on this host and in all, against the accelerator type."""
+    try:
+        here, everywhere = (count or count_devices)()
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        advice = "See the line `chips`, and run this on all hosts at once: JAX waits for every one."
+        return Check("devices", FAIL, _reason(error), advice)
+    found = f"{here} here, {everywhere} in all"
+    if (here, everywhere) == (part.chips // part.hosts, part.chips):
+        return Check("devices", OK, found)
+    advice = f"{part.accelerator} has {part.chips} on {part.hosts} hosts: check --accelerator-type."
+    return Check("devices", FAIL, found, advice)
+
+
+def count_devices() -> tuple[int, int]:
+    """Asked in a process of its own, which gives the chips back and can be waited for in vain."""
+    done = subprocess.run(
+        [sys.executable, "-c", COUNT_DEVICES],
+        env={**os.environ, "JAX_PLATFORMS": "tpu"},
+        capture_output=True,
+        text=True,
+        timeout=DEVICE_SECONDS,
+        check=True,
+    )
+    here, everywhere = done.stdout.split()
+    return int(here), int(everywhere)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"no answer in {error.timeout:.0f} s"
+    lines = (getattr(error, "stderr", "") or str(error)).strip().splitlines()
+    return lines[-1][:200] if lines else type(error).__name__
+
+
+def check_bucket(folder: str) -> Check:
+    """Writes, reads and deletes a small file in the folder, local or gs://."""
+    from hyla_lm.input.files import as_path, bucket_errors
+
+    text = f"doctor {time.time()}"
+    try:
+        with bucket_errors(folder):
+            probe = as_path(folder) / f".doctor-{os.uname().nodename}-{os.getpid()}"
+            probe.parent.mkdir(parents=True, exist_ok=True)
+            probe.write_text(text)
+            same = probe.read_text() == text
+            probe.unlink()
+    except (OSError, UserError) as error:
+        advice = "Give the hosts' service account roles/storage.objectAdmin on the bucket."
+        return Check("bucket", FAIL, f"{folder}: {error}", advice)
+    if not same:
+        return Check("bucket", FAIL, f"{folder}: reads another text than was written")
+    return Check("bucket", OK, f"{folder}: written, read, deleted")
+
+
+def check_clock(
+    server_time: Callable[[], float | None] | None = None, now: Callable[[], float] = time.time
+) -> Check:
+    """This clock against the Date header of an answer from Google."""
+    theirs = (server_time or ask_time)()
+    if theirs is None:
+        return Check("clock", WARN, "unknown: no server answered", "Check the network.")
+    skew = now() - theirs
+    # The header has whole seconds.
+    level = OK if abs(skew) <= SKEW_WARN_SECONDS else WARN
+    level = FAIL if abs(skew) > SKEW_FAIL_SECONDS else level
+    advice = (
+        "" if level == OK else "Set it: sudo systemctl restart chrony, or sudo chronyc makestep."
+    )
+    return Check("clock", level, f"{skew:+.0f} s", advice)
+
+
+def ask_time() -> float | None:
+    """Seconds since 1970 by the first server that answers, whatever it answers."""
+    for url in CLOCKS:
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                date = answer.headers["Date"]
+        except urllib.error.HTTPError as error:
+            date = error.headers["Date"]
+        except OSError:
+            continue
+        if date:
+            return email.utils.parsedate_to_datetime(date).timestamp()
+    return None
+
+
+def check_disk(folder: Path, free: Callable[[Path], int] | None = None) -> Check:
+    """Free space where the package and the log are."""
+    left = (free or _free)(folder)
+    level = FAIL if left < DISK_FAIL_BYTES else WARN if left < DISK_WARN_BYTES else OK
+    advice = "" if level == OK else f"Delete what is old under {folder}, such as other versions."
+    return Check("disk", level, f"{left / 1e9:.0f} GB free under {folder}", advice)
+
+
+def _free(folder: Path) -> int:
+    place = os.statvfs(folder)
+    return place.f_bavail * place.f_frsize

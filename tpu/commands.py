@@ -1,0 +1,130 @@
+"""From a Job to the commands that do it: pure functions, one a command."""
+
+import hashlib
+from shlex import join, quote
+
+from tpu.job import Job
+
+TPUS = ("gcloud", "compute", "tpus")
+# --best-effort exists in the alpha track alone.
+ALPHA_TPUS = ("gcloud", "alpha", "compute", "tpus")
+HOME = "$HOME/hyla_lm"
+STOP_SECONDS = 120
+# Without this JAX falls back to the CPU where the TPU cannot be opened, and trains there.
+ENVIRONMENT = "JAX_PLATFORMS=tpu,cpu"
+INSTALL = """code={code}; mkdir -p "$code" && exec 9> "$code.lock" && flock 9 && \
+if [ -e "$code/ready" ]; then exit 0; fi && rm -rf "$code" && mkdir -p "$code/src" && \
+{fetch} && python3 -m pip install --quiet --user uv && \
+python3 -m uv venv --quiet --python {python} "$code/venv" && \
+python3 -m uv pip install --quiet --python "$code/venv/bin/python" \
+--editable "$code/src[tpu,gcs]" && touch "$code/ready\""""
+FETCH_COMMIT = """git init --quiet "$code/src" && \
+git -C "$code/src" fetch --quiet --depth 1 {repository} {revision} && \
+git -C "$code/src" checkout --quiet FETCH_HEAD"""
+FETCH_ARCHIVE = """gcloud storage cp {archive} "$code/src.tar.gz" && \
+tar -xzf "$code/src.tar.gz" -C "$code/src\""""
+
+
+def place(job: Job) -> list[str]:
+    return [f"--project={job.project}", f"--zone={job.zone}", "--quiet"]
+
+
+def create(job: Job) -> list[str]:
+    """Asks for the slice; the command ends when the request is in the queue."""
+    options = {
+        "--network": job.network,
+        "--subnetwork": job.subnetwork,
+        "--service-account": job.service_account,
+    }
+    return [
+        *(ALPHA_TPUS if job.capacity == "best-effort" else TPUS),
+        *("queued-resources", "create", job.name, f"--node-id={job.name}"),
+        f"--accelerator-type={job.slice.accelerator}",
+        f"--runtime-version={job.runtime}",
+        *([] if job.capacity == "on-demand" else [f"--{job.capacity}"]),
+        *[f"{flag}={value}" for flag, value in options.items() if value],
+        *(["--internal-ips"] if job.internal_ips else []),
+        *place(job),
+    ]
+
+
+def describe_resource(job: Job) -> list[str]:
+    return [*TPUS, "queued-resources", "describe", job.name, *place(job), "--format=json"]
+
+
+def describe_node(job: Job) -> list[str]:
+    return [*TPUS, "tpu-vm", "describe", job.name, *place(job), "--format=json"]
+
+
+def delete_resource(job: Job) -> list[str]:
+    """Deletes the request and the node that belongs to it."""
+    return [*TPUS, "queued-resources", "delete", job.name, "--force", *place(job)]
+
+
+def delete_node(job: Job) -> list[str]:
+    """Deletes a node whose request is gone."""
+    return [*TPUS, "tpu-vm", "delete", job.name, *place(job)]
+
+
+def ssh(job: Job, script: str, worker: str = "all") -> list[str]:
+    """Runs a shell script on one worker or on all of them at once."""
+    route = ["--internal-ip"] if job.internal_ips else []
+    flags = [f"--worker={worker}", *route, *place(job), f"--command={script}"]
+    return [*TPUS, "tpu-vm", "ssh", job.name, *flags]
+
+
+def code_folder(job: Job) -> str:
+    """Where a version of the package is on the hosts, so that no version replaces another."""
+    archive = hashlib.sha256(job.code.archive.encode()).hexdigest()
+    return f"{HOME}/code/{(job.code.revision or archive)[:12]}"
+
+
+def install(job: Job) -> str:
+    """Installs the package once; a second run finds it ready."""
+    if job.code.archive:
+        fetch = FETCH_ARCHIVE.format(archive=quote(job.code.archive))
+    else:
+        names = {"repository": job.code.repository, "revision": job.code.revision}
+        fetch = FETCH_COMMIT.format(**{key: quote(value) for key, value in names.items()})
+    return INSTALL.format(code=code_folder(job), fetch=fetch, python=quote(job.code.python))
+
+
+def start(job: Job) -> str:
+    """Starts the trainer in the background, unless it runs."""
+    train = [f'"{code_folder(job)}/venv/bin/hyla-lm"', join(job.training.arguments())]
+    variables = join([ENVIRONMENT, *job.training.environment])
+    return (
+        f'cd "{code_folder(job)}/src" && '
+        f'"../venv/bin/python" -m tpu.worker start "{HOME}/jobs/{job.name}" '
+        f"--workdir={quote(job.training.workdir)} -- env {variables} {' '.join(train)}"
+    )
+
+
+def trainer_status(job: Job) -> str:
+    """One line of JSON about the trainer, also where nothing is installed."""
+    return _worker(job, "status", "echo '{}'")
+
+
+def stop(job: Job) -> str:
+    """Ends the trainer with SIGTERM, and with SIGKILL where that does not help."""
+    return _worker(job, f"stop --seconds={STOP_SECONDS}", "true")
+
+
+def _worker(job: Job, verb: str, otherwise: str) -> str:
+    """Runs the copy of tpu.worker that started the trainer, whatever version that was."""
+    folder = f"{HOME}/jobs/{job.name}"
+    name, _, options = verb.partition(" ")
+    call = " ".join(part for part in (f'"{folder}/worker" {name} "{folder}"', options) if part)
+    return f'if [ -x "{folder}/worker" ]; then {call}; else {otherwise}; fi'
+
+
+def tail(job: Job, lines: int, follow: bool) -> str:
+    how = f"-n {lines} -F" if follow else f"-n {lines}"
+    return f'tail {how} "{HOME}/jobs/{job.name}/log"'
+
+
+def doctor(job: Job) -> str:
+    """Looks at a host with the code that is installed there."""
+    bucket = [f"--bucket={job.training.workdir}"] if job.training.workdir else []
+    options = join([f"--accelerator-type={job.slice.accelerator}", *bucket])
+    return f'cd "{code_folder(job)}/src" && "../venv/bin/python" -m tpu.doctor {options}'

@@ -1,0 +1,72 @@
+"""Looks at a TPU host before a run: python -m tpu.doctor --accelerator-type=… --bucket=gs://…"""
+
+import argparse
+import dataclasses
+import json
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hyla_lm.config import UserError
+from tpu import checks
+from tpu.checks import FAIL, Check
+from tpu.job import Slice
+
+PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
+PACKAGES = ("hyla_lm", "jax", "libtpu")
+
+
+def main(
+    arguments: Sequence[str] | None = None,
+    look: Callable[[argparse.Namespace], list[Check]] | None = None,
+) -> int:
+    """Prints the table; status 1 where something fails, 2 for a mistake in the options."""
+    options = _parser().parse_args(arguments)
+    try:
+        found = (look or look_at_host)(options)
+    except UserError as error:
+        print(f"tpu.doctor: {error}", file=sys.stderr)
+        return 2
+    if options.json:
+        lines = [dataclasses.asdict(check) for check in found]
+        print(json.dumps({"host": platform.node(), "checks": lines}))
+    else:
+        print(table(found))
+    return int(any(check.level == FAIL for check in found))
+
+
+def look_at_host(options: argparse.Namespace) -> list[Check]:
+    """All checks, in the order in which one explains the next."""
+    part = Slice(options.accelerator_type)
+    return [
+        checks.check_holders(),
+        checks.check_python(PYPROJECT),
+        *[checks.check_package(name, PYPROJECT) for name in PACKAGES],
+        checks.check_devices(part),
+        *([checks.check_bucket(options.bucket)] if options.bucket else []),
+        checks.check_clock(),
+        checks.check_disk(Path.home()),
+    ]
+
+
+def table(found: Sequence[Check]) -> str:
+    """One line a check, with what to do under those that need it."""
+    lines = [platform.node()]
+    for check in found:
+        lines.append(f"{check.level:<5} {check.name:<8} {check.found}")
+        if check.advice:
+            lines.append(f"{'':<14} -> {check.advice}")
+    return "\n".join(lines)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tpu.doctor", description=__doc__)
+    parser.add_argument("--accelerator-type", default="v5litepod-16")
+    parser.add_argument("--bucket", default="", help="folder that must be writable")
+    parser.add_argument("--json", action="store_true", help="one line for programs")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""Trains on GKE: fills in tpu/gke.yaml and applies it; python -m tpu.gke --help."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from string import Template
+
+from hyla_lm.config import UserError
+from tpu.cloud import run_for_real
+from tpu.commands import ENVIRONMENT
+from tpu.job import NAME, Slice, Training
+
+TEMPLATE = Path(__file__).with_name("gke.yaml")
+GIN_PREFIX = "--gin."
+SPOT = "cloud.google.com/gke-spot"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Renders the JobSet and applies it, or prints it under --dry-run."""
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    bindings = [a[len(GIN_PREFIX) :] for a in argv if a.startswith(GIN_PREFIX)]
+    options = _parser().parse_args([a for a in argv if not a.startswith(GIN_PREFIX)])
+    try:
+        manifest = render(options, bindings)
+        if options.dry_run:
+            print(manifest, end="")
+            return 0
+        done = run_for_real(["kubectl", "apply", "-f", "-"], stdin=manifest)
+        if done.code:
+            raise UserError(_refusal(done.errors))
+        print(done.output, end="")
+    except UserError as error:
+        print(f"tpu.gke: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def render(options: argparse.Namespace, bindings: Sequence[str]) -> str:
+    """The JobSet; every value is written as JSON, which YAML reads as it stands."""
+    if not NAME.fullmatch(options.name):
+        raise UserError(f"--name={options.name} must be at most 40 of a-z, 0-9 and -.")
+    part = Slice(options.accelerator_type)
+    training = Training(
+        options.workdir, tuple(options.gin_file), tuple(bindings), tuple(options.env)
+    )
+    training.check()
+    selector = {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
+        "cloud.google.com/gke-tpu-topology": part.topology,
+        **({SPOT: "true"} if options.spot else {}),
+    }
+    toleration = {"key": SPOT, "operator": "Equal", "value": "true", "effect": "NoSchedule"}
+    variables = [entry.partition("=") for entry in (ENVIRONMENT, *training.environment)]
+    values = {
+        "name": options.name,
+        "namespace": options.namespace,
+        "restarts": options.max_restarts,
+        "hosts": part.hosts,
+        "chips": part.chips // part.hosts,
+        "grace": options.grace_seconds,
+        "service_account": options.service_account,
+        "node_selector": selector,
+        "tolerations": [toleration] if options.spot else [],
+        "image": options.image,
+        "command": ["hyla-lm", *training.arguments()],
+        "environment": [{"name": name, "value": value} for name, _, value in variables],
+    }
+    filled = {name: json.dumps(value) for name, value in values.items()}
+    return Template(TEMPLATE.read_text()).substitute(filled)
+
+
+def _refusal(errors: str) -> str:
+    line = (errors.strip().splitlines() or ["no message"])[-1].rstrip(".")
+    if "no matches for kind" in errors:
+        return f"The cluster has no JobSet ({line}): install it, as tpu/README.md says."
+    if "orbidden" in errors:
+        role = "roles/container.developer"
+        return f"You may not do this in the cluster ({line}): ask its owner for {role}."
+    return f"kubectl failed ({line}): see tpu/README.md for what the cluster needs."
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tpu.gke", description=__doc__)
+    parser.add_argument("--dry-run", action="store_true", help="print the JobSet, apply nothing")
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--namespace", default="default")
+    parser.add_argument("--image", required=True, help="container with hyla-lm and the gin files")
+    parser.add_argument("--accelerator-type", default="v5litepod-16")
+    parser.add_argument("--spot", action="store_true", help="nodes that may be taken away")
+    parser.add_argument("--service-account", default="default", help="of Kubernetes")
+    parser.add_argument("--max-restarts", type=int, default=20)
+    parser.add_argument("--grace-seconds", type=int, default=120)
+    parser.add_argument("--gin_file", action="append", default=[], help="may be repeated")
+    parser.add_argument("--workdir", default="", help="folder of the run, for all hosts")
+    parser.add_argument("--env", action="append", default=[], help="NAME=VALUE for the trainer")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""What is asked of Cloud TPU: one frozen dataclass, checked when it is made."""
+
+import dataclasses
+import re
+from dataclasses import dataclass
+
+from hyla_lm.config import UserError
+
+# Chips of a v5litepod slice, to the topology that GKE names it by.
+TOPOLOGIES = {
+    **{1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4"},
+    **{32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"},
+}
+CAPACITIES = ("on-demand", "spot", "best-effort")
+NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
+COMMIT = re.compile(r"[0-9a-f]{40}")
+ACCELERATOR = re.compile(r"v5litepod-([1-9]\d*)")
+VARIABLE = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A v5e slice, such as v5litepod-16; raises UserError for one that is not offered."""
+
+    accelerator: str
+
+    def __post_init__(self) -> None:
+        match = ACCELERATOR.fullmatch(self.accelerator)
+        if match is None or int(match[1]) not in TOPOLOGIES:
+            sizes = ", ".join(str(size) for size in TOPOLOGIES)
+            raise UserError(
+                f"--accelerator-type={self.accelerator} is not a v5e slice: "
+                f"give v5litepod-N with N one of {sizes}."
+            )
+
+    @property
+    def chips(self) -> int:
+        return int(self.accelerator.removeprefix("v5litepod-"))
+
+    @property
+    def hosts(self) -> int:
+        """Slices of up to eight chips are one machine; larger ones have four chips a machine."""
+        return 1 if self.chips <= 8 else self.chips // 4
+
+    @property
+    def topology(self) -> str:
+        return TOPOLOGIES[self.chips]
+
+
+@dataclass(frozen=True)
+class Training:
+    """The trainer's command line."""
+
+    workdir: str = ""
+    gin_files: tuple[str, ...] = ()
+    bindings: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Raises UserError for a command that cannot train."""
+        if not self.workdir:
+            raise UserError("--workdir is missing: give a folder that every host mounts.")
+        if "://" in self.workdir:
+            raise UserError(
+                f"--workdir={self.workdir} is in a bucket, where hyla-lm cannot write a run yet: "
+                "give a folder that every host mounts."
+            )
+        if not self.gin_files:
+            raise UserError("--gin_file is missing: give one, such as gin/c4_50m_hyla.gin.")
+        for variable in self.environment:
+            if not VARIABLE.fullmatch(variable):
+                raise UserError(f"--env={variable} must be NAME=VALUE.")
+
+    def arguments(self) -> list[str]:
+        """What follows `hyla-lm`."""
+        files = [f"--gin_file={name}" for name in self.gin_files]
+        bindings = [f"--gin.{binding}" for binding in self.bindings]
+        return ["train", *files, f"--workdir={self.workdir}", *bindings]
+
+
+@dataclass(frozen=True)
+class Code:
+    """Which version of the package the hosts install: a commit of a repository, or an archive."""
+
+    repository: str = ""
+    revision: str = ""
+    archive: str = ""
+    python: str = "3.12"
+
+    def check(self) -> None:
+        """Raises UserError unless it names exactly one version."""
+        if bool(self.archive) == bool(self.repository):
+            raise UserError(
+                "The hosts need one version of the package: "
+                "give --repository with --revision, or --archive."
+            )
+        if self.archive and not self.archive.startswith("gs://"):
+            raise UserError(
+                f"--archive={self.archive} must be in a bucket: "
+                "copy it with gcloud storage cp and give its gs:// path."
+            )
+        if self.repository and not COMMIT.fullmatch(self.revision):
+            raise UserError(
+                f"--revision={self.revision} must be a whole commit, so that all hosts run the "
+                "same code: git rev-parse gives its 40 digits."
+            )
+
+
+@dataclass(frozen=True)
+class Job:
+    """A slice of TPUs and what runs on it; queued resource and node have the same name."""
+
+    name: str
+    project: str
+    zone: str
+    slice: Slice = dataclasses.field(default_factory=lambda: Slice("v5litepod-16"))
+    runtime: str = "v2-alpha-tpuv5-lite"
+    capacity: str = "on-demand"
+    network: str = ""
+    subnetwork: str = ""
+    service_account: str = ""
+    internal_ips: bool = False
+    training: Training = Training()
+    code: Code = Code()
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name):
+            raise UserError(
+                f"--name={self.name} must be at most 40 of a-z, 0-9 and -, begin with a letter and "
+                "not end with -."
+            )
+        if self.capacity not in CAPACITIES:
+            raise UserError(f"The capacity {self.capacity} must be one of {', '.join(CAPACITIES)}.")
+        for flag, value in (("--project", self.project), ("--zone", self.zone)):
+            if not value:
+                raise UserError(f"{flag} is missing: give it.")
+
+    def check_run(self) -> None:
+        """Raises UserError unless it says what to train and with which code."""
+        self.training.check()
+        self.code.check()

@@ -1,0 +1,174 @@
+"""Trains on Cloud TPU v5e: python -m tpu.launch COMMAND --help; @FILE reads options from a file."""
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hyla_lm.config import UserError
+from tpu import operations
+from tpu.cloud import Cloud, Rehearsal, run_for_real
+from tpu.job import Code, Job, Slice, Training
+from tpu.supervise import supervise
+
+GIN_PREFIX = "--gin."
+FROM_NOTHING = ("create", "resume", "supervise")
+
+
+def main(
+    arguments: Sequence[str] | None = None, sleep: Callable[[float], None] = time.sleep
+) -> int:
+    """Runs a command; what a person must mend is one sentence on stderr and status 2."""
+    try:
+        options, bindings = _parse(list(sys.argv[1:] if arguments is None else arguments))
+        job = job_of(options, bindings)
+        cloud = Cloud(job, run_for_real, sleep)
+        if options.dry_run:
+            rehearsal = Rehearsal(exists=options.command not in FROM_NOTHING)
+            cloud = Cloud(job, rehearsal, sleep=_nothing, say=_nothing)
+        _run(cloud, options)
+    except UserError as error:
+        print(f"tpu.launch: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def job_of(options: argparse.Namespace, bindings: Sequence[str]) -> Job:
+    """The job that options describe; raises UserError for one that cannot be."""
+    capacities = {"spot": options.spot, "best-effort": options.best_effort}
+    return Job(
+        name=options.name,
+        project=options.project,
+        zone=options.zone,
+        slice=Slice(options.accelerator_type),
+        runtime=options.runtime_version,
+        capacity=next((name for name, chosen in capacities.items() if chosen), "on-demand"),
+        network=options.network,
+        subnetwork=options.subnetwork,
+        service_account=options.service_account,
+        internal_ips=options.internal_ips,
+        training=Training(
+            options.workdir, tuple(options.gin_file), tuple(bindings), tuple(options.env)
+        ),
+        code=Code(options.repository, options.revision, options.archive, options.python),
+    )
+
+
+def _run(cloud: Cloud, options: argparse.Namespace) -> None:
+    command = options.command
+    if command == "create":
+        operations.create(cloud, options.wait_minutes, options.keep)
+    elif command == "resume":
+        operations.resume(cloud, options.wait_minutes, options.keep)
+    elif command == "supervise":
+        supervise(cloud, options.wait_minutes, options.delete_after)
+    elif command == "logs":
+        operations.logs(cloud, options.worker, options.lines, options.follow)
+    elif command == "status":
+        lines = operations.status(cloud)
+        if not options.dry_run:
+            print("\n".join(lines))
+    else:
+        plain = {"run": operations.run, "stop": operations.stop}
+        more = {"delete": operations.delete, "doctor": operations.doctor}
+        {**plain, **more}[command](cloud)
+
+
+def _parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Options, and the bindings of gin."""
+    expanded = _expand(argv)
+    bindings = [a[len(GIN_PREFIX) :] for a in expanded if a.startswith(GIN_PREFIX)]
+    return _parser().parse_args([a for a in expanded if not a.startswith(GIN_PREFIX)]), bindings
+
+
+def _expand(argv: Sequence[str]) -> list[str]:
+    """Replaces @FILE by the lines of that file, without those that are empty or begin with #."""
+    expanded: list[str] = []
+    for argument in argv:
+        if not argument.startswith("@"):
+            expanded.append(argument)
+            continue
+        try:
+            lines = [line.strip() for line in Path(argument[1:]).read_text().splitlines()]
+        except OSError as error:
+            raise UserError(f"{argument} cannot be read: {error.strerror}.") from None
+        expanded += [line for line in lines if line and not line.startswith("#")]
+    return expanded
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tpu.launch", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    helps = {
+        "create": "ask for a slice and wait until its machines answer",
+        "doctor": "install the package and look at every host",
+        "run": "install the package and start the trainer on every host",
+        "status": "say what the slice and the trainer do",
+        "logs": "show the trainer's log and follow it",
+        "stop": "end the trainer; the slice stays",
+        "resume": "make the slice again if it is gone, and run",
+        "supervise": "resume whenever needed until the trainer has finished",
+        "delete": "delete the slice",
+    }
+    for name, text in helps.items():
+        command = commands.add_parser(name, help=text, description=text)
+        _add_job(command)
+        if name in FROM_NOTHING:
+            command.add_argument("--wait-minutes", type=float, default=120, help="for capacity")
+        if name in ("create", "resume"):
+            command.add_argument(
+                "--keep", action="store_true", help="what an error leaves half made"
+            )
+        if name == "supervise":
+            command.add_argument(
+                "--delete-after", action="store_true", help="delete the slice when it ends"
+            )
+        if name == "logs":
+            command.add_argument("--worker", default="0", help="whose log")
+            command.add_argument("--lines", type=int, default=100, help="to begin with")
+            command.add_argument("--no-follow", dest="follow", action="store_false")
+    return parser
+
+
+def _add_job(parser: argparse.ArgumentParser) -> None:
+    """Options of the job; those that gcloud or hyla-lm have too are spelled as they spell them."""
+    parser.add_argument("--dry-run", action="store_true", help="print the commands, run none")
+    cloud = parser.add_argument_group("the slice")
+    cloud.add_argument("--name", required=True, help="of the queued resource and of its node")
+    cloud.add_argument("--project", required=True)
+    cloud.add_argument("--zone", required=True)
+    cloud.add_argument("--accelerator-type", default="v5litepod-16")
+    cloud.add_argument("--runtime-version", default="v2-alpha-tpuv5-lite")
+    capacity = cloud.add_mutually_exclusive_group()
+    capacity.add_argument("--spot", action="store_true", help="cheaper, may be taken away")
+    capacity.add_argument("--best-effort", action="store_true", help="older form of --spot (alpha)")
+    cloud.add_argument("--network", default="")
+    cloud.add_argument("--subnetwork", default="")
+    cloud.add_argument("--service-account", default="", help="what the hosts act as")
+    cloud.add_argument("--internal-ips", action="store_true", help="no external addresses")
+    code = parser.add_argument_group("the package")
+    code.add_argument("--repository", default="", help="that git on the hosts can read")
+    code.add_argument("--revision", default="", help="whole commit")
+    code.add_argument("--archive", default="", help="gs://….tar.gz of a checkout, instead of those")
+    code.add_argument("--python", default="3.12", help="version that uv installs on the hosts")
+    training = parser.add_argument_group("the training; --gin.Class.field=value sets a binding")
+    training.add_argument("--gin_file", action="append", default=[], help="may be repeated")
+    training.add_argument("--workdir", default="", help="folder of the run, for all hosts")
+    training.add_argument("--env", action="append", default=[], help="NAME=VALUE for the trainer")
+
+
+def _nothing(_: object) -> None:
+    """Neither waits nor speaks, in a rehearsal."""
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _interrupt)
+    sys.exit(main())

@@ -1,0 +1,186 @@
+"""On a TPU host: start the trainer in the background, look at it, stop it. Standard library only.
+
+    python -m tpu.worker start FOLDER --workdir=DIR -- COMMAND …
+    python -m tpu.worker status FOLDER
+    python -m tpu.worker stop FOLDER
+
+The folder holds `log`, `status.json` and `running`, a lock that the trainer itself holds: it is
+free once every process of the trainer is gone, however they ended.
+"""
+
+import argparse
+import fcntl
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+PREEMPTED = 75
+NOT_FOUND = 127
+LOOK_SECONDS = 0.05
+KILL_SECONDS = 10
+WRAPPER = '#!/bin/sh\ncd "{checkout}" && exec "{python}" -m tpu.worker "$@"\n'
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Does one of start, status and stop; prints what it found as a line of JSON."""
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    end = argv.index("--") if "--" in argv else len(argv)
+    options, command = _parser().parse_args(argv[:end]), argv[end + 1 :]
+    folder = Path(options.folder)
+    if options.verb == "watch":
+        return watch(folder, options.lock, options.workdir, command)
+    verbs = {
+        "start": lambda: start(folder, options.workdir, command),
+        "status": lambda: status(folder),
+        "stop": lambda: stop(folder, options.seconds),
+    }
+    print(json.dumps({"host": socket.gethostname(), **verbs[options.verb]()}))
+    return 0
+
+
+def start(folder: Path, workdir: str, command: Sequence[str]) -> dict[str, Any]:
+    """Starts the command unless one runs in this folder; `started` says which of the two."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = _take_lock(folder, attempts=5)
+    if lock is None:
+        return {"started": False, **status(folder)}
+    wrapper = folder / "worker"
+    checkout = Path(__file__).parents[1]
+    wrapper.write_text(WRAPPER.format(checkout=checkout, python=sys.executable))
+    wrapper.chmod(0o755)
+    last = _read(folder)
+    failures = last.get("failures", 0) + (last.get("state") == "running")
+    _write(folder, {"state": "running", "failures": failures})
+    flags = [str(folder), f"--lock={lock}", f"--workdir={workdir}", "--", *command]
+    with (folder / "log").open("ab") as log:
+        subprocess.Popen(
+            [sys.executable, "-m", "tpu.worker", "watch", *flags],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=(lock,),
+            start_new_session=True,
+        )
+    os.close(lock)
+    return {"started": True, **_read(folder)}
+
+
+def watch(folder: Path, lock: int, workdir: str, command: Sequence[str]) -> int:
+    """Waits for the command and writes down how it ended."""
+    # When a machine is shut down every process gets SIGTERM; the trainer's answer is waited for.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    before = _read(folder)
+    began_at = newest_checkpoint(workdir)
+    try:
+        trainer = subprocess.Popen(command, pass_fds=(lock,), process_group=0)
+        _write(folder, {**before, "pid": trainer.pid})
+        code = trainer.wait()
+        _signal(os.killpg, trainer.pid, signal.SIGKILL)
+    except OSError as error:
+        print(error)
+        code = NOT_FOUND
+    code = 128 - code if code < 0 else code
+    reached = newest_checkpoint(workdir)
+    stuck = reached == began_at
+    failures = (before.get("failures", 0) if stuck else 0) + (code not in (0, PREEMPTED))
+    ending = {"state": "exited", "code": code, "step": reached, "failures": failures}
+    _write(folder, ending)
+    print(f"{time.strftime('%FT%TZ', time.gmtime())} the trainer ended with status {code}")
+    return code
+
+
+def status(folder: Path) -> dict[str, Any]:
+    """What the trainer does; `died` where it ended without its watcher seeing how."""
+    found = _read(folder)
+    ended_unseen = found.get("state") == "running" and not _is_locked(folder)
+    return {**found, "state": "died"} if ended_unseen else found
+
+
+def stop(folder: Path, seconds: float) -> dict[str, Any]:
+    """SIGTERM, then after some seconds SIGKILL for the trainer and the processes it started."""
+    started, terminated = time.monotonic(), False
+    while _is_locked(folder) and time.monotonic() < started + seconds + KILL_SECONDS:
+        pid = _read(folder).get("pid")
+        if pid and not terminated:
+            _signal(os.kill, pid, signal.SIGTERM)
+            terminated = True
+        if pid and time.monotonic() > started + seconds:
+            _signal(os.killpg, pid, signal.SIGKILL)
+        time.sleep(LOOK_SECONDS)
+    return status(folder)
+
+
+def newest_checkpoint(workdir: str) -> int | None:
+    """The newest step among the checkpoints of a run, local or in a bucket."""
+    folder = f"{workdir.rstrip('/')}/checkpoints"
+    if "://" in workdir:
+        command = ["gcloud", "storage", "ls", f"{folder}/"]
+        names = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
+    else:
+        names = os.listdir(folder) if os.path.isdir(folder) else []
+    steps = [int(match[1]) for name in names if (match := re.search(r"(?:^|/)(\d+)/?$", name))]
+    return max(steps, default=None)
+
+
+def _take_lock(folder: Path, attempts: int = 1) -> int | None:
+    """A file descriptor that holds the folder's lock, or None while a trainer has it.
+
+    `status` holds the lock for an instant too, hence more attempts where a trainer is started.
+    """
+    lock = os.open(folder / "running", os.O_CREAT | os.O_RDWR, 0o644)
+    for _ in range(attempts):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+        except BlockingIOError:
+            time.sleep(LOOK_SECONDS if attempts > 1 else 0)
+    os.close(lock)
+    return None
+
+
+def _is_locked(folder: Path) -> bool:
+    lock = _take_lock(folder) if folder.is_dir() else None
+    if lock is not None:
+        os.close(lock)
+    return folder.is_dir() and lock is None
+
+
+def _signal(send: Any, target: int, number: int) -> None:
+    try:
+        send(target, number)
+    except ProcessLookupError:
+        return
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    path = folder / "status.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def _write(folder: Path, found: dict[str, Any]) -> None:
+    """Writes aside, then renames."""
+    partial = folder / ".status.json.partial"
+    partial.write_text(json.dumps(found))
+    partial.replace(folder / "status.json")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tpu.worker", description=__doc__)
+    parser.add_argument("verb", choices=("start", "watch", "status", "stop"))
+    parser.add_argument("folder")
+    parser.add_argument("--workdir", default="", help="where the trainer keeps its checkpoints")
+    parser.add_argument("--seconds", type=float, default=120, help="between SIGTERM and SIGKILL")
+    parser.add_argument("--lock", type=int, help="file descriptor (watch)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
