@@ -6,6 +6,7 @@ import tempfile
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -87,19 +88,16 @@ class _Counted:
         return encode_rows(packed.tokens, packed.text_bytes, dtype)
 
 
-class _aside:
+@contextmanager
+def _aside(path: epath.Path) -> Iterator[Path]:
     """A local file of a name nobody else uses, gone at the end unless it was renamed."""
-
-    def __init__(self, path: epath.Path):
-        folder = Path(tempfile.gettempdir()) if bucket_of(path) else Path(path.parent)
-        folder.mkdir(parents=True, exist_ok=True)
-        self._partial = folder / f".{path.name}.{uuid.uuid4().hex}.partial"
-
-    def __enter__(self) -> Path:
-        return self._partial
-
-    def __exit__(self, *_: object) -> None:
-        self._partial.unlink(missing_ok=True)
+    folder = Path(tempfile.gettempdir()) if bucket_of(path) else Path(path.parent)
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f".{path.name}.{uuid.uuid4().hex}.partial"
+    try:
+        yield partial
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _publish(partial: Path, path: epath.Path) -> None:

@@ -96,7 +96,7 @@ def _allow_open_files(count: int) -> None:
     """Raises this process's soft limit of open files where there are many."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = count + FILES_BESIDES
-    if soft in (resource.RLIM_INFINITY,) or soft >= needed:
+    if soft == resource.RLIM_INFINITY or soft >= needed:
         return
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise UserError(f"{count} files need `ulimit -n {needed}`, but the limit here is {hard}.")
