@@ -2,10 +2,13 @@
 
 import json
 import os
+import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jax
@@ -15,6 +18,7 @@ from jax.sharding import Mesh
 
 from hyla_lm.input.share import Share
 from hyla_lm.multihost import check_agreement, gather, gather_shares, share_of
+from hyla_lm.preemption import EXIT_STATUS
 
 GATHER = """
 import json, jax
@@ -136,6 +140,43 @@ def test_processes_train_as_one_and_another_number_goes_on(
     run_alone(gin_file, workdir, *mesh)
     assert_same_losses(workdir, alone)
     assert (workdir / "summary.json").is_file()
+
+
+def test_all_processes_stop_at_one_step_when_one_is_asked_to(
+    gin_file: Path, tmp_path: Path
+) -> None:
+    workdir = tmp_path / "run"
+    command = train_command(gin_file, workdir, "TrainConfig.steps=100000")
+    port = free_port()
+    processes = [
+        subprocess.Popen(
+            [sys.executable, *command],
+            env=environment(
+                1,
+                JAX_COORDINATOR_ADDRESS=f"127.0.0.1:{port}",
+                JAX_NUM_PROCESSES=2,
+                JAX_PROCESS_ID=index,
+            ),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(2)
+    ]
+    wait_for(workdir / "metrics.jsonl")
+    processes[1].send_signal(signal.SIGTERM)
+    errors = [process.communicate(timeout=300)[1] for process in processes]
+    assert [process.returncode for process in processes] == [EXIT_STATUS] * 2, errors
+    stopped = {re.search(r"stopped after step (\d+)", error)[1] for error in errors}
+    assert len(stopped) == 1
+    assert (workdir / "checkpoints" / stopped.pop()).is_dir()
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 200
+    while not path.exists() or not path.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def test_processes_that_disagree_do_not_start(gin_file: Path, tmp_path: Path) -> None:
