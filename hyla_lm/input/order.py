@@ -1,6 +1,7 @@
 """The order of shuffled items: a function of the seed and the place alone."""
 
 import zlib
+from functools import lru_cache
 
 from grain.experimental import index_shuffle
 
@@ -13,4 +14,9 @@ def shuffled(place: int, count: int, seed: int) -> int:
     Every epoch of `count` places holds each item once, in an order of its own.
     """
     epoch, index = divmod(place, count)
-    return index_shuffle(index, count - 1, zlib.crc32(f"{seed} {epoch}".encode()), ROUNDS)
+    return index_shuffle(index, count - 1, _seed_of(epoch, seed), ROUNDS)
+
+
+@lru_cache(maxsize=8)
+def _seed_of(epoch: int, seed: int) -> int:
+    return zlib.crc32(f"{seed} {epoch}".encode())

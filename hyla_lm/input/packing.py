@@ -31,7 +31,7 @@ class Block:
 
     @cached_property
     def _weight_before_N1(self) -> np.ndarray:
-        return np.concatenate([[0], np.cumsum(self.weights_N)])
+        return np.concatenate([[0], np.cumsum(self.weights_N, dtype=np.int64)])
 
     @cached_property
     def _bytes_before_D(self) -> np.ndarray:

@@ -33,7 +33,8 @@ class Records:
 
     def __getitem__(self, index: SupportsIndex) -> bytes:
         file, place = self.locate(int(index))
-        return self._try(lambda: self._readers[file].read([place])[0], file, f"record {place}")
+        reader = self._readers[file]
+        return self._try(lambda: reader.read([place])[0], file, place)
 
     def locate(self, index: int) -> tuple[int, int]:
         """Which file holds a record, and at which place."""
@@ -59,12 +60,12 @@ class Records:
         self._ends = list(accumulate(self.counts()))
 
     def _open_file(self, file: int) -> ArrayRecordReader:
-        reader = self._try(lambda: _reader(self.files[file]), file, "it")
+        reader = self._try(lambda: _reader(self.files[file]), file, None)
         if reader.num_records() == 0:
             raise UserError(f"{self.files[file]} holds no records: copy the shard again.")
         return reader
 
-    def _try(self, action: Callable[[], Any], file: int, what: str) -> Any:
+    def _try(self, action: Callable[[], Any], file: int, place: int | None) -> Any:
         """ArrayRecord raises RuntimeError for damage and for a network that fails."""
         path = self.files[file]
         if "://" in path:
@@ -73,6 +74,7 @@ class Records:
             return action()
         except (OSError, RuntimeError) as error:
             reason = str(error).strip().partition("\n")[0]
+            what = "it" if place is None else f"record {place}"
             raise UserError(
                 f"{path}: {what} is damaged ({reason}): copy the shard again."
             ) from error
