@@ -30,6 +30,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from hyla_lm import config
 from hyla_lm.attention import VARIANTS, attend
 from hyla_lm.experiment import from_gin
+from hyla_lm.input.source import LanguageData
 from hyla_lm.language_model import LanguageModel, LanguageModelTask
 from hyla_lm.mesh import batch_sharding
 from hyla_lm.setup import make_program
@@ -49,7 +50,7 @@ class WithoutData:
         tokenizer: Any = SimpleNamespace(vocab_size=32000, bos=1)
         no_rows: Any = None
         config = LanguageModel(sequence_length=self.length)
-        return LanguageModelTask(config, tokenizer, no_rows, no_rows)
+        return LanguageModelTask(config, LanguageData(tokenizer, no_rows, no_rows))
 
 
 def compile_kernel(devices: list[Any], length: int, attention: str, implementation: str) -> Any:
