@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Mapping
 from glob import glob
+from importlib.util import find_spec
 from typing import Any
 
 import jax
@@ -26,7 +27,7 @@ def initialize() -> None:
     That is a TPU host, whose slice JAX finds by itself, or JAX_COORDINATOR_ADDRESS with
     JAX_NUM_PROCESSES and JAX_PROCESS_ID. JAX ends the process if the others do not come.
     """
-    is_tpu_host = any(glob(pattern) for pattern in TPU_DEVICES)
+    is_tpu_host = find_spec("libtpu") is not None and any(map(glob, TPU_DEVICES))
     if jax.distributed.is_initialized():
         return
     if COORDINATOR in os.environ:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from importlib.metadata import version
 from typing import Any
 
@@ -83,6 +84,13 @@ class _Run:
         board = TensorBoard(tensorboard, first or None)
         if first == 0:
             board.text("config", f"```\n{config.operative()}\n```")
+        with closing(board):
+            return self._train(state, data, board)
+
+    def _train(
+        self, state: TrainState, data: dict[str, Any], board: TensorBoard
+    ) -> tuple[TrainState, dict[str, Any]]:
+        first = int(state.step)
         log = StepLog(self.program, self.folder, board, data.get("window", {}))
         with TrainingProgress(self.train_config.steps, first, multihost.is_lead()) as progress:
             if data.get("evaluation_is_due") and not self._evaluate_and_log(
@@ -100,7 +108,6 @@ class _Run:
         summary = summary_of(self.program, state.params, train_means, validation, log)
         summary["wall_seconds"] = time.monotonic() - self.started
         self.folder.write_summary(summary)
-        board.close()
         return state, summary
 
     def _restore_or_init(self) -> tuple[TrainState, dict[str, Any]]:

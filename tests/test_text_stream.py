@@ -312,6 +312,13 @@ def test_a_shard_that_tfds_counts_differently_is_named(
         run_through(folder, tokenizer)
 
 
+def test_files_without_documents_are_named(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    (tmp_path / "c4-train.jsonl").write_text("\n \n")
+    (tmp_path / "c4-validation.jsonl").write_text('{"text": "a"}\n')
+    with pytest.raises(UserError, match=r"c4-train.jsonl.* hold no document"):
+        run_through(tmp_path, tokenizer)
+
+
 def test_unfit_settings_are_named(folders: dict[str, Path], tokenizer: Tokenizer) -> None:
     folder = folders["json.gz"]
     with pytest.raises(UserError, match="C4Stream.validation is not set"):

@@ -114,7 +114,7 @@ class FileTexts:
         epoch, place, first = cursor["epoch"], cursor["file"], cursor["document"]
         with ThreadPoolExecutor(1) as pool:
             while True:
-                files = self._files_of(epoch)
+                files, found = self._files_of(epoch), place > 0 or first > 0
                 checked = pool.submit(check_gzip, files[place], self.attempts)
                 for file_index in range(place, len(files)):
                     checked.result()
@@ -123,8 +123,11 @@ class FileTexts:
                         checked = pool.submit(check_gzip, ahead, self.attempts)
                     texts = read_texts(files[file_index], self.attempts)
                     for document, text in enumerate(islice(texts, first, None), first):
+                        found = True
                         yield {"epoch": epoch, "file": file_index, "document": document}, text
                     first = 0
+                if not found:
+                    raise UserError(f"{files[0]} and the files after it hold no document.")
                 epoch, place = epoch + 1, 0
 
     def _files_of(self, epoch: int) -> list[str]:
