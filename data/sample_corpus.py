@@ -18,7 +18,7 @@ from data.row_writer import write_rows
 from data.train_tokenizer import train_tokenizer
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.input.documents import read_texts
-from hyla_lm.input.manifest import MANIFEST, Manifest, read_manifest, write_manifest
+from hyla_lm.input.manifest import FORMAT, MANIFEST, Manifest, read_manifest, write_manifest
 from hyla_lm.input.prepared import Rows
 from hyla_lm.input.rows import RowReader
 from hyla_lm.input.source import LanguageData, Reading
@@ -45,7 +45,7 @@ class SampleCorpus:
         """Builds what is missing of corpus, tokenizer and rows; raises UserError."""
         home = Path(self.cache).expanduser().absolute() / f"sample-{environment_key()}"
         tokenizer = home / f"tokenizer-{self.vocab_size}" / MODEL
-        rows = home / f"rows-{self.vocab_size}-{self.sequence_length}"
+        rows = home / f"rows-{self.vocab_size}-{self.sequence_length}-format{FORMAT}"
         corpus = home / "corpus"
         manifests = [Path(split) / MANIFEST for split in SPLITS]
         files = [corpus_file(Path(), split) for split in SPLITS]
