@@ -3,6 +3,7 @@
 import random
 from pathlib import Path
 
+import gin
 import pytest
 
 from data.row_writer import write_rows
@@ -46,6 +47,12 @@ def sentences(seed: int, count: int) -> str:
         index = (index * 7 + rng.choice([3, 3, 3, 11])) % len(words)
         picked.append(words[index])
     return " ".join(picked)
+
+
+@pytest.fixture(autouse=True)
+def no_bindings() -> None:
+    """Each test starts without what another bound in gin."""
+    gin.clear_config()
 
 
 @pytest.fixture(scope="session")
