@@ -34,7 +34,7 @@ class Records:
     def __getitem__(self, index: SupportsIndex) -> bytes:
         file, place = self.locate(int(index))
         reader = self._readers[file]
-        return self._try(lambda: reader.read([place])[0], file, place)
+        return self._try(lambda: reader.read(place, place + 1)[0], file, place)
 
     def locate(self, index: int) -> tuple[int, int]:
         """Which file holds a record, and at which place."""
