@@ -1,18 +1,18 @@
 """Texts of documents from files: JSON lines (gzipped or not), plain text, TFDS ArrayRecord."""
 
 import json
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 
 from array_record.python.array_record_module import ArrayRecordReader
 from etils import epath
+from isal import isal_zlib
 
 from hyla_lm.config import UserError
 from hyla_lm.input.files import as_path, chunks, size_of
 from hyla_lm.input.tf_example import bytes_feature
 
 RECORDS_PER_READ = 512
-GZIP = 31  # window bits that make zlib expect a gzip header and check its CRC
+GZIP = 31  # window bits that make it expect a gzip header and check its CRC
 
 
 def read_texts(file: str, attempts: int = 1) -> Iterator[str]:
@@ -102,14 +102,14 @@ def _plain_bytes(path: epath.Path, attempts: int) -> Iterator[bytes]:
     if path.suffix != ".gz":
         yield from stored
         return
-    member = zlib.decompressobj(GZIP)
+    member = isal_zlib.decompressobj(GZIP)
     try:
         for chunk in stored:
             while chunk:
-                member = zlib.decompressobj(GZIP) if member.eof else member
+                member = isal_zlib.decompressobj(GZIP) if member.eof else member
                 yield member.decompress(chunk)
                 chunk = member.unused_data
-    except zlib.error as error:
+    except isal_zlib.error as error:  # type: ignore[misc]  # isal types it as a value
         raise UserError(f"{path} is damaged ({error}): fetch the shard again.") from error
     if not member.eof:
         raise UserError(f"{path} is cut short: fetch the shard again.")

@@ -32,7 +32,7 @@ from hyla_lm.input.tokenizer import Tokenizer
 from tests.data.c4_layouts import write_array_records, write_json_gz
 
 SEQUENCE_LENGTH, BATCH_SIZE = 512, 64
-COPIES, SHARDS, RUNS = 3, 4, 3
+COPIES, SHARDS, RUNS = 3, 4, 5
 READING = Reading(threads=1, ahead=8)
 # Shares of the rate of tokenising alone, about two thirds of what was measured.
 LEAST = {"prepare rows": 0.5, "stream json.gz": 0.4, "stream ArrayRecord": 0.3, "read rows": 3.0}
