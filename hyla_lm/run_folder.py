@@ -53,14 +53,10 @@ class RunFolder:
             self._mirror = Mirror(self._logs, self.path)
 
     def _check(self, path: str) -> None:
-        try:
-            with bucket_errors(path):
-                self.path.mkdir(parents=True, exist_ok=True)
-                entries = self.path.iterdir() if self.path.exists() else ()
-                names = {entry.name for entry in entries}
-        except OSError as error:
-            reason = error.strerror or error
-            raise UserError(f"--workdir={path} cannot be used: {reason}.") from error
+        with self._using("used"):
+            self.path.mkdir(parents=True, exist_ok=True)
+            entries = self.path.iterdir() if self.path.exists() else ()
+            names = {entry.name for entry in entries}
         if not bucket_of(path) and not os.access(self.path, os.W_OK | os.X_OK):
             raise UserError(f"--workdir={path} is not writable: give another folder.")
         strange = sorted(name for name in names - OURS if not name.startswith("."))
@@ -121,7 +117,7 @@ class RunFolder:
         """The name of a new file, which every process of a run must see."""
         name = f".{uuid.uuid4().hex}.mark"
         if self._lead:
-            with self._writing():
+            with self._using("written"):
                 write_whole(self.path / name, b"")
         return name
 
@@ -130,19 +126,19 @@ class RunFolder:
 
     def remove_mark(self, mark: str) -> None:
         if self._lead:
-            with self._writing():
+            with self._using("written"):
                 (self.path / mark).unlink()
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _using(self, how: str) -> Iterator[None]:
         try:
             with bucket_errors(self.path):
                 yield
         except OSError as error:
+            bucket = " or bucket that exists and in which this account has storage.objectAdmin"
             raise UserError(
-                f"--workdir={self.path} cannot be written ({error}): give a folder or bucket that "
-                "exists and that this account may write and delete in "
-                "(in a bucket: roles/storage.objectAdmin)."
+                f"--workdir={self.path} cannot be {how} ({error.strerror or error}): "
+                f"give another folder{bucket if bucket_of(self.path) else ''}."
             ) from error
 
 

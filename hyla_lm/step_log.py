@@ -84,11 +84,6 @@ class StepLog:
         self._folder.append_metrics(step, values)
         self._board.scalars(step, values)
 
-    def keep(self) -> None:
-        """Returns when what was written is where a run that goes on will find it."""
-        self._board.flush()
-        self._folder.mirror()
-
     def tokens_per_second(self) -> float:
         """Over all steps of this process but the first, which compiles."""
         tokens = self._tokens_per_step() * max(self._total_steps_timed, 0)

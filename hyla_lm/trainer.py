@@ -160,7 +160,7 @@ class _Run:
             stops = self.notice.came()
             if stops or step == c.steps or step % self.program.experiment.checkpoint.every == 0:
                 log.finish(progress)
-                log.keep()
+                self.folder.mirror()
                 streams = multihost.gather_shares(position, self.share)
                 data = {"streams": streams, "window": log.window}
                 self._save(step, state, {**data, "evaluation_is_due": not is_evaluated})

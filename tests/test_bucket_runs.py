@@ -307,7 +307,6 @@ def test_lines_and_events_of_a_folder_in_a_bucket(bucket: FakeBucket) -> None:
     board = TensorBoard(folder.tensorboard, 2)
     folder.append_metrics(3, {"x": 0.5})
     board.scalars(3, {"x": 0.5})
-    board.flush()
     folder.mirror()
     assert bucket.objects["bucket/run/metrics.jsonl"] == (
         b'{"step": 1}\n{"step": 2}\n{"step": 3, "x": 0.5}\n'
@@ -322,10 +321,10 @@ def test_lines_and_events_of_a_folder_in_a_bucket(bucket: FakeBucket) -> None:
 
 
 MISTAKES = {
-    "a bucket that does not exist": (404, "/b/bucket", "cannot be written .*: give a folder or"),
+    "a bucket that does not exist": (404, "/b/bucket", "used .Bucket does not exist.*bucket that "),
     "objects that may not be listed": (403, "GET ", "gs://bucket/run cannot be .*Forbidden"),
-    "objects that may not be written": (403, "POST ", "cannot be written .*Forbidden.*objectAdmin"),
-    "objects that may not be deleted": (403, "DELETE ", "cannot be written .*Forbidden.*objectA"),
+    "objects that may not be written": (403, "POST ", "written .Forbidden.*storage.objectAdmin"),
+    "objects that may not be deleted": (403, "DELETE ", "written .Forbidden.*storage.objectAdmin"),
     "no credentials": (401, "/b/bucket", "gs://bucket/run cannot be reached .*gcloud auth"),
 }
 
