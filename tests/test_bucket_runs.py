@@ -181,6 +181,16 @@ def assert_equal(store: FakeBucket, whole: Path, home: Path) -> None:
         assert array.tobytes() == expected.tobytes()
 
 
+def assert_lines_until_the_newest_checkpoint(store: FakeBucket, whole: Path) -> int:
+    """Lines up to the newest checkpoint, whose step is returned, are in the store."""
+    newest = max(whole_steps(store), default=0)
+    there = losses(store.objects.get("bucket/run/metrics.jsonl", b""))
+    expected = losses((whole / "metrics.jsonl").read_bytes())
+    until = [[line for line in lines if line["step"] <= newest] for lines in (there, expected)]
+    assert until[0] == until[1]
+    return newest
+
+
 KILLS = {
     "an array of a checkpoint": "name=run/checkpoints/4/state/ocdbt.process_0/d/",
     "the last object of a checkpoint": "name=run/checkpoints/4/commit_success.txt",
@@ -202,12 +212,7 @@ def test_a_killed_run_goes_on_from_the_bucket_alone(
 ) -> None:
     killed = Trainer(bucket, gin_file, KILLS[moment], signal.SIGKILL)
     assert killed.ended()[0] == -signal.SIGKILL
-    newest = max(whole_steps(bucket), default=0)
-    lines = losses(bucket.objects.get("bucket/run/metrics.jsonl", b""))
-    expected = losses((whole / "metrics.jsonl").read_bytes())
-    assert [line for line in lines if line["step"] <= newest] == [
-        line for line in expected if line["step"] <= newest
-    ], "lines up to the newest checkpoint are in the bucket"
+    newest = assert_lines_until_the_newest_checkpoint(bucket, whole)
     bucket.watcher = lambda _: None
     done = train(gin_file, WORKDIR, bucket.environment)
     assert done.returncode == 0, done.stderr
@@ -349,3 +354,95 @@ def test_a_bucket_that_orbax_may_not_look_at_is_named_at_once(bucket: FakeBucket
 def test_a_workdir_of_another_kind_of_store_is_refused() -> None:
     with pytest.raises(UserError, match="--workdir=s3://a/b must be a folder of a disk or begin w"):
         RunFolder("s3://a/b")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("status", [503, DROPPED])
+def test_a_run_is_the_same_when_requests_fail(
+    status: int, bucket: FakeBucket, gin_file: Path, whole: Path, tmp_path: Path
+) -> None:
+    for where in (
+        "POST /upload/storage/v1/b/bucket/o?name=run/metrics.jsonl",
+        "POST /upload/storage/v1/b/bucket/o?uploadType=media&name=run/checkpoints/2/state/ocdbt",
+        "name=run/checkpoints/4/state/_METADATA",
+        "name=run/checkpoints/4/commit_success.txt",
+        "GET /storage/v1/b/bucket/o/run/checkpoints/2/state/ocdbt.process_0/d/",
+    ):
+        bucket.fail(status, 2, where)
+    done = train(gin_file, WORKDIR, bucket.environment, IMPATIENT)
+    assert done.returncode == 0, done.stderr
+    assert_equal(bucket, whole, tmp_path)
+    assert [fault.where for fault in bucket.faults if fault.count] == []
+
+
+@pytest.mark.full
+def test_a_connection_that_went_dead_is_tried_again(
+    bucket: FakeBucket, gin_file: Path, whole: Path, tmp_path: Path
+) -> None:
+    stuck: list[str] = []
+
+    def sleep(request: str) -> None:
+        if "uploadType=media&name=run/checkpoints/2/state/ocdbt" in request and not stuck:
+            stuck.append(request)
+            time.sleep(300)
+
+    bucket.watcher = sleep
+    impatient = {"TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS": "2"}
+    started = time.monotonic()
+    done = train(gin_file, WORKDIR, bucket.environment | impatient)
+    assert done.returncode == 0, done.stderr
+    assert stuck and time.monotonic() - started < 200
+    assert_equal(bucket, whole, tmp_path)
+
+
+@pytest.mark.full
+def test_a_store_that_stays_away_ends_the_run_and_the_next_goes_on(
+    bucket: FakeBucket, gin_file: Path, whole: Path, tmp_path: Path
+) -> None:
+    def leave(request: str) -> None:
+        if "name=run/checkpoints/2/commit_success" in request:
+            bucket.fail(503, 10**9, "run/metrics.jsonl")
+
+    bucket.watcher = leave
+    done = train(gin_file, WORKDIR, bucket.environment, IMPATIENT)
+    assert done.returncode == 2
+    assert "gs://bucket/run/metrics.jsonl could not be written in 20 tries" in done.stderr
+    assert_lines_until_the_newest_checkpoint(bucket, whole)
+    assert whole_steps(bucket)[-1] < STEPS
+    bucket.watcher = lambda _: None
+    bucket.faults.clear()
+    assert train(gin_file, WORKDIR, bucket.environment).returncode == 0
+    assert_equal(bucket, whole, tmp_path)
+
+
+@pytest.mark.full
+def test_a_checkpoint_that_cannot_be_saved_ends_the_run_and_is_never_restored(
+    bucket: FakeBucket, gin_file: Path, whole: Path, tmp_path: Path
+) -> None:
+    bucket.fail(403, 10**9, "name=run/checkpoints/4/state/ocdbt")
+    done = train(gin_file, WORKDIR, bucket.environment)
+    assert done.returncode not in (0, EXIT_STATUS)
+    assert "gs://bucket/run/checkpoints/4/state" in done.stderr
+    assert whole_steps(bucket) == [2]
+    assert "bucket/run/summary.json" not in bucket.objects
+    bucket.faults.clear()
+    done = train(gin_file, WORKDIR, bucket.environment)
+    assert done.returncode == 0, done.stderr
+    assert "from the checkpoint of step 2" in done.stdout
+    assert_equal(bucket, whole, tmp_path)
+
+
+@pytest.mark.full
+def test_evaluate_and_sample_restore_from_the_bucket(bucket: FakeBucket, gin_file: Path) -> None:
+    assert train(gin_file, WORKDIR, bucket.environment).returncode == 0
+    started = command(gin_file, WORKDIR, bucket.environment)
+    for verb in (["evaluate"], ["sample", "--prompt=ba", "--max_tokens=4"]):
+        args = [sys.executable, "-m", "hyla_lm", *verb, f"--workdir={WORKDIR}"]
+        process = subprocess.Popen(**{**started, "args": args})
+        output, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors
+        if verb == ["evaluate"]:
+            summary = json.loads(bucket.objects["bucket/run/summary.json"])
+            assert json.loads(output) == {"step": STEPS, **summary["validation"]}
+        else:
+            assert output.startswith("ba")
