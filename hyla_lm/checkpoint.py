@@ -13,7 +13,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from hyla_lm.config import UserError, configurable, setting
-from hyla_lm.input.files import bucket_of
+from hyla_lm.input.files import bucket_of, look_at_bucket
 
 # TensorStore, which writes the arrays, would wait for a connection that went dead.
 os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES", "1")
@@ -42,7 +42,7 @@ class Checkpointer:
     def __init__(self, folder: epath.Path, keep: int):
         self._folder = folder
         if bucket_of(folder):
-            _look_at(folder)
+            look_at_bucket(folder)
         options = ocp.CheckpointManagerOptions(
             max_to_keep=keep, create=True, enable_async_checkpointing=True
         )
@@ -93,21 +93,6 @@ class Checkpointer:
         self._manager.wait_until_finished()
         self.check()
         self._manager.close()
-
-
-def _look_at(folder: epath.Path) -> None:
-    """Asks for the bucket itself, as Orbax does when it lists or deletes checkpoints."""
-    from google.cloud import storage
-
-    bucket = bucket_of(folder)
-    try:
-        storage.Client().get_bucket(bucket.removeprefix("gs://"))
-    except Exception as error:
-        raise UserError(
-            f"{bucket} cannot be looked at ({error}), which Orbax does to keep checkpoints in it: "
-            "make the bucket, give this account roles/storage.legacyBucketReader on it, "
-            "and set GOOGLE_CLOUD_PROJECT where no project is known."
-        ) from error
 
 
 def check_same_run(

@@ -200,7 +200,7 @@ def test_a_workdir_that_is_not_shared_is_an_error_at_once(gin_file: Path, tmp_pa
 def test_processes_train_in_a_bucket(gin_file: Path, tmp_path: Path) -> None:
     pytest.importorskip("gcsfs", reason="runs in gs:// need pip install 'hyla_lm[gcs]'")
     alone = tmp_path / "alone"
-    run_alone(gin_file, alone)
+    run_alone(gin_file, alone, "MeshConfig.fsdp=2")
     with FakeBucket() as store:
         store.buckets_can_be_seen = True
         command = train_command(gin_file, "gs://bucket/run", "MeshConfig.fsdp=2")

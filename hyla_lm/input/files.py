@@ -82,6 +82,21 @@ def _ask(path: epath.Path) -> None:
         ) from error
 
 
+def look_at_bucket(path: PathLike) -> None:
+    """Asks for the bucket itself, as Orbax does; raises UserError where that is not allowed."""
+    from google.cloud import storage
+
+    bucket = bucket_of(path)
+    try:
+        storage.Client().get_bucket(bucket.removeprefix("gs://"))
+    except Exception as error:
+        raise UserError(
+            f"{bucket} cannot be looked at ({error}), which Orbax does to keep checkpoints in it: "
+            "make the bucket, give this account roles/storage.legacyBucketReader on it, "
+            "and set GOOGLE_CLOUD_PROJECT where no project is known."
+        ) from error
+
+
 def list_files(patterns: Sequence[str], what: str) -> tuple[str, ...]:
     """The sorted files of paths and globs; raises UserError for none, repeats or missing shards.
 
