@@ -46,10 +46,11 @@ IMPATIENT = """
 import asyncio, sys
 from types import SimpleNamespace
 import gcsfs.retry
-from hyla_lm import cli
+from hyla_lm import cli, mirror
 from hyla_lm.input import files
 
 files.FIRST_WAIT_SECONDS = files.LONGEST_WAIT_SECONDS = 1e-3
+mirror.MIRROR_SECONDS = 0.1
 gcsfs.retry.asyncio = SimpleNamespace(sleep=lambda _: asyncio.sleep(1e-3))
 sys.exit(cli.main(sys.argv[1:]))
 """
@@ -109,7 +110,7 @@ class Trainer:
 
 
 def command(
-    gin_file: Path, workdir: str, environment: dict[str, str], script: str = ""
+    gin_file: Path, workdir: str, environment: dict[str, str], script: str = "", *bindings: str
 ) -> dict[str, Any]:
     """What starts a trainer; a cache of compiled programs spares most of its time."""
     cache = {
@@ -122,6 +123,7 @@ def command(
         "args": [
             *(sys.executable, *start),
             *("train", f"--gin_file={gin_file}", f"--workdir={workdir}"),
+            *(f"--gin.{binding}" for binding in bindings),
         ],
         "env": {**os.environ, **cache, **environment},
         "stdout": subprocess.PIPE,
@@ -131,9 +133,9 @@ def command(
 
 
 def train(
-    gin_file: Path, workdir: str, environment: dict[str, str], script: str = ""
+    gin_file: Path, workdir: str, environment: dict[str, str], script: str = "", *bindings: str
 ) -> SimpleNamespace:
-    process = subprocess.Popen(**command(gin_file, workdir, environment, script))
+    process = subprocess.Popen(**command(gin_file, workdir, environment, script, *bindings))
     output, errors = process.communicate(timeout=600)
     return SimpleNamespace(returncode=process.returncode, stdout=output, stderr=errors)
 
@@ -321,7 +323,9 @@ def test_lines_and_events_of_a_folder_in_a_bucket(bucket: FakeBucket) -> None:
     viewer.Reload()
     assert [(event.step, event.value) for event in viewer.Scalars("x")] == [(3, 0.5)]
     board.close()
+    folder.append_metrics(4, {"x": 0.25})
     folder.close()
+    assert bucket.objects["bucket/run/metrics.jsonl"].endswith(b'{"step": 4, "x": 0.25}\n')
     assert not folder.tensorboard.exists()
 
 
@@ -413,6 +417,18 @@ def test_a_store_that_stays_away_ends_the_run_and_the_next_goes_on(
     bucket.faults.clear()
     assert train(gin_file, WORKDIR, bucket.environment).returncode == 0
     assert_equal(bucket, whole, tmp_path)
+
+
+@pytest.mark.full
+def test_logs_that_cannot_be_mirrored_end_the_run_between_checkpoints(
+    bucket: FakeBucket, gin_file: Path
+) -> None:
+    endless = ("TrainConfig.steps=10000000", "CheckpointConfig.every=10000000")
+    bucket.fail(503, 10**9, "name=run/metrics.jsonl")
+    done = train(gin_file, WORKDIR, bucket.environment, IMPATIENT, *endless)
+    assert done.returncode == 2
+    assert "gs://bucket/run/metrics.jsonl could not be written in 20 tries" in done.stderr
+    assert not any("checkpoints" in name for name in bucket.objects)
 
 
 @pytest.mark.full
