@@ -4,14 +4,20 @@ A step's folder holds the state (params, optimizer, step), the data position wit
 yet logged, and meta: what the run was, so that another run cannot continue it by mistake.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import orbax.checkpoint as ocp
+from etils import epath
 
 from hyla_lm.config import UserError, configurable, setting
+from hyla_lm.input.files import bucket_of, look_at_bucket
+
+# TensorStore, which writes the arrays, would wait for a connection that went dead.
+os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES", "1")
+os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS", "60")
 
 
 @configurable
@@ -26,14 +32,22 @@ class CheckpointConfig:
 
 
 class Checkpointer:
-    """Saves and restores a run's checkpoints; a failed background save raises at the next call."""
+    """Saves and restores a run's checkpoints; a failed background save raises at the next call.
 
-    def __init__(self, folder: Path, keep: int):
+    On a disk a checkpoint is renamed when it is whole. In a bucket it is whole once it holds
+    commit_success.txt, which Orbax writes last. Raises UserError for a bucket that Orbax may not
+    look at.
+    """
+
+    def __init__(self, folder: epath.Path, keep: int):
         self._folder = folder
+        if bucket_of(folder):
+            look_at_bucket(folder)
         options = ocp.CheckpointManagerOptions(
             max_to_keep=keep, create=True, enable_async_checkpointing=True
         )
-        self._manager = ocp.CheckpointManager(folder.absolute(), options=options)
+        place = folder if bucket_of(folder) else folder.absolute()
+        self._manager = ocp.CheckpointManager(place, options=options)
 
     def latest_step(self) -> int | None:
         return self._manager.latest_step()
@@ -81,7 +95,9 @@ class Checkpointer:
         self._manager.close()
 
 
-def check_same_run(saved: Mapping[str, Any], current: Mapping[str, Any], workdir: Path) -> None:
+def check_same_run(
+    saved: Mapping[str, Any], current: Mapping[str, Any], workdir: epath.Path
+) -> None:
     """Raises UserError naming the first field in which a checkpoint is of another run."""
     for name, here, there in differences(current, saved):
         raise UserError(

@@ -1,6 +1,7 @@
 """A trained run, opened again to evaluate or sample."""
 
 import argparse
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from hyla_lm.checkpoint import Checkpointer, check_same_run
 from hyla_lm.config import UserError
 from hyla_lm.evaluate import evaluate
 from hyla_lm.experiment import from_gin
+from hyla_lm.input.files import as_path, read_whole
 from hyla_lm.language_model import LanguageModelTask
 from hyla_lm.metrics import means
 from hyla_lm.sample import Sampling, generate
@@ -52,11 +54,14 @@ class RestoredRun:
 
 def restore(options: argparse.Namespace, bindings: list[str]) -> RestoredRun:
     """Opens --workdir with its own config.gin, or the gin files given."""
-    workdir = Path(options.workdir).expanduser()
-    own = workdir / "config.gin"
-    if not own.is_file():
+    workdir = as_path(options.workdir)
+    own = read_whole(workdir / "config.gin")
+    if own is None:
         raise UserError(f"--workdir={options.workdir} holds no run: train one first.")
-    config.load(options.gin_file or [str(own)], bindings)
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "config.gin"
+        copy.write_bytes(own)
+        config.load(options.gin_file or [str(copy)], bindings)
     program = make_program(from_gin())
     checkpoints = Checkpointer(workdir / "checkpoints", program.experiment.checkpoint.keep)
     step = checkpoints.latest_step() if options.step is None else options.step

@@ -1,13 +1,32 @@
-"""A run's folder: config.gin, metrics.jsonl and summary.json, written whole or not at all."""
+"""A run's folder: config.gin, metrics.jsonl and summary.json, written whole or not at all.
+
+In a bucket, where nothing can be appended to, lines and TensorBoard events are written to a local
+folder and mirrored: before every checkpoint, every minute and at the end.
+"""
 
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from etils import epath
+
 from hyla_lm.config import UserError
+from hyla_lm.input.files import (
+    as_path,
+    bucket_errors,
+    bucket_of,
+    read_whole,
+    size_of,
+    write_retrying,
+    write_whole,
+)
+from hyla_lm.mirror import Mirror
 
 OURS = {"config.gin", "checkpoints", "tensorboard", "metrics.jsonl", "summary.json"}
 
@@ -19,68 +38,108 @@ class RunFolder:
     """
 
     def __init__(self, path: str, lead: bool = True):
-        if "://" in path:
-            raise UserError(
-                f"--workdir={path} is in a bucket, where runs cannot be written yet: give a folder "
-                "of this machine, or one that all hosts mount."
-            )
-        self.path = Path(path).expanduser()
+        scheme, separator, _ = path.partition("://")
+        if separator and scheme != "gs":
+            raise UserError(f"--workdir={path} must be a folder of a disk or begin with gs://.")
+        self.path = as_path(path)
         self._lead = lead
+        self._mirror: Mirror | None = None
+        self._logs = Path(self.path)
         if lead:
             self._check(path)
+        if lead and separator:
+            self._temporary = tempfile.TemporaryDirectory(prefix="hyla_lm-")
+            self._logs = Path(self._temporary.name)
+            self._mirror = Mirror(self._logs, self.path)
 
     def _check(self, path: str) -> None:
-        try:
+        with self._using("used"):
             self.path.mkdir(parents=True, exist_ok=True)
-            entries = {entry.name for entry in self.path.iterdir()}
-        except OSError as error:
-            raise UserError(f"--workdir={path} cannot be used: {error.strerror}.") from error
-        if not os.access(self.path, os.W_OK | os.X_OK):
+            entries = self.path.iterdir() if self.path.exists() else ()
+            names = {entry.name for entry in entries}
+        if not bucket_of(path) and not os.access(self.path, os.W_OK | os.X_OK):
             raise UserError(f"--workdir={path} is not writable: give another folder.")
-        if entries and not entries & OURS:
-            strange = sorted(entries)[0]
+        strange = sorted(name for name in names - OURS if not name.startswith("."))
+        if strange and not names & OURS:
             raise UserError(
-                f"--workdir={path} holds {strange!r} and no run: give an empty or new folder."
+                f"--workdir={path} holds {strange[0]!r} and no run: give an empty or new folder."
             )
 
     @property
-    def checkpoints(self) -> Path:
+    def checkpoints(self) -> epath.Path:
         return self.path / "checkpoints"
 
     @property
     def tensorboard(self) -> Path:
-        return self.path / "tensorboard"
-
-    @property
-    def config(self) -> Path:
-        return self.path / "config.gin"
+        return self._logs / "tensorboard"
 
     def write(self, name: str, text: str) -> None:
-        """Writes aside, then renames."""
-        if not self._lead:
-            return
-        partial = self.path / f".{name}.partial"
-        partial.write_text(text)
-        partial.replace(self.path / name)
+        if self._lead:
+            write_retrying(self.path / name, text.encode())
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         self.write("summary.json", json.dumps(summary, indent=1) + "\n")
 
     def keep_metrics_until(self, step: int) -> None:
         """Drops lines after a step, and one that a kill cut short."""
-        path = self.path / "metrics.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        kept = [line for line in lines if _is_until(line, step)]
-        self.write("metrics.jsonl", "".join(f"{line}\n" for line in kept))
+        if not self._lead:
+            return
+        lines = (read_whole(self.path / "metrics.jsonl") or b"").decode().splitlines()
+        kept = "".join(f"{line}\n" for line in lines if _is_until(line, step))
+        write_retrying(as_path(self._logs) / "metrics.jsonl", kept.encode())
 
     def append_metrics(self, step: int, values: Mapping[str, float]) -> None:
         """One object on one line, on disk when this returns."""
         if not self._lead:
             return
-        with (self.path / "metrics.jsonl").open("a") as file:
+        with (self._logs / "metrics.jsonl").open("a") as file:
             file.write(json.dumps({"step": step, **values}) + "\n")
             file.flush()
             os.fsync(file.fileno())
+
+    def check(self) -> None:
+        """Raises UserError where logs could not be mirrored in the background."""
+        if self._mirror is not None:
+            self._mirror.check()
+
+    def mirror(self) -> None:
+        """Returns when the logs written so far are in the bucket, if the folder is in one."""
+        if self._mirror is not None:
+            self._mirror.copy()
+
+    def close(self) -> None:
+        """Mirrors the last logs."""
+        if self._mirror is not None:
+            self._mirror.close()
+            self._temporary.cleanup()
+
+    def leave_mark(self) -> str:
+        """The name of a new file, which every process of a run must see."""
+        name = f".{uuid.uuid4().hex}.mark"
+        if self._lead:
+            with self._using("written"):
+                write_whole(self.path / name, b"")
+        return name
+
+    def sees(self, mark: str) -> bool:
+        return size_of(self.path / mark) is not None
+
+    def remove_mark(self, mark: str) -> None:
+        if self._lead:
+            with self._using("written"):
+                (self.path / mark).unlink()
+
+    @contextmanager
+    def _using(self, how: str) -> Iterator[None]:
+        try:
+            with bucket_errors(self.path):
+                yield
+        except OSError as error:
+            bucket = " or bucket that exists and in which this account has storage.objectAdmin"
+            raise UserError(
+                f"--workdir={self.path} cannot be {how} ({error.strerror or error}): "
+                f"give another folder{bucket if bucket_of(self.path) else ''}."
+            ) from error
 
 
 def _is_until(line: str, step: int) -> bool:

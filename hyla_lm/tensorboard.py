@@ -1,32 +1,47 @@
 """TensorBoard event files, without TensorFlow."""
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from tensorboardX import SummaryWriter
+from tensorboardX import summary
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 
 class TensorBoard:
-    """Scalars and text of one run; on resume, points after the restored step are purged.
+    """Scalars and text of one run, on disk when a call returns.
 
-    Without a folder nothing is written, as in all processes of a run but the first.
+    On resume, points after the restored step are purged. Without a folder nothing is written, as in
+    all processes of a run but the first.
     """
 
     def __init__(self, folder: Path | None, resumed_step: int | None):
-        purge = None if resumed_step is None else resumed_step + 1
-        self._writer = SummaryWriter(
-            str(folder), purge_step=purge, flush_secs=10, write_to_disk=folder is not None
-        )
+        self._events: EventsWriter | None = None
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._events = EventsWriter(str(folder / "events"))
+        if resumed_step is not None:
+            self._write(resumed_step + 1, session_log=SessionLog(status=SessionLog.START))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         for tag, value in values.items():
-            self._writer.add_scalar(tag, value, step)
+            self._write(step, summary=summary.scalar(tag, value))
+        self._flush()
 
     def text(self, tag: str, markdown: str) -> None:
-        self._writer.add_text(tag, markdown, 0)
-
-    def flush(self) -> None:
-        self._writer.flush()
+        self._write(0, summary=summary.text(tag, markdown))
+        self._flush()
 
     def close(self) -> None:
-        self._writer.close()
+        if self._events is not None:
+            self._events.close()
+
+    def _write(self, step: int, **content: Any) -> None:
+        if self._events is not None:
+            self._events.write_event(Event(wall_time=time.time(), step=step, **content))
+
+    def _flush(self) -> None:
+        if self._events is not None:
+            self._events.flush()

@@ -10,6 +10,7 @@ import jax
 
 from hyla_lm import config, multihost
 from hyla_lm.checkpoint import Checkpointer, check_same_run
+from hyla_lm.config import UserError
 from hyla_lm.console import TrainingProgress, show_summary
 from hyla_lm.evaluate import evaluate
 from hyla_lm.experiment import Experiment
@@ -29,21 +30,34 @@ def train(experiment: Experiment, workdir: str) -> dict[str, Any]:
 
     Raises Preempted when it is asked to stop, after saving.
     """
-    folder = RunFolder(workdir, multihost.is_lead())
-    program = make_program(experiment)
-    multihost.check_agreement(
-        {
-            "configuration": config.operative(),
-            "model, seed, tokenizer or data": identity(program),
-            "version of hyla_lm": [version("hyla_lm"), git_revision()],
-        }
-    )
-    with jax.set_mesh(program.mesh), Notice() as notice:
-        state, summary = _Run(program, folder, notice).train()
-    params = multihost.on_host(state.params)
-    if multihost.is_lead():
-        _close(program, params, summary, folder)
+    with closing(RunFolder(workdir, multihost.is_lead())) as folder:
+        _check_shared(folder)
+        program = make_program(experiment)
+        multihost.check_agreement(
+            {
+                "configuration": config.operative(),
+                "model, seed, tokenizer or data": identity(program),
+                "version of hyla_lm": [version("hyla_lm"), git_revision()],
+            }
+        )
+        with jax.set_mesh(program.mesh), Notice() as notice:
+            state, summary = _Run(program, folder, notice).train()
+        params = multihost.on_host(state.params)
+        if multihost.is_lead():
+            _close(program, params, summary, folder)
     return summary
+
+
+def _check_shared(folder: RunFolder) -> None:
+    """Raises UserError, in every process, unless all see what the first writes."""
+    mark = multihost.gather(folder.leave_mark())[0]
+    seeing = multihost.gather(folder.sees(mark))
+    folder.remove_mark(mark)
+    if not all(seeing):
+        raise UserError(
+            f"process {seeing.index(False)} does not see what process 0 writes to "
+            f"--workdir={folder.path}: give a folder that all hosts mount, or one in a bucket."
+        )
 
 
 def _close(program: Program, params: Any, summary: dict[str, Any], folder: RunFolder) -> None:
@@ -146,10 +160,12 @@ class _Run:
             stops = self.notice.came()
             if stops or step == c.steps or step % self.program.experiment.checkpoint.every == 0:
                 log.finish(progress)
+                self.folder.mirror()
                 streams = multihost.gather_shares(position, self.share)
                 data = {"streams": streams, "window": log.window}
                 self._save(step, state, {**data, "evaluation_is_due": not is_evaluated})
             self.checkpoints.check()
+            self.folder.check()
             if stops:
                 stream.close()
                 self.checkpoints.close()

@@ -1,9 +1,11 @@
-"""Google Cloud Storage on loopback: as much of its API as gcsfs and array_record use."""
+"""Google Cloud Storage on loopback: as much of its API as gcsfs, array_record and Orbax use."""
 
 import json
 import re
+import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -48,7 +50,8 @@ class FakeBucket:
     """A store of all buckets: "bucket/name" to bytes. It serves while its context is open.
 
     Each request waits `delay` seconds, a page of a listing has `page` names, `requests` are those
-    served so far. The account may use objects and list them, but not look at buckets.
+    served so far, `watcher` is told of each before it is answered. The account may use objects and
+    list them; whether it may look at buckets says `buckets_can_be_seen`. Generations count writes.
     """
 
     def __init__(self) -> None:
@@ -56,7 +59,10 @@ class FakeBucket:
         self.requests: list[str] = []
         self.delay = 0.0
         self.page = 1000
+        self.buckets_can_be_seen = False
         self.faults: list[Fault] = []
+        self.watcher: Callable[[str], None] = lambda _: None
+        self._generations: dict[str, int] = {}
         self._uploads: dict[str, tuple[str, bytes]] = {}
         self._lock = threading.Lock()
         self._server = _Server(("127.0.0.1", 0), type("Bound", (_Handler,), {"store": self}))
@@ -72,9 +78,14 @@ class FakeBucket:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What leads gcsfs and array_record here, without credentials or a look for them."""
+        """What leads the clients here, without credentials or a look for them.
+
+        That are gcsfs, array_record and TensorStore, which Orbax writes arrays with.
+        """
         return {
             "STORAGE_EMULATOR_HOST": self.url,
+            "TENSORSTORE_GCS_HTTP_URL": self.url,
+            "GOOGLE_AUTH_TOKEN_FOR_TESTING": "none",
             "CLOUD_STORAGE_EMULATOR_ENDPOINT": self.url,
             "FSSPEC_GCS_TOKEN": "anon",
             "NO_GCE_CHECK": "true",
@@ -103,26 +114,55 @@ class FakeBucket:
         query = {name: values[-1] for name, values in parse_qs(url.query).items()}
         match = PATH.fullmatch(url.path)
         if match is None:
-            return failure(403, "this account may use objects only")
+            return self._bucket(url.path)
         bucket, key = match["bucket"], f"{match['bucket']}/{unquote(match['name'] or '')}"
         if move := MOVE.fullmatch(match["name"] or ""):
             return self._copy(bucket, move)
-        if url.path.startswith("/upload/"):
-            return self._upload(bucket, query, headers, body)
-        if match["name"] is None:
-            return Answer(200, self._listing(bucket, query))
+        with self._lock:
+            if url.path.startswith("/upload/"):
+                return self._upload(bucket, query, headers, body)
+            if match["name"] is None:
+                return Answer(200, self._listing(bucket, query))
+            return self._object(method, key, query, headers)
+
+    def _bucket(self, path: str) -> Answer:
+        name = path.rpartition("/")[2]
+        if self.buckets_can_be_seen:
+            return Answer(200, {"kind": "storage#bucket", "id": name, "name": name})
+        return failure(403, "this account may use objects only")
+
+    def _object(self, method: str, key: str, query: dict[str, str], headers: Any) -> Answer:
         if key not in self.objects:
             return failure(404, f"No such object: {key}")
+        if query.get("ifGenerationNotMatch") == str(self._generation(key)):
+            return Answer(304)
+        if not self._is_expected(key, query):
+            return failure(412, "the object has another generation")
         if method == "DELETE":
             del self.objects[key]
             return Answer(204)
         if query.get("alt") == "media":
-            return self._media(self.objects[key], headers.get("Range", ""))
+            generation = {"x-goog-generation": str(self._generation(key))}
+            return self._media(self.objects[key], headers.get("Range", ""), generation)
+        return Answer(200, self._metadata(key))
+
+    def _generation(self, key: str) -> int:
+        """0 where there is no object, as in the API."""
+        return self._generations.setdefault(key, 1) if key in self.objects else 0
+
+    def _is_expected(self, key: str, query: dict[str, str]) -> bool:
+        expected = query.get("ifGenerationMatch")
+        return expected is None or int(expected) == self._generation(key)
+
+    def _write(self, key: str, content: bytes) -> Answer:
+        self.objects[key] = content
+        self._generations[key] = 1 + max(self._generations.values(), default=1)
         return Answer(200, self._metadata(key))
 
     def _metadata(self, key: str) -> dict[str, Any]:
         bucket, _, name = key.partition("/")
-        facts = {"kind": "storage#object", "bucket": bucket, "name": name, "generation": "1"}
+        facts = {"kind": "storage#object", "bucket": bucket, "name": name}
+        facts["generation"] = str(self._generation(key))
         return facts | {"size": str(len(self.objects[key])), "timeCreated": TIME, "updated": TIME}
 
     def _listing(self, bucket: str, query: dict[str, str]) -> dict[str, Any]:
@@ -132,7 +172,9 @@ class FakeBucket:
         for key in sorted(key for key in list(self.objects) if key.startswith(prefix)):
             head, separator, _ = key[len(prefix) :].partition(query.get("delimiter", "\0"))
             found[prefix + head + separator] = bool(separator)
-        names = [name for name in found if name > query.get("pageToken", "")]
+        after, first = query.get("pageToken", ""), f"{bucket}/{query.get('startOffset', '')}"
+        end = f"{bucket}/{query['endOffset']}" if "endOffset" in query else "\U0010ffff"
+        names = [name for name in found if after < name and first <= name < end]
         page = names[: min(self.page, int(query.get("maxResults", self.page)))]
         return {
             "kind": "storage#objects",
@@ -141,16 +183,18 @@ class FakeBucket:
             **({"nextPageToken": page[-1]} if len(page) < len(names) else {}),
         }
 
-    def _media(self, content: bytes, span: str) -> Answer:
-        asked = RANGE.fullmatch(span)
+    def _media(self, content: bytes, span: str, headers: dict[str, str]) -> Answer:
+        asked, size = RANGE.fullmatch(span), len(content)
         if asked is None:
-            return Answer(200, content)
-        if not asked["first"]:  # the last bytes, however many there are
-            return Answer(206, content[-int(asked["last"]) :])
-        first, end = int(asked["first"]), int(asked["last"] or len(content)) + 1
-        if first >= len(content):
+            return Answer(200, content, headers)
+        if asked["first"]:
+            first, end = int(asked["first"]), min(size, int(asked["last"] or size) + 1)
+        else:  # the last bytes, however many there are
+            first, end = max(0, size - int(asked["last"])), size
+        if first >= size:
             return failure(416, "The requested range is not satisfiable")
-        return Answer(206, content[first:end])
+        place = {"Content-Range": f"bytes {first}-{end - 1}/{size}"}
+        return Answer(206, content[first:end], headers | place)
 
     def _copy(self, bucket: str, move: re.Match[str]) -> Answer:
         source, target = (
@@ -159,14 +203,14 @@ class FakeBucket:
         )
         if source not in self.objects:
             return failure(404, f"No such object: {source}")
-        self.objects[target] = self.objects[source]
+        self._write(target, self.objects[source])
         if move["verb"] == "moveTo":
             del self.objects[source]
             return Answer(200, self._metadata(target))
         return Answer(200, {"done": True, "resource": self._metadata(target)})
 
     def _upload(self, bucket: str, query: dict[str, str], headers: Any, body: bytes) -> Answer:
-        """An object at once (multipart), or the start or a chunk of a resumable upload."""
+        """An object at once (media, multipart), or the start or a chunk of a resumable upload."""
         if "upload_id" in query:
             return self._upload_chunk(query["upload_id"], headers["Content-Range"], body)
         if query["uploadType"] == "resumable":
@@ -174,12 +218,15 @@ class FakeBucket:
             self._uploads[session] = (f"{bucket}/{query['name']}", b"")
             where = f"{self.url}/upload/storage/v1/b/{bucket}/o?upload_id={session}"
             return Answer(200, {}, {"Location": where})
+        if query["uploadType"] == "media":
+            key = f"{bucket}/{query['name']}"
+            expected = self._is_expected(key, query)
+            return self._write(key, body) if expected else failure(412, "another generation")
         boundary = b"--" + headers["Content-Type"].partition("boundary=")[2].strip('"').encode()
         _, described, rest = body.split(boundary, 2)
         name = json.loads(described.partition(b"\n\n")[2])["name"]
         content = rest.partition(b"\n\n")[2].rpartition(b"\n" + boundary)[0]
-        self.objects[f"{bucket}/{name}"] = content
-        return Answer(200, self._metadata(f"{bucket}/{name}"))
+        return self._write(f"{bucket}/{name}", content)
 
     def _upload_chunk(self, session: str, place: str, body: bytes) -> Answer:
         """Adds a chunk; the object is there when the whole size is known and has come."""
@@ -190,8 +237,29 @@ class FakeBucket:
         self._uploads[session] = (key, content)
         if size == "*" or len(content) < int(size):
             return Answer(308, b"", {"Range": f"bytes=0-{len(content) - 1}"})
-        self.objects[key] = content
-        return Answer(200, self._metadata(key))
+        return self._write(key, content)
+
+
+def lead_here(store: FakeBucket, monkeypatch: Any) -> None:
+    """Lets gs:// lead this process to the store while a test runs."""
+    import fsspec
+    import gcsfs
+    from etils.epath import backend
+
+    from hyla_lm.input import files
+
+    for name, value in store.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setitem(fsspec.config.conf, "gcs", {"token": "anon"})
+    monkeypatch.setattr(files, "_answered", set())
+    if kinds := sys.modules.get("gcsfs.extended_gcsfs"):  # asks by gRPC, which is not served
+
+        async def kind(*_: object) -> Any:
+            return kinds.BucketType.NON_HIERARCHICAL
+
+        monkeypatch.setattr(gcsfs.GCSFileSystem, "_get_bucket_type", kind)
+    gcsfs.GCSFileSystem.clear_instance_cache()
+    backend.fsspec_backend._get_filesystem.cache_clear()
 
 
 class _Server(ThreadingHTTPServer):
@@ -210,6 +278,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         time.sleep(self.store.delay)
+        self.store.watcher(f"{self.command} {unquote(self.path)}")
         fault = self.store.fault_of(f"{self.command} {unquote(self.path)}")
         if fault:
             answer = failure(fault, "injected")

@@ -19,6 +19,7 @@ LAYERS = (
     ("task",),
     ("language_model", "train_step", "evaluate"),
     ("experiment",),
+    ("mirror",),
     ("setup", "run_folder", "console"),
     ("step_log",),
     ("report",),

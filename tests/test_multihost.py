@@ -19,6 +19,7 @@ from jax.sharding import Mesh
 from hyla_lm.input.share import Share
 from hyla_lm.multihost import check_agreement, gather, gather_shares, share_of
 from hyla_lm.preemption import EXIT_STATUS
+from tests.fake_bucket import FakeBucket
 
 GATHER = """
 import json, jax
@@ -59,7 +60,7 @@ def run_processes(commands: list[list[str]], devices: int, **more: object) -> li
     return [(p.returncode, *output) for p, output in zip(started, outputs, strict=True)]
 
 
-def train_command(gin_file: Path, workdir: Path, *bindings: str) -> list[str]:
+def train_command(gin_file: Path, workdir: Path | str, *bindings: str) -> list[str]:
     return [
         *("-m", "hyla_lm", "train", f"--gin_file={gin_file}", f"--workdir={workdir}"),
         *(f"--gin.{binding}" for binding in bindings),
@@ -184,6 +185,31 @@ def test_processes_that_disagree_do_not_start(gin_file: Path, tmp_path: Path) ->
     for status, _, error in run_processes(commands, 1):
         assert status == 2
         assert "process 1 runs with another configuration than process 0" in error
+
+
+def test_a_workdir_that_is_not_shared_is_an_error_at_once(gin_file: Path, tmp_path: Path) -> None:
+    commands = [train_command(gin_file, tmp_path / f"disk_{index}") for index in range(2)]
+    for status, output, error in run_processes(commands, 1):
+        assert status == 2
+        assert "process 1 does not see what process 0 writes to --workdir=" in error
+        assert "step" not in output
+    assert list(tmp_path.glob("*/*")) == list(tmp_path.glob("*/.*")) == []
+
+
+@pytest.mark.full
+def test_processes_train_in_a_bucket(gin_file: Path, tmp_path: Path) -> None:
+    pytest.importorskip("gcsfs", reason="runs in gs:// need pip install 'hyla_lm[gcs]'")
+    alone = tmp_path / "alone"
+    run_alone(gin_file, alone, "MeshConfig.fsdp=2")
+    with FakeBucket() as store:
+        store.buckets_can_be_seen = True
+        command = train_command(gin_file, "gs://bucket/run", "MeshConfig.fsdp=2")
+        finished = run_processes([command] * 2, 2, **store.environment)
+        assert [status for status, _, _ in finished] == [0, 0], finished
+        (tmp_path / "metrics.jsonl").write_bytes(store.objects["bucket/run/metrics.jsonl"])
+    assert_same_losses(tmp_path, alone)
+    states = [name for name in store.objects if "/checkpoints/12/state/ocdbt.process_" in name]
+    assert {name.split("ocdbt.process_")[1][0] for name in states} == {"0", "1"}
 
 
 def test_a_number_in_the_environment_that_is_none_is_named(gin_file: Path, tmp_path: Path) -> None:

@@ -11,10 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import fsspec
 import numpy as np
 import pytest
-from etils.epath import backend
 
 from data.document_files import DocumentFiles
 from data.preparation import Preparation
@@ -33,7 +31,7 @@ from hyla_lm.input.stream import C4Stream
 from hyla_lm.input.tokenizer import Tokenizer
 from tests.conftest import SEQUENCE_LENGTH, sentences
 from tests.data.c4_layouts import write_array_records, write_json_gz
-from tests.fake_bucket import DROPPED, FakeBucket
+from tests.fake_bucket import DROPPED, FakeBucket, lead_here
 
 gcsfs = pytest.importorskip("gcsfs", reason="reading gs:// needs pip install 'hyla_lm[gcs]'")
 
@@ -46,18 +44,7 @@ Batch = dict[str, np.ndarray]
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBucket]:
     """The store that gs:// leads to while the test runs."""
     with FakeBucket() as store:
-        for name, value in store.environment.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setitem(fsspec.config.conf, "gcs", {"token": "anon"})
-        monkeypatch.setattr(files, "_answered", set())
-        if kinds := sys.modules.get("gcsfs.extended_gcsfs"):  # asks by gRPC, which is not served
-
-            async def kind(*_: object) -> Any:
-                return kinds.BucketType.NON_HIERARCHICAL
-
-            monkeypatch.setattr(gcsfs.GCSFileSystem, "_get_bucket_type", kind)
-        gcsfs.GCSFileSystem.clear_instance_cache()
-        backend.fsspec_backend._get_filesystem.cache_clear()
+        lead_here(store, monkeypatch)
         yield store
 
 

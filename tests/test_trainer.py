@@ -1,6 +1,7 @@
 """What a run leaves behind, and how it stops when numbers go wrong."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from hyla_lm import config
 from hyla_lm.cli import main
 from hyla_lm.experiment import from_gin
+from hyla_lm.tensorboard import TensorBoard
 
 
 @pytest.fixture
@@ -57,6 +59,18 @@ def test_tensorboard_shows_the_same_points(run: tuple[Path, str]) -> None:
     logged = [json.loads(line) for line in lines if "train/loss_nats" in line]
     assert points == [(o["step"], pytest.approx(o["train/loss_nats"])) for o in logged]
     assert "config/text_summary" in events.Tags()["tensors"]
+
+
+def test_curves_of_a_resumed_run_do_not_double_back(tmp_path: Path) -> None:
+    for resumed_step, steps, value in ((None, (1, 2, 3), 0.0), (1, (2,), 1.0)):
+        board = TensorBoard(tmp_path, resumed_step)
+        for step in steps:
+            board.scalars(step, {"x": value})
+        board.close()
+        time.sleep(1.1)  # event files are named by the second
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("x")] == [(1, 0.0), (2, 1.0)]
 
 
 def test_only_the_newest_checkpoints_stay(tiny_gin: Path, tmp_path: Path) -> None:

@@ -146,8 +146,8 @@ def _reason(error: Exception) -> str:
 
 
 def check_bucket(folder: str) -> Check:
-    """Writes, reads and deletes a small file in the folder, local or gs://."""
-    from hyla_lm.input.files import as_path, bucket_errors
+    """Writes, reads and deletes a small file in the folder, and looks at a bucket as Orbax does."""
+    from hyla_lm.input.files import as_path, bucket_errors, bucket_of, look_at_bucket
 
     text = f"doctor {time.time()}"
     try:
@@ -157,8 +157,13 @@ def check_bucket(folder: str) -> Check:
             probe.write_text(text)
             same = probe.read_text() == text
             probe.unlink()
+        if bucket_of(folder):
+            look_at_bucket(folder)
     except (OSError, UserError) as error:
-        advice = "Give the hosts' service account roles/storage.objectAdmin on the bucket."
+        advice = (
+            "Give the hosts' service account roles/storage.objectAdmin and "
+            "roles/storage.legacyBucketReader on the bucket."
+        )
         return Check("bucket", FAIL, f"{folder}: {error}", advice)
     if not same:
         return Check("bucket", FAIL, f"{folder}: reads another text than was written")

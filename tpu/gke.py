@@ -93,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-restarts", type=int, default=20)
     parser.add_argument("--grace-seconds", type=int, default=120)
     parser.add_argument("--gin_file", action="append", default=[], help="may be repeated")
-    parser.add_argument("--workdir", default="", help="folder of the run, for all hosts")
+    parser.add_argument("--workdir", default="", help="gs:// folder of the run, or one all mount")
     parser.add_argument("--env", action="append", default=[], help="NAME=VALUE for the trainer")
     return parser
 

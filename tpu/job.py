@@ -59,11 +59,8 @@ class Training:
     def check(self) -> None:
         """Raises UserError for a command that cannot train."""
         if not self.workdir:
-            raise UserError("--workdir is missing: give a folder that every host mounts.")
-        if "://" in self.workdir:
             raise UserError(
-                f"--workdir={self.workdir} is in a bucket, where hyla-lm cannot write a run yet: "
-                "give a folder that every host mounts."
+                "--workdir is missing: give a folder that every host sees, gs://BUCKET/runs/NAME."
             )
         if not self.gin_files:
             raise UserError("--gin_file is missing: give one, such as gin/c4_50m_hyla.gin.")

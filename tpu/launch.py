@@ -157,7 +157,7 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
     code.add_argument("--python", default="3.12", help="version that uv installs on the hosts")
     training = parser.add_argument_group("the training; --gin.Class.field=value sets a binding")
     training.add_argument("--gin_file", action="append", default=[], help="may be repeated")
-    training.add_argument("--workdir", default="", help="folder of the run, for all hosts")
+    training.add_argument("--workdir", default="", help="gs:// folder of the run, or one all mount")
     training.add_argument("--env", action="append", default=[], help="NAME=VALUE for the trainer")
 
 

@@ -23,6 +23,7 @@ FIRST_WAIT_SECONDS = 0.5
 LONGEST_WAIT_SECONDS = 30.0
 GIVE_UP_SECONDS = 600.0
 READ_ATTEMPTS = 5
+WRITE_ATTEMPTS = 20
 ASKING_THREADS = 32
 # "c4-train.00007-of-01024.json.gz" (AllenAI), "c4-train.array_record-00007-of-01024" (TFDS).
 WILDCARD = re.compile(r"[*?\[]")
@@ -78,6 +79,21 @@ def _ask(path: epath.Path) -> None:
         raise UserError(
             f"{path} cannot be reached ({error}): check the path, the network and the credentials "
             "(gcloud auth application-default login)."
+        ) from error
+
+
+def look_at_bucket(path: PathLike) -> None:
+    """Asks for the bucket itself, as Orbax does; raises UserError where that is not allowed."""
+    from google.cloud import storage
+
+    bucket = bucket_of(path)
+    try:
+        storage.Client().get_bucket(bucket.removeprefix("gs://"))
+    except Exception as error:
+        raise UserError(
+            f"{bucket} cannot be looked at ({error}), which Orbax does to keep checkpoints in it: "
+            "make the bucket, give this account roles/storage.legacyBucketReader on it, "
+            "and set GOOGLE_CLOUD_PROJECT where no project is known."
         ) from error
 
 
@@ -168,6 +184,20 @@ def write_whole(path: epath.Path, content: bytes) -> None:
     partial_path.replace(path)
 
 
+def write_retrying(path: epath.Path, content: bytes) -> None:
+    """Writes a whole file, again where it fails; raises UserError if the store keeps failing."""
+    attempts = WRITE_ATTEMPTS if bucket_of(path) else 1
+    try:
+        retrying(partial(_write, path, content), attempts, str(path), done="written")
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error}): check the storage.") from error
+
+
+def _write(path: epath.Path, content: bytes) -> None:
+    with bucket_errors(path):
+        write_whole(path, content)
+
+
 def chunks(path: epath.Path, attempts: int) -> Iterator[bytes]:
     """A file's bytes in order; a read that fails is tried again from where it stopped."""
     offset = 0
@@ -187,6 +217,7 @@ def retrying(
     attempts: int,
     what: str,
     errors: tuple[type[Exception], ...] = (OSError,),
+    done: str = "read",
 ) -> T:
     """The action's result, tried up to `attempts` times with growing, jittered waits.
 
@@ -200,9 +231,10 @@ def retrying(
             raise
         except errors as error:
             if attempt == attempts or time.monotonic() - started > GIVE_UP_SECONDS:
+                more = ", or raise LanguageModel.read_attempts" if done == "read" else ""
                 raise UserError(
-                    f"{what} could not be read in {attempt} tries ({error}): check the storage "
-                    "and start again, or raise LanguageModel.read_attempts."
+                    f"{what} could not be {done} in {attempt} tries ({error}): check the storage "
+                    f"and start again{more}."
                 ) from error
             longest = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2**attempt)
             time.sleep(random.uniform(longest / 2, longest))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hyla_lm.input.files import as_path
+from tests.fake_bucket import FakeBucket, lead_here
 from tpu import checks, doctor
 from tpu.checks import FAIL, OK, WARN, Check
 from tpu.job import Slice
@@ -131,6 +132,17 @@ def test_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.level == FAIL and "roles/storage.objectAdmin" in found.advice
     monkeypatch.setattr(type(as_path(tmp_path)), "read_text", lambda *_: "stale")
     assert "another text" in checks.check_bucket(str(tmp_path / "run")).found
+
+
+def test_a_bucket_must_be_one_that_orbax_may_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("gcsfs", reason="buckets need pip install 'hyla_lm[gcs]'")
+    with FakeBucket() as store:
+        lead_here(store, monkeypatch)
+        found = checks.check_bucket("gs://bucket/run")
+        assert found.level == FAIL and "roles/storage.legacyBucketReader" in found.advice
+        store.buckets_can_be_seen = True
+        assert checks.check_bucket("gs://bucket/run").level == OK
+        assert store.objects == {}
 
 
 @pytest.mark.parametrize(
