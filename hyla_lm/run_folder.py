@@ -80,12 +80,15 @@ class RunFolder:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         self.write("summary.json", json.dumps(summary, indent=1) + "\n")
 
-    def keep_metrics_until(self, step: int) -> None:
-        """Drops lines after a step, and one that a kill cut short."""
+    def keep_metrics_until(self, step: int, evaluation_is_due: bool = False) -> None:
+        """Drops lines that will be written again, and one that a kill cut short.
+
+        Those are the lines after a step, and that of its evaluation where it is still due.
+        """
         if not self._lead:
             return
         lines = (read_whole(self.path / "metrics.jsonl") or b"").decode().splitlines()
-        kept = "".join(f"{line}\n" for line in lines if _is_until(line, step))
+        kept = "".join(f"{line}\n" for line in lines if _stays(line, step, evaluation_is_due))
         write_retrying(as_path(self._logs) / "metrics.jsonl", kept.encode())
 
     def append_metrics(self, step: int, values: Mapping[str, float]) -> None:
@@ -142,11 +145,14 @@ class RunFolder:
             ) from error
 
 
-def _is_until(line: str, step: int) -> bool:
+def _stays(line: str, step: int, evaluation_is_due: bool) -> bool:
     try:
-        return json.loads(line)["step"] <= step
+        values = json.loads(line)
     except ValueError:
         return False
+    if evaluation_is_due and values["step"] == step:
+        return not any(name.startswith("validation/") for name in values)
+    return values["step"] <= step
 
 
 def git_revision() -> str | None:

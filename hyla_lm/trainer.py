@@ -93,7 +93,7 @@ class _Run:
             lines = startup_lines(self.program, state.params, first)
             show_summary(f"hyla_lm {version('hyla_lm')}", lines)
         self.folder.write("config.gin", config.operative())
-        self.folder.keep_metrics_until(first)
+        self.folder.keep_metrics_until(first, bool(data.get("evaluation_is_due")))
         tensorboard = self.folder.tensorboard if multihost.is_lead() else None
         board = TensorBoard(tensorboard, first or None)
         if first == 0:

@@ -187,3 +187,15 @@ def test_a_line_cut_short_by_a_kill_is_dropped(tmp_path: Path) -> None:
     folder.keep_metrics_until(2)
     assert losses(tmp_path) == [{"step": 1}, {"step": 2}]
     assert os.listdir(tmp_path) == ["metrics.jsonl"]
+
+
+def test_the_line_of_an_evaluation_that_is_still_due_is_dropped(tmp_path: Path) -> None:
+    from hyla_lm.run_folder import RunFolder
+
+    lines = [{"step": 1, "train/loss_nats": 2.0}, {"step": 1, "validation/loss_nats": 2.0}]
+    lines += [{"step": 2, "train/loss_nats": 1.0}, {"step": 2, "validation/loss_nats": 1.0}]
+    text = "".join(f"{json.dumps(line)}\n" for line in lines)
+    for is_due, kept in ((False, lines), (True, lines[:3])):
+        (tmp_path / "metrics.jsonl").write_text(text)
+        RunFolder(str(tmp_path)).keep_metrics_until(2, is_due)
+        assert [json.loads(line) for line in (tmp_path / "metrics.jsonl").open()] == kept
