@@ -14,18 +14,19 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from jax.sharding import Mesh
 
 from hyla_lm.input.share import Share
+from hyla_lm.mesh import MeshConfig, make_mesh
 from hyla_lm.multihost import check_agreement, gather, gather_shares, share_of
 from hyla_lm.preemption import EXIT_STATUS
 
 GATHER = """
 import json, jax
 from hyla_lm import multihost
-multihost.initialize()
-index = jax.process_index()
-print(json.dumps(multihost.gather({"document": {"epoch": 0, "file": index}, "token": 10**index})))
+with multihost.joined("runs/gather"):
+    index = jax.process_index()
+    value = {"document": {"epoch": 0, "file": index}, "token": 10**index}
+    print(json.dumps(multihost.gather(value)))
 """
 Finished = tuple[int, str, str]
 
@@ -193,7 +194,7 @@ def test_a_number_in_the_environment_that_is_none_is_named(gin_file: Path, tmp_p
 
 
 def test_shares_follow_the_devices_wherever_the_mesh_puts_them() -> None:
-    mesh = Mesh(np.array(jax.devices()[:1]).reshape(1, 1, 1), ("data", "fsdp", "model"))
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     share = share_of(mesh, 8)
     assert (share.index, share.count, share.places(8)) == (0, 1, tuple(range(8)))
     assert list(Share(1, 4).places(8)) == [2, 3]
