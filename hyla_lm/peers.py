@@ -13,7 +13,7 @@ import time
 import traceback
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from hyla_lm.config import UserError
 from hyla_lm.rendezvous import Connection, tell
@@ -58,7 +58,7 @@ class Peers:
         for connection in self._connections.values():
             tell(connection, left=True)
 
-    def fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> NoReturn:
         """Ends this process with an error, of which the others are told; never returns.
 
         JAX would wait at its own exit for the others, which wait for this process.
@@ -119,7 +119,7 @@ class Peers:
         sentence = f"process {named} did not come to {name} within {self._seconds:g} s of the first"
         self._end(f"{sentence}: see its log.", EXIT_STATUS)
 
-    def _end(self, sentence: str, status: int, shown: str = "") -> None:
+    def _end(self, sentence: str, status: int, shown: str = "") -> NoReturn:
         """Ends this process, whatever it waits for, and tells the others why; never returns."""
         self._ending.acquire()  # for good: the first thread that comes here ends the process
         print(shown or f"hyla-lm: {sentence}", file=sys.stderr)
