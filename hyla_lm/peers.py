@@ -112,6 +112,8 @@ class Peers:
 
     def _expire(self, name: str) -> None:
         missing = {0, *self._connections} - self._arrived[name]
+        if not missing:
+            return
         named = ", ".join(
             f"{index} ({self._connections[index].name})" if index else "0"
             for index in sorted(missing)
@@ -122,15 +124,16 @@ class Peers:
     def _end(self, sentence: str, status: int, shown: str = "") -> NoReturn:
         """Ends this process, whatever it waits for, and tells the others why; never returns."""
         self._ending.acquire()  # for good: the first thread that comes here ends the process
-        print(shown or f"hyla-lm: {sentence}", file=sys.stderr)
-        others = USER_MISTAKE if status == USER_MISTAKE else EXIT_STATUS
-        for connection in self._connections.values():
-            tell(connection, failed=sentence, status=others)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        if self._index == 0:
-            time.sleep(LAST_WORD_SECONDS)
-        os._exit(status)
+        try:
+            others = USER_MISTAKE if status == USER_MISTAKE else EXIT_STATUS
+            for connection in self._connections.values():
+                tell(connection, failed=sentence, status=others)
+            print(shown or f"hyla-lm: {sentence}", file=sys.stderr, flush=True)
+            sys.stdout.flush()
+            if self._index == 0:
+                time.sleep(LAST_WORD_SECONDS)
+        finally:
+            os._exit(status)
 
 
 def _next(connection: Connection) -> dict[str, Any] | None:
