@@ -13,7 +13,7 @@ from typing import Any
 
 from hyla_lm.config import UserError
 
-HELLO_SECONDS = 5.0
+HELLO_SECONDS = 20.0
 RETRY_SECONDS = 0.25
 LONGEST_LINE = 65536
 # A host that vanishes without a word is noticed after 10 + 3 * 10 seconds of silence.

@@ -104,8 +104,16 @@ def test_without_process_0_its_address_and_what_to_check_are_named(
     assert expected in said(start(1, seconds=1))
 
 
-def test_another_number_of_processes_ends_all(start: Start) -> None:
-    joining = [start(0), start(1), start(2, count=4)]
+def test_another_number_of_processes_ends_all(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    joining = [start(0), start(1)]
+    deadline = time.monotonic() + 20
+    while "2 of 3 hosts have come" not in caplog.text:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    joining.append(start(2, count=4))
     said_by_all = {said(one) for one in joining}
     assert len(said_by_all) == 1
     assert "is one of 4 processes but process 0 one of 3" in said_by_all.pop()
