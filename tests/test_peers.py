@@ -13,6 +13,7 @@ from tests.test_multihost import Finished, run_processes
 
 PROCESS = """
 import os, signal, sys, time
+import jax
 from hyla_lm import multihost
 from hyla_lm.config import UserError
 
@@ -26,11 +27,15 @@ acts = {
     "hang": lambda: time.sleep(300),
     "work": lambda: [multihost.gather(number) for number in range(10**9)],
     "go": lambda: None,
+    "linger": lambda: None,
 }
 with multihost.joined("runs/mine"):
     multihost.meet("the middle")
     print("together", flush=True)
     acts[sys.argv[1]]()
+if sys.argv[1] == "linger":
+    jax.distributed.shutdown()
+    time.sleep(4)
 print("the end")
 """
 
@@ -42,7 +47,7 @@ def run(*acts: str, **environment: object) -> list[Finished]:
 
 
 def test_a_good_end_is_no_alarm() -> None:
-    for status, output, error in run("go", "go", "go"):
+    for status, output, error in run("linger", "go", "go"):
         assert (status, "the end" in output) == (0, True), error
 
 

@@ -161,6 +161,14 @@ def test_a_server_that_goes_away_and_comes_back_is_asked_again(
             {
                 "attributes/worker-network-endpoints": "unknown:unknown:10.0.0.4,b:c:10.0.0.5",
                 "attributes/agent-worker-number": "1",
+                "attributes/tpu-env": "",
+            },
+            ("10.0.0.4:8482", "2", "1"),
+        ),
+        (
+            {
+                "attributes/worker-network-endpoints": "unknown:unknown:10.0.0.4,b:c:10.0.0.5",
+                "attributes/agent-worker-number": "1",
                 "attributes/tpu-env": (
                     "MEGASCALE_COORDINATOR_ADDRESS: '10.0.0.2:8080'\n"
                     "MEGASCALE_NUM_SLICES: '2'\nMEGASCALE_SLICE_ID: '1'\n"
