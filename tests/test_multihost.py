@@ -151,7 +151,9 @@ def test_processes_train_as_one_and_another_number_goes_on(
     gin_file: Path, tmp_path: Path, processes: int, devices: int, mesh: tuple[str, ...]
 ) -> None:
     workdir, alone = tmp_path / "run", tmp_path / "alone"
-    assert "sample:" in run_alone(gin_file, alone, *mesh)
+    printed = run_alone(gin_file, alone, *mesh)
+    assert "sample:" in printed
+    assert ("parameters on a device" in printed) == bool(mesh)
     command = train_command(gin_file, workdir, *mesh)
     finished = run_processes([command] * processes, devices)
     assert [status for status, _, _ in finished] == [0] * processes, finished

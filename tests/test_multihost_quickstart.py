@@ -1,11 +1,11 @@
 """The quickstart's own model and data, trained by several processes with two devices each.
 
-Gradients of several devices are summed in another order by each number of processes. In float32 that
-rounding grows about twofold a step in the quickstart's first updates, where Adam scales gradients
-up however small they are: losses part by 2e-5 from the 11th to the 14th step on (measured with 2
-and with 4 processes; 10 steps stay below 8e-6). So they are compared for as long as float32 lets
-them. In float64, where rounding lies far below Adam's epsilon, nothing grows: 20 steps of 4
-processes differed by 3e-16.
+Gradients of several devices are summed in another order by each number of processes. In float32
+that rounding grows about twofold a step in the quickstart's first updates, where Adam scales
+gradients up however small they are: losses part by 2e-5 from the 11th to the 14th step on (measured
+with 2 and with 4 processes; 10 steps stay below 8e-6). So they are compared for as long as float32
+lets them. In float64, where rounding lies far below Adam's epsilon, nothing grows: 20 steps of 2
+and of 4 processes differed by 3e-16.
 """
 
 import json
