@@ -15,7 +15,8 @@ GIN_PREFIX = "--gin."
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; a mistake of the user is one sentence on stderr and status 2.
 
-    Status 75 means that training was asked to stop and saved: the same command goes on.
+    Status 75 means that training was asked to stop and saved, 69 that another process of the run is
+    gone: the same command goes on.
     """
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("hyla_lm").setLevel(logging.INFO)
@@ -70,13 +71,13 @@ def _train(options: argparse.Namespace, bindings: list[str]) -> int:
     from hyla_lm.preemption import EXIT_STATUS, Preempted
     from hyla_lm.trainer import train
 
-    multihost.initialize()
-    config.load(options.gin_file, bindings)
-    try:
-        train(from_gin(), options.workdir)
-    except Preempted as stop:
-        print(f"hyla-lm: {stop}; the same command goes on", file=sys.stderr)
-        return EXIT_STATUS
+    with multihost.joined(options.workdir):
+        config.load(options.gin_file, bindings)
+        try:
+            train(from_gin(), options.workdir)
+        except Preempted as stop:
+            print(f"hyla-lm: {stop}; the same command goes on", file=sys.stderr)
+            return EXIT_STATUS
     return 0
 
 
@@ -84,10 +85,10 @@ def _evaluate(options: argparse.Namespace, bindings: list[str]) -> None:
     from hyla_lm import multihost
     from hyla_lm.restored import restore
 
-    multihost.initialize()
-    metrics = restore(options, bindings).evaluate()
-    if multihost.is_lead():
-        print(json.dumps(metrics, indent=1))
+    with multihost.joined(options.workdir):
+        metrics = restore(options, bindings).evaluate()
+        if multihost.is_lead():
+            print(json.dumps(metrics, indent=1))
 
 
 def _sample(options: argparse.Namespace, bindings: list[str]) -> None:

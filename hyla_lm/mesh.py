@@ -1,18 +1,19 @@
 """The device mesh, and which part of each parameter every device holds."""
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from hyla_lm.config import UserError, configurable, setting
 
-AXES = ("data", "fsdp", "model")
-BATCH_AXES = ("data", "fsdp")
+AXES = ("replica", "data", "fsdp", "model")
+BATCH_AXES = ("replica", "data", "fsdp")
 BATCH = PartitionSpec(BATCH_AXES)
 REPLICATED = PartitionSpec()
 
@@ -40,31 +41,52 @@ PARAMETER_RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
 class MeshConfig:
     """Sizes of the mesh axes; one of them may be -1 and takes the devices that are left."""
 
+    replica: int = setting(1, "copies of the rest of the mesh: the slices of a multislice run")
     data: int = setting(-1, "devices that split the batch and each hold all parameters")
     fsdp: int = setting(1, "devices that split the batch and the parameters")
     model: int = setting(1, "devices that split query positions (HYLA), heads, F and V")
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(getattr(self, axis) for axis in AXES)
+
     def check(self) -> None:
-        sizes = (self.data, self.fsdp, self.model)
-        if any(size < 1 and size != -1 for size in sizes) or sizes.count(-1) > 1:
+        if any(size < 1 and size != -1 for size in self.sizes) or self.sizes.count(-1) > 1:
             raise UserError(f"{self} needs sizes of at least 1 and at most one -1: change it.")
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """The mesh over all (or the given) devices; raises UserError when its sizes do not fit them."""
+    """The mesh over all (or the given) devices; raises UserError when its sizes do not fit them.
+
+    Over several slices of TPUs `replica` goes from slice to slice, over the slower network between
+    them, and the other axes stay inside a slice.
+    """
     chosen = jax.devices() if devices is None else list(devices)
-    count = len(chosen)
-    sizes = [config.data, config.fsdp, config.model]
-    fixed = int(np.prod([size for size in sizes if size != -1]))
-    if -1 in sizes:
-        sizes[sizes.index(-1)] = count // fixed
-    if int(np.prod(sizes)) != count:
-        raise UserError(
-            f"MeshConfig data={config.data}, fsdp={config.fsdp}, model={config.model} needs a "
-            f"multiple of {fixed} devices but there are {count}: change its sizes."
-        )
+    sizes = _sizes(config, len(chosen))
     axis_types = (AxisType.Auto,) * len(AXES)
-    return jax.make_mesh(tuple(sizes), AXES, axis_types=axis_types, devices=chosen)
+    slices = len({getattr(device, "slice_index", 0) for device in chosen})
+    if chosen[0].platform != "tpu" or slices == 1:
+        return jax.make_mesh(sizes, AXES, axis_types=axis_types, devices=chosen)
+    if sizes[0] % slices:
+        raise UserError(
+            f"MeshConfig.replica = {sizes[0]} but the devices are on {slices} slices: set it to "
+            f"{slices} or a multiple, so that only gradients go from slice to slice."
+        )
+    within, across = (sizes[0] // slices, *sizes[1:]), (slices, *[1] * (len(sizes) - 1))
+    grid = mesh_utils.create_hybrid_device_mesh(within, across, chosen)
+    return Mesh(grid, AXES, axis_types=axis_types)
+
+
+def _sizes(config: MeshConfig, count: int) -> tuple[int, ...]:
+    fixed = math.prod(size for size in config.sizes if size != -1)
+    sizes = tuple(count // fixed if size == -1 else size for size in config.sizes)
+    if math.prod(sizes) != count:
+        named = ", ".join(f"{axis}={size}" for axis, size in zip(AXES, config.sizes, strict=True))
+        raise UserError(
+            f"MeshConfig {named} needs a multiple of {fixed} devices but there are {count}: "
+            "change its sizes."
+        )
+    return sizes
 
 
 def parameter_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
@@ -102,4 +124,4 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 
 def batch_ways(mesh: Mesh) -> int:
     """How many shares a batch is cut into."""
-    return int(np.prod([mesh.shape[axis] for axis in BATCH_AXES]))
+    return math.prod(mesh.shape[axis] for axis in BATCH_AXES)

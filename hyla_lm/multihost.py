@@ -3,7 +3,8 @@
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from glob import glob
 from importlib.util import find_spec
 from typing import Any
@@ -16,31 +17,84 @@ from jax.sharding import Mesh
 from hyla_lm.config import UserError
 from hyla_lm.input.share import Share
 from hyla_lm.mesh import batch_sharding
+from hyla_lm.peers import Peers
+from hyla_lm.rendezvous import Place, join
 
 COORDINATOR = "JAX_COORDINATOR_ADDRESS"
+# The port that JAX takes on TPU hosts, and GKE's variables for several slices with their defaults.
+GKE_PORT, GKE_SLICES = 8482, (("NUM_SLICES", "1"), ("SLICE_ID", "0"))
 TPU_DEVICES = ("/dev/accel*", "/dev/vfio/[0-9]*")
+JOIN_SECONDS, BARRIER_SECONDS = 300, 1800
+# A host that is there but does not answer is noticed by JAX, which then ends the others.
+HEARTBEAT_SECONDS = 60
+
+_peers = Peers({}, 0, BARRIER_SECONDS)
 
 
-def initialize() -> None:
-    """Joins the other processes where the environment says that there are several.
+@contextmanager
+def joined(run: str) -> Iterator[None]:
+    """Within it this process is one of the processes that the environment names; `run` tells runs
+    apart.
 
-    That is a TPU host, whose slice JAX finds by itself, or JAX_COORDINATOR_ADDRESS with
-    JAX_NUM_PROCESSES and JAX_PROCESS_ID. JAX ends the process if the others do not come.
+    They are named by JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or on GKE by
+    what it tells the hosts of a TPU slice. On other TPU hosts JAX finds the slice by itself.
+    Raises UserError where one does not come in HYLA_LM_JOIN_SECONDS. An error in one process ends
+    all of them.
     """
-    is_tpu_host = find_spec("libtpu") is not None and any(map(glob, TPU_DEVICES))
-    if jax.distributed.is_initialized():
+    global _peers
+    place = _place()
+    if place is None:
+        if _is_tpu_host() and not jax.distributed.is_initialized():
+            jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
+        yield
         return
+    connections = join(place, run, _number("HYLA_LM_JOIN_SECONDS", JOIN_SECONDS))
+    seconds = _number("HYLA_LM_BARRIER_SECONDS", BARRIER_SECONDS)
+    _peers = Peers(connections, place.index, seconds)
+    try:
+        jax.distributed.initialize(
+            place.coordinator,
+            place.count,
+            place.index,
+            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+        )
+        yield
+        meet("the end of the run")
+    except BaseException as error:
+        _peers.fail(error)
+    _peers.leave()
+
+
+def meet(name: str) -> None:
+    """Waits for all processes; ends them, naming the missing, after HYLA_LM_BARRIER_SECONDS."""
+    _peers.meet(name)
+
+
+def _place() -> Place | None:
+    """This process's place by the environment; None where it says nothing of other processes."""
     if COORDINATOR in os.environ:
-        count, index = (_number(name) for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"))
-        jax.distributed.initialize(num_processes=count, process_id=index)
-    elif is_tpu_host:
-        jax.distributed.initialize()
+        count, index = _number("JAX_NUM_PROCESSES"), _number("JAX_PROCESS_ID")
+        return Place(os.environ[COORDINATOR], count, index)
+    return gke_place(os.environ) if _is_tpu_host() else None
 
 
-def _number(name: str) -> int | None:
-    value = os.environ.get(name)
-    if value is None:
+def gke_place(environment: Mapping[str, str]) -> Place | None:
+    """The place that GKE's variables for hosts of TPU slices give, slice after slice."""
+    hosts = environment.get("TPU_WORKER_HOSTNAMES", "").split(",")
+    if "TPU_WORKER_ID" not in environment or hosts == [""]:
         return None
+    first = environment.get("MEGASCALE_COORDINATOR_ADDRESS", hosts[0]).split(":")[0]
+    slices, here = (int(environment.get(f"MEGASCALE_{n}", d)) for n, d in GKE_SLICES)
+    index = here * len(hosts) + int(environment["TPU_WORKER_ID"])
+    return Place(f"{first}:{GKE_PORT}", slices * len(hosts), index)
+
+
+def _is_tpu_host() -> bool:
+    return find_spec("libtpu") is not None and any(map(glob, TPU_DEVICES))
+
+
+def _number(name: str, default: int | None = None) -> int:
+    value = os.environ.get(name, "" if default is None else str(default))
     if not value.isdigit():
         raise UserError(f"{name} = {value!r} must be a whole number: correct the environment.")
     return int(value)

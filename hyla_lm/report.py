@@ -9,6 +9,7 @@ from hyla_lm.attention import resolve_implementation
 from hyla_lm.mesh import AXES
 from hyla_lm.run_folder import git_revision
 from hyla_lm.setup import Program
+from hyla_lm.sharding_table import lines, sharding_table
 from hyla_lm.step_log import StepLog
 from hyla_lm.throughput import (
     count_applied_parameters,
@@ -44,6 +45,13 @@ def startup_lines(program: Program, params: Any, first_step: int) -> dict[str, s
         "schedule": f"{t.steps:,} steps {start}; AdamW, learning rate 0 to {o.learning_rate:g} in "
         f"{o.warmup_steps:,} steps, cosine to {o.learning_rate * o.final_fraction:g}",
     }
+
+
+def layout_lines(program: Program) -> list[str]:
+    """What each device holds of the parameters, where the mesh divides them."""
+    if program.mesh.shape["fsdp"] * program.mesh.shape["model"] == 1:
+        return []
+    return lines(sharding_table(program.abstract_state.params, program.mesh))
 
 
 def summary_of(

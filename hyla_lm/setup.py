@@ -117,5 +117,5 @@ def _check_batch(experiment: Experiment, mesh: Mesh) -> None:
     if micro % ways:
         raise UserError(
             f"TrainConfig.batch_size = {train.batch_size} in {train.accumulate_steps} micro-batches"
-            f" does not divide over MeshConfig data x fsdp = {ways} devices: change one."
+            f" does not divide over MeshConfig replica x data x fsdp = {ways} devices: change one."
         )

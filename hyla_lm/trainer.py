@@ -16,7 +16,7 @@ from hyla_lm.evaluate import evaluate
 from hyla_lm.experiment import Experiment
 from hyla_lm.metrics import HostMetrics, means
 from hyla_lm.preemption import Notice, Preempted
-from hyla_lm.report import startup_lines, summary_of
+from hyla_lm.report import layout_lines, startup_lines, summary_of
 from hyla_lm.run_folder import RunFolder, git_revision
 from hyla_lm.setup import Program, make_program
 from hyla_lm.step_log import StepLog
@@ -33,6 +33,7 @@ def train(experiment: Experiment, workdir: str) -> dict[str, Any]:
     with closing(RunFolder(workdir, multihost.is_lead())) as folder:
         _check_shared(folder)
         program = make_program(experiment)
+        multihost.meet("the start of the run")
         multihost.check_agreement(
             {
                 "configuration": config.operative(),
@@ -92,6 +93,8 @@ class _Run:
         if multihost.is_lead():
             lines = startup_lines(self.program, state.params, first)
             show_summary(f"hyla_lm {version('hyla_lm')}", lines)
+            for line in layout_lines(self.program):
+                print(line)
         self.folder.write("config.gin", config.operative())
         self.folder.keep_metrics_until(first, bool(data.get("evaluation_is_due")))
         tensorboard = self.folder.tensorboard if multihost.is_lead() else None

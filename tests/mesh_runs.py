@@ -4,6 +4,7 @@ Usage: mesh_runs.py GIN_FILE ATTENTION. A script, since the number of devices is
 """
 
 import json
+import math
 import os
 import sys
 from dataclasses import replace
@@ -15,18 +16,17 @@ import jax
 from hyla_lm import config
 from hyla_lm.experiment import Experiment, from_gin
 from hyla_lm.input.share import Share
-from hyla_lm.mesh import MeshConfig
+from hyla_lm.mesh import AXES, MeshConfig
 from hyla_lm.setup import make_program
 from hyla_lm.task import OBJECTIVE
 
 STEPS = 20
-MESHES = ((1, 1, 1), (8, 1, 1), (1, 8, 1), (2, 2, 2), (1, 1, 8))
+MESHES = ((1, 1, 1, 1), (1, 8, 1, 1), (1, 1, 8, 1), (2, 1, 2, 2), (1, 1, 1, 8))
 
 
-def losses_and_bytes(experiment: Experiment, sizes: tuple[int, int, int]) -> dict[str, object]:
-    data, fsdp, model = sizes
-    mesh_config = MeshConfig(data=data, fsdp=fsdp, model=model)
-    devices = jax.devices()[: data * fsdp * model]
+def losses_and_bytes(experiment: Experiment, sizes: tuple[int, ...]) -> dict[str, object]:
+    mesh_config = MeshConfig(**dict(zip(AXES, sizes, strict=True)))
+    devices = jax.devices()[: math.prod(sizes)]
     program = make_program(replace(experiment, mesh=mesh_config), devices)
     train = experiment.train
     stream = program.task.train_stream(train.batch_size, train.seed, Share(), None)

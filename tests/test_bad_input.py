@@ -209,11 +209,11 @@ def test_settings_that_do_not_fit_are_named(
     assert all(name in line for name in named), line
 
 
-@pytest.mark.parametrize("axis", ["data", "fsdp", "model"])
+@pytest.mark.parametrize("axis", ["replica", "data", "fsdp", "model"])
 def test_a_mesh_larger_than_the_devices_is_named(reject_train: Reject, axis: str) -> None:
-    sizes = {"data": 1, "fsdp": 1, "model": 1, axis: 2 * jax.device_count()}
+    sizes = {"replica": 1, "data": 1, "fsdp": 1, "model": 1, axis: 2 * jax.device_count()}
     line = reject_train(*(f"MeshConfig.{name} = {size}" for name, size in sizes.items()))
-    assert f"MeshConfig data={sizes['data']}" in line
+    assert f"{axis}={2 * jax.device_count()}" in line
     assert f"there are {jax.device_count()}" in line
 
 

@@ -14,20 +14,37 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from jax.sharding import Mesh
 
 from hyla_lm.input.share import Share
+from hyla_lm.mesh import MeshConfig, make_mesh
 from hyla_lm.multihost import check_agreement, gather, gather_shares, share_of
+from hyla_lm.peers import EXIT_STATUS as PEER_GONE
 from hyla_lm.preemption import EXIT_STATUS
 from tests.fake_bucket import FakeBucket
 
 GATHER = """
 import json, jax
 from hyla_lm import multihost
-multihost.initialize()
-index = jax.process_index()
-print(json.dumps(multihost.gather({"document": {"epoch": 0, "file": index}, "token": 10**index})))
+with multihost.joined("runs/gather"):
+    index = jax.process_index()
+    value = {"document": {"epoch": 0, "file": index}, "token": 10**index}
+    print(json.dumps(multihost.gather(value)))
 """
+DIES_IN_STEP_8 = """
+import os, signal, sys
+from hyla_lm import cli, trainer
+
+started = trainer.StepLog.started
+
+def die_in_step_8(log, step, *rest):
+    if step == 8:
+        os.kill(os.getpid(), signal.SIGKILL)
+    started(log, step, *rest)
+
+trainer.StepLog.started = die_in_step_8
+sys.exit(cli.main(sys.argv[1:]))
+"""
+SECONDS_TO_END = 20  # it takes about one; a machine under load takes longer
 Finished = tuple[int, str, str]
 
 
@@ -42,11 +59,13 @@ def environment(devices: int, **more: object) -> dict[str, str]:
     return {**os.environ, **{name: str(value) for name, value in named.items()}}
 
 
-def run_processes(commands: list[list[str]], devices: int, **more: object) -> list[Finished]:
-    """Status, standard output and standard error of processes that form one run."""
+def start_processes(
+    commands: list[list[str]], devices: int, **more: object
+) -> list[subprocess.Popen[str]]:
+    """Processes that form one run."""
     joined = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", **more}
     joined.setdefault("JAX_NUM_PROCESSES", len(commands))
-    started = [
+    return [
         subprocess.Popen(
             [sys.executable, *command],
             env=environment(devices, JAX_PROCESS_ID=index, **joined),
@@ -56,6 +75,11 @@ def run_processes(commands: list[list[str]], devices: int, **more: object) -> li
         )
         for index, command in enumerate(commands)
     ]
+
+
+def run_processes(commands: list[list[str]], devices: int, **more: object) -> list[Finished]:
+    """Status, standard output and standard error of processes that form one run."""
+    started = start_processes(commands, devices, **more)
     outputs = [process.communicate(timeout=300) for process in started]
     return [(p.returncode, *output) for p, output in zip(started, outputs, strict=True)]
 
@@ -128,7 +152,9 @@ def test_processes_train_as_one_and_another_number_goes_on(
     gin_file: Path, tmp_path: Path, processes: int, devices: int, mesh: tuple[str, ...]
 ) -> None:
     workdir, alone = tmp_path / "run", tmp_path / "alone"
-    assert "sample:" in run_alone(gin_file, alone, *mesh)
+    printed = run_alone(gin_file, alone, *mesh)
+    assert "sample:" in printed
+    assert ("parameters on a device" in printed) == bool(mesh)
     command = train_command(gin_file, workdir, *mesh)
     finished = run_processes([command] * processes, devices)
     assert [status for status, _, _ in finished] == [0] * processes, finished
@@ -148,22 +174,7 @@ def test_all_processes_stop_at_one_step_when_one_is_asked_to(
 ) -> None:
     workdir = tmp_path / "run"
     command = train_command(gin_file, workdir, "TrainConfig.steps=100000")
-    port = free_port()
-    processes = [
-        subprocess.Popen(
-            [sys.executable, *command],
-            env=environment(
-                1,
-                JAX_COORDINATOR_ADDRESS=f"127.0.0.1:{port}",
-                JAX_NUM_PROCESSES=2,
-                JAX_PROCESS_ID=index,
-            ),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for index in range(2)
-    ]
+    processes = start_processes([command] * 2, 1)
     wait_for(workdir / "metrics.jsonl")
     processes[1].send_signal(signal.SIGTERM)
     errors = [process.communicate(timeout=300)[1] for process in processes]
@@ -171,6 +182,37 @@ def test_all_processes_stop_at_one_step_when_one_is_asked_to(
     stopped = {re.search(r"stopped after step (\d+)", error)[1] for error in errors}
     assert len(stopped) == 1
     assert (workdir / "checkpoints" / stopped.pop()).is_dir()
+
+
+def bits(workdir: Path) -> list[dict[str, float]]:
+    """What was logged, but for speeds."""
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if not k.startswith("perf/")} for line in lines]
+
+
+@pytest.mark.parametrize("killed", [1, pytest.param(0, marks=pytest.mark.full)])
+def test_when_one_is_killed_the_others_end_and_the_same_command_goes_on(
+    gin_file: Path, tmp_path: Path, killed: int
+) -> None:
+    whole, workdir = tmp_path / "whole", tmp_path / "run"
+    command = train_command(gin_file, workdir)
+    commands = [command, command]
+    commands[killed] = ["-c", DIES_IN_STEP_8, *command[2:]]
+    processes = start_processes(commands, 1)
+    assert processes[killed].wait(timeout=300) == -signal.SIGKILL
+    died = time.monotonic()
+    other = processes[1 - killed]
+    error = other.communicate(timeout=60)[1]
+    assert time.monotonic() - died < SECONDS_TO_END
+    if killed or other.returncode != -signal.SIGABRT:  # JAX's, when process 0 dies
+        assert other.returncode == PEER_GONE, error
+        assert re.search(rf"process {killed} \(\S+\) is gone; the same command", error)
+    assert not (workdir / "summary.json").exists()
+
+    for folder in (workdir, whole):
+        finished = run_processes([train_command(gin_file, folder)] * 2, 1)
+        assert [status for status, _, _ in finished] == [0, 0], finished
+    assert bits(workdir) == bits(whole)
 
 
 def wait_for(path: Path) -> None:
@@ -219,7 +261,7 @@ def test_a_number_in_the_environment_that_is_none_is_named(gin_file: Path, tmp_p
 
 
 def test_shares_follow_the_devices_wherever_the_mesh_puts_them() -> None:
-    mesh = Mesh(np.array(jax.devices()[:1]).reshape(1, 1, 1), ("data", "fsdp", "model"))
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     share = share_of(mesh, 8)
     assert (share.index, share.count, share.places(8)) == (0, 1, tuple(range(8)))
     assert list(Share(1, 4).places(8)) == [2, 3]

@@ -1,6 +1,7 @@
 """The shipped configs: all of them load, and the quickstart runs on the real sample corpus."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,26 @@ def test_another_source_of_text_follows_any_config(name: str, source: str) -> No
     config.load(files, [*SOURCES[name], *tokenizer])
     task = from_gin().train.task
     assert isinstance(task, LanguageModel) and type(task.data).__name__ == source
+
+
+MESHES = {path.stem.removeprefix("v5e_"): path for path in GIN.glob("mesh/*.gin")}
+
+
+def test_there_is_a_mesh_for_each_size_of_slice() -> None:
+    assert set(MESHES) == {"1", "4", "8", "16", "64", "256", "2x16"}
+
+
+@pytest.mark.parametrize("size", MESHES)
+@pytest.mark.parametrize("model", ["c4_50m_hyla", "c4_50m_softmax", "c4_50m_linear"])
+def test_a_mesh_follows_a_model_and_fills_its_slices(size: str, model: str) -> None:
+    rows = [f'Rows.{name} = "rows"' for name in ("train", "validation", "tokenizer")]
+    config.load([str(GIN / f"{model}.gin"), str(MESHES[size])], rows)
+    experiment = from_gin()
+    slices, _, chips = size.rpartition("x")
+    assert experiment.mesh.replica == int(slices or 1)
+    assert math.prod(experiment.mesh.sizes) == int(slices or 1) * int(chips)
+    assert experiment.train.batch_size % math.prod(experiment.mesh.sizes[:3]) == 0
+    assert f"v5litepod-{chips}" in MESHES[size].read_text()
 
 
 @pytest.mark.full

@@ -64,6 +64,19 @@ def test_auto_takes_the_kernel_in_a_data_parallel_step() -> None:
     assert set(found["collectives"]) == {"all-reduce"}
 
 
+def test_only_sums_go_from_slice_to_slice() -> None:
+    """Of gradients and metrics, where each slice holds a replica of a data-parallel run."""
+    small = (
+        "ModelConfig.num_layers = 2",
+        "ModelConfig.model_dim = 128",
+        "ModelConfig.mlp_dim = 256",
+    )
+    mesh = ("MeshConfig.replica = 2", "MeshConfig.data = 4", "TrainConfig.batch_size = 16")
+    found = compiled("2@v5e:2x2", "train_step", 256, "hyla", "auto", SCAN, *small, *mesh)
+    assert found["between_slices"] == ["all-reduce"]
+    assert found["kernels"] == KERNELS["hyla"]
+
+
 def test_the_model_axis_splits_query_positions() -> None:
     mesh = ("MeshConfig.data = 1", "MeshConfig.model = 4", "TrainConfig.batch_size = 4")
     found = compiled("v5e:2x2", "train_step", LENGTH, "hyla", "auto", SCAN, *mesh)

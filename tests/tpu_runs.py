@@ -2,7 +2,8 @@
 
 Usage: tpu_runs.py TOPOLOGY PROGRAM LENGTH ATTENTION IMPLEMENTATION [BINDING...], PROGRAM being
 `kernel` (one layer's attention and its gradient on one chip) or `train_step` (that of
-gin/c4_50m_hyla.gin on all chips). A script, since libtpu reads its settings when it is loaded.
+gin/c4_50m_hyla.gin on all chips). TOPOLOGY may be of several slices, as in 2@v5e:2x2. A script,
+since libtpu reads its settings when it is loaded.
 Needs the extra `[tpu]`.
 """
 
@@ -38,6 +39,8 @@ from hyla_lm.setup import make_program
 HEADS, HEAD_DIM = 8, 64
 KERNELS = "hyla_forward|hyla_backward|splash_mha_fwd|splash_mha_dkv"
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+# What goes from slice to slice leaves a chip through its host, under the collective's name.
+BETWEEN_SLICES = r' send\(.*?_xla_host_transfer_rendezvous="([a-z-]+)'
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,7 @@ def findings(compiled: Any, length: int) -> dict[str, object]:
         "temporary_bytes": memory.temp_size_in_bytes,
         "square_arrays": sorted(shape for shape in shapes if shape.count(length) >= 2),
         "collectives": {name: count for name, count in counts.items() if count},
+        "between_slices": sorted(set(re.findall(BETWEEN_SLICES, text))),
         "kernels": sorted(set(re.findall(rf"%\w*?({KERNELS})\w*(?:\.\d+)? = ", text))),
     }
 
@@ -114,7 +118,11 @@ def findings(compiled: Any, length: int) -> dict[str, object]:
 def main() -> None:
     topology, program, number, attention, implementation, *bindings = sys.argv[1:]
     length = int(number)
-    devices = list(topologies.get_topology_desc(platform="tpu", topology_name=topology).devices)
+    slices, _, name = topology.rpartition("@")
+    described = topologies.get_topology_desc(
+        platform="tpu", topology_name=name, num_slices=int(slices or 1)
+    )
+    devices = list(described.devices)
     try:
         if program == "kernel":
             compiled = compile_kernel(devices, length, attention, implementation)

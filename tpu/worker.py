@@ -22,6 +22,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tpu import metadata
+
 PREEMPTED = 75
 NOT_FOUND = 127
 LOOK_SECONDS = 0.05
@@ -74,14 +76,20 @@ def start(folder: Path, workdir: str, command: Sequence[str]) -> dict[str, Any]:
 
 
 def watch(folder: Path, lock: int, workdir: str, command: Sequence[str]) -> int:
-    """Waits for the command and writes down how it ended."""
+    """Waits for the command and writes down how it ended.
+
+    The command learns its place among the hosts, and gets SIGTERM when Google announces that this
+    machine will be taken away: it then saves, with those on the other hosts, and ends.
+    """
     # When a machine is shut down every process gets SIGTERM; the trainer's answer is waited for.
     signal.signal(signal.SIGTERM, lambda *_: None)
     before = _read(folder)
     began_at = newest_checkpoint(workdir)
     try:
-        trainer = subprocess.Popen(command, pass_fds=(lock,), process_group=0)
+        environment = {**metadata.place(), **os.environ}
+        trainer = subprocess.Popen(command, pass_fds=(lock,), process_group=0, env=environment)
         _write(folder, {**before, "pid": trainer.pid})
+        metadata.watch(lambda notice: _announce(notice, trainer.pid))
         code = trainer.wait()
         _signal(os.killpg, trainer.pid, signal.SIGKILL)
     except OSError as error:
@@ -95,6 +103,11 @@ def watch(folder: Path, lock: int, workdir: str, command: Sequence[str]) -> int:
     _write(folder, ending)
     print(f"{time.strftime('%FT%TZ', time.gmtime())} the trainer ended with status {code}")
     return code
+
+
+def _announce(notice: str, trainer: int) -> None:
+    print(f"{notice}: the trainer is asked to save and end", flush=True)
+    _signal(os.kill, trainer, signal.SIGTERM)
 
 
 def status(folder: Path) -> dict[str, Any]:

@@ -113,6 +113,12 @@ def write_program(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
+@pytest.fixture(autouse=True)
+def no_metadata_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the tests run on a machine of Google's."""
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+
+
 @pytest.fixture
 def cloud(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
