@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from evals.draws import below, random_bits
 from evals.generated import GeneratedConfig, GeneratedTask, keys_of_rows
 from evals.splits import make_split
 from hyla_lm.config import UserError, configurable, setting
@@ -176,7 +177,8 @@ def draw_example(
 ) -> dict[str, jax.Array]:
     """One sequence: `features` NxL+1, `target` of the query, `variance` of all targets, `terms`."""
     terms_key, input_key = jax.random.split(key)
-    terms_K = jax.random.choice(terms_key, jnp.asarray(combinations_CxK))
+    (choice,) = random_bits(terms_key, ())
+    terms_K = jnp.asarray(combinations_CxK)[below(choice, len(combinations_CxK))]
     x_NxL = jax.random.uniform(input_key, (length, num_variables))
     return example_of(x_NxL, terms_K)
 

@@ -22,9 +22,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from evals.ambiguity import is_ambiguous, posterior
+from evals.draws import below, orders, random_bits
 from evals.generated import GeneratedConfig, GeneratedTask, keys_of_rows
 from evals.splits import make_split
-from evals.sraven_rules import COLUMNS, RULES, draw_grid
+from evals.sraven_rules import COLUMNS, RULES, draw_grids
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.metrics import Metrics
 from hyla_lm.model import Decoder, Features
@@ -178,17 +179,12 @@ def draw_instance(
 
     Before the permutation, feature m follows the m-th rule of the sorted multiset.
     """
-    rules_key, grid_key, order_key = jax.random.split(key, 3)
-    rules_M = jax.random.choice(rules_key, multisets_CxM)
-    num_features = len(rules_M)
-    grids_MxRx3 = jax.vmap(lambda key, rule: draw_grid(key, rule, num_rows, num_symbols))(
-        jax.random.split(grid_key, num_features), rules_M
-    )
-    order_3xM = jax.vmap(lambda key: jax.random.permutation(key, num_features))(
-        jax.random.split(order_key, COLUMNS)
-    )
-    instance = jnp.moveaxis(grids_MxRx3, 0, -1)
-    return rules_M, permute_columns(instance, order_3xM) if permute else instance
+    choice_key, grid_key = jax.random.split(key)
+    num_multisets, num_features = multisets_CxM.shape
+    choice, order_bits_3xM = random_bits(choice_key, (), (COLUMNS, num_features))
+    rules_M = multisets_CxM[below(choice, num_multisets)]
+    instance = jnp.moveaxis(draw_grids(grid_key, rules_M, num_rows, num_symbols), 0, -1)
+    return rules_M, permute_columns(instance, orders(order_bits_3xM)) if permute else instance
 
 
 def permute_columns(instance_Rx3xM: jax.Array, order_3xM: jax.Array) -> jax.Array:

@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from evals.draws import below, orders, random_bits
+
 COLUMNS = 3
 STEPS = (0, 1, 2, -1, -2)
 RULES = (
@@ -28,18 +30,25 @@ RULES = (
 ORDERS_OF_THREE = 6
 
 
-def draw_grid(key: jax.Array, rule: jax.Array, num_rows: int, num_symbols: int) -> jax.Array:
-    """A grid, Rx3, of a rule: each row draws its own start, operands or order."""
-    start_key, symbols_key, order_key = jax.random.split(key, 3)
-    a_R, b_R = jax.random.randint(start_key, (2, num_rows), 0, num_symbols)
-    symbols = jax.random.permutation(symbols_key, num_symbols)[:COLUMNS]
-    orders = jax.random.split(order_key, num_rows)
-    rows_PxRx3 = jnp.stack(
-        [jnp.stack([a_R, a_R + step, a_R + 2 * step], axis=-1) for step in STEPS]
-        + [jnp.stack([a_R, b_R, a_R + b_R], axis=-1), jnp.stack([a_R, b_R, a_R - b_R], axis=-1)]
-        + [jax.vmap(lambda key: jax.random.permutation(key, symbols))(orders)]
+def draw_grids(key: jax.Array, rule_M: jax.Array, num_rows: int, num_symbols: int) -> jax.Array:
+    """A grid of each rule, MxRx3: each row draws its own start, operands or order."""
+    (num_features,) = rule_M.shape
+    operand_bits, symbol_bits, order_bits = random_bits(
+        key,
+        (2, num_features, num_rows),
+        (num_features, num_symbols),
+        (num_features, num_rows, COLUMNS),
     )
-    return rows_PxRx3[rule] % num_symbols
+    a_MxR, b_MxR = below(operand_bits, num_symbols)
+    symbols_Mx3 = orders(symbol_bits)[:, :COLUMNS]
+    three_MxRx3 = jnp.take_along_axis(symbols_Mx3[:, None], orders(order_bits), axis=2)
+    rows_PxMxRx3 = jnp.stack(
+        [jnp.stack([a_MxR, a_MxR + step, a_MxR + 2 * step], axis=-1) for step in STEPS]
+        + [jnp.stack([a_MxR, b_MxR, a_MxR + b_MxR], axis=-1)]
+        + [jnp.stack([a_MxR, b_MxR, a_MxR - b_MxR], axis=-1)]
+        + [three_MxRx3]
+    )
+    return rows_PxMxRx3[rule_M, jnp.arange(num_features)] % num_symbols
 
 
 def row_likelihoods(num_rows: int, num_symbols: int) -> np.ndarray:
@@ -54,9 +63,9 @@ def completions(
 ) -> tuple[jax.Array, jax.Array]:
     """Which rules fit a grid without its last symbol, and that symbol by each: both (P, ...).
 
-    The columns a, b and c have rows first; the last of c is not looked at. `loose` takes three
-    symbols that are not all different for distribute three, as the paper's code did; then none is
-    left for the last place, and the answer is -1.
+    The columns a, b and c have rows first; the last of c is not looked at. Under `loose`,
+    distribute three does not ask its symbols to be different, and its answer is the smallest that
+    is left, or -1 if none is: that repeats the counts of the paper's code.
     """
     steps = jnp.array(STEPS).reshape(-1, *[1] * a_R.ndim)
     steps_fit = (b_R - a_R - steps) % num_symbols == 0
@@ -74,6 +83,6 @@ def _distribute_three(a_R: Any, b_R: Any, c_R: Any, loose: bool) -> tuple[jax.Ar
     same_symbols = (full == full[:, :1]).all((0, 1))
     a, b = a_R[-1], b_R[-1]
     known = [(x == one) | (x == two) | (x == three) for x in (a, b)]
-    fits = same_symbols & known[0] & known[1] & (a != b)
-    left = jnp.where(are_different, one + two + three - a - b, -1)
-    return fits & (are_different | loose), left
+    fits = same_symbols & known[0] & known[1] & (loose | (are_different & (a != b)))
+    is_left = [(x != a) & (x != b) for x in (one, two, three)]
+    return fits, jnp.select(is_left, [one, two, three], -1)
