@@ -9,6 +9,7 @@ import hashlib
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AxisType, Mesh
 
 from hyla_lm.config import UserError, as_dict, setting
 from hyla_lm.input.row_stream import check_equal_states
@@ -99,8 +101,9 @@ class GeneratedTask(ABC):
                 f"to be TrainConfig.seed = {seed}: set one to the other."
             )
         state = check_equal_states(states) if states else None
-        draw = self._drawers["train"]
-        return GeneratedStream(draw, self.train_key(seed), batch_size, share, state)
+        with one_device():
+            key = self.train_key(seed)
+        return GeneratedStream(self._drawers["train"], key, batch_size, share, state)
 
     def evaluation_sets(
         self, batch_size: int, share: Share, final: bool
@@ -108,18 +111,20 @@ class GeneratedTask(ABC):
         config = self.config
         limit = None if final else config.periodic_examples
         count = min(config.evaluation_examples, limit or config.evaluation_examples)
+        drawers = {name: draw for name, draw in self._drawers.items() if name != "train"}
+        with one_device():
+            keys = {name: self.evaluation_key(name) for name in drawers}
         return {
-            name: rows_in_order(draw, self.evaluation_key(name), count, batch_size, share)
-            for name, draw in self._drawers.items()
-            if name != "train"
+            name: rows_in_order(draw, keys[name], count, batch_size, share)
+            for name, draw in drawers.items()
         }
 
     @cached_property
     def _drawers(self) -> Mapping[str, Draw]:
         def drawer(name: str) -> Draw:
             draw = self.draw if name == "train" else self.draw_for_evaluation
-            table = jnp.asarray(self.tables[name])
-            return jax.jit(lambda key, row_B: draw(key, row_B, table))
+            table_CxM = self.tables[name]
+            return jax.jit(lambda key, row_B: draw(key, row_B, jnp.asarray(table_CxM)))
 
         return {name: drawer(name) for name in self.tables}
 
@@ -132,6 +137,12 @@ def key_of(seed: int, name: str) -> jax.Array:
 def keys_of_rows(key: jax.Array, row_B: jax.Array) -> jax.Array:
     """A key for each example of a set."""
     return jax.vmap(lambda row: jax.random.fold_in(key, row))(row_B)
+
+
+def one_device() -> AbstractContextManager[object]:
+    """Computes on a device of this process, not on the mesh in use: each draws rows of its own."""
+    mesh = Mesh(np.array(jax.local_devices()[:1]), ("local",), axis_types=(AxisType.Auto,))
+    return jax.set_mesh(mesh)
 
 
 class GeneratedStream:
@@ -152,7 +163,8 @@ class GeneratedStream:
     def __next__(self) -> HostBatch:
         rows = self._rows_drawn + self._places
         self._rows_drawn += self._batch_size
-        return jax.device_get(self._draw(self._key, rows))
+        with one_device():
+            return jax.device_get(self._draw(self._key, rows))
 
     def state(self) -> dict[str, Any]:
         return {"rows_drawn": self._rows_drawn}
@@ -168,4 +180,6 @@ def rows_in_order(
     places = np.array((share or Share()).places(batch_size), np.int32)
     for start in range(0, count, batch_size):
         rows = start + places
-        yield jax.device_get(draw(key, np.where(rows < count, rows, -1)))
+        with one_device():
+            batch = jax.device_get(draw(key, np.where(rows < count, rows, -1)))
+        yield batch

@@ -1,7 +1,10 @@
 """Both suites through the trainer: what a run says and leaves, resumes, presets and sizes."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -155,3 +158,42 @@ def test_the_train_step_learns_from_the_query_alone(tmp_path: Path) -> None:
             for b in (batch, moved)
         ]
     assert not np.allclose(losses[0][0], losses[1][0])
+
+
+MESH = """
+import jax
+import numpy as np
+from jax.sharding import AxisType
+
+from evals.fuzzy_logic import FuzzyLogic
+from hyla_lm.input.share import Share
+
+task = FuzzyLogic(sequence_length=4, evaluation_examples=8).prepare_task(8)
+
+def drawn():
+    stream = task.train_stream(8, 0, Share(1, 2), None)
+    sets = task.evaluation_sets(8, Share(), True)
+    return [next(stream), next(stream), *(next(batches) for batches in sets.values())]
+
+alone = drawn()
+with jax.set_mesh(jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))):
+    on_mesh = drawn()
+for one, other in zip(alone, on_mesh, strict=True):
+    for name, values in one.items():
+        np.testing.assert_array_equal(values, other[name])
+print(len(alone), len(jax.devices()))
+"""
+
+
+@pytest.mark.full
+def test_batches_do_not_depend_on_the_mesh_in_use() -> None:
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", MESH],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **flags, "PYTHONPATH": str(ROOT)},
+        check=True,
+    )
+    assert done.stdout.split() == ["5", "8"]
