@@ -51,7 +51,7 @@ def small_gin(suite: str, folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("suite", SUITES)
+@pytest.mark.parametrize("suite", ["fuzzy_logic", pytest.param("sraven", marks=pytest.mark.full)])
 def test_a_run_logs_every_set(
     suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
