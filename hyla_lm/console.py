@@ -54,9 +54,9 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
         if self._bar:
             self._bar.update(self._id, completed=step)
 
-    def show(self, step: int, loss_nats: float, tokens_per_second: float) -> None:
+    def show(self, step: int, described: str, tokens_per_second: float) -> None:
         """The figures of a logged step."""
-        figures = f"loss {loss_nats:.4f}  {tokens_per_second:,.0f} tokens/s"
+        figures = f"{described}  {tokens_per_second:,.0f} tokens/s"
         if self._bar:
             self._bar.update(self._id, description=figures)
             return

@@ -1,13 +1,31 @@
-"""Metrics over a fixed evaluation set: sums and counts in float64, divided once."""
+"""Metrics over fixed evaluation sets: sums and counts in float64, divided once."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from hyla_lm.metrics import HostMetrics, Metrics, add, to_host
+from hyla_lm.metrics import HostMetrics, Metrics, add, means, to_host
 from hyla_lm.preemption import Notice, Preempted
-from hyla_lm.task import Batch
+from hyla_lm.task import OBJECTIVE, Batch, Task
 
 EvaluationStep = Callable[[Any, Batch], Metrics]
+
+
+def evaluate_sets(
+    task: Task,
+    evaluation_step: EvaluationStep,
+    params: Any,
+    sets: Mapping[str, Iterable[Batch]],
+    place: Callable[[Batch], Batch],
+    notice: Notice | None = None,
+) -> dict[str, float]:
+    """The task's figures of every set, under the set's name; raises Preempted on a notice."""
+    values: dict[str, float] = {}
+    for name, batches in sets.items():
+        sums = evaluate(evaluation_step, params, batches, place, notice)
+        sums.pop(OBJECTIVE, None)
+        prefix = f"{name}_" if name else ""
+        values |= {f"{prefix}{key}": value for key, value in task.figures(means(sums)).items()}
+    return values
 
 
 def evaluate(

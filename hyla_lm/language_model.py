@@ -94,11 +94,18 @@ class LanguageModelTask:
     ) -> Batches:
         return self.data.train.stream(batch_size, seed, share, states)
 
-    def evaluation_batches(
+    def evaluation_sets(
         self, batch_size: int, share: Share, final: bool
-    ) -> Iterator[dict[str, np.ndarray]]:
+    ) -> Mapping[str, Iterator[dict[str, np.ndarray]]]:
         limit = None if final else self.config.validation_rows
-        return rows_in_order(self.data.validation, batch_size, self.tokenizer.bos, share, limit)
+        bos = self.tokenizer.bos
+        return {"": rows_in_order(self.data.validation, batch_size, bos, share, limit)}
+
+    def figures(self, means: Mapping[str, float]) -> dict[str, float]:
+        return dict(means)
+
+    def describe(self, values: Mapping[str, float]) -> str:
+        return f"loss {values['loss_nats']:.4f}"
 
     def tokens_per_batch(self, batch_size: int) -> int:
         return batch_size * self.sequence_length

@@ -1,5 +1,6 @@
 """AdamW with linear warm-up, cosine decay, clipping, and no decay of biases and norms."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +9,9 @@ import jax.numpy as jnp
 import optax
 
 from hyla_lm.config import UserError, configurable, setting
+from hyla_lm.mesh import path_of
+
+HEAD_BIASES = r"(query|key|value)/bias$|relative_bias$"
 
 
 @configurable
@@ -24,6 +28,12 @@ class OptimizerConfig:
     b1: float = setting(0.9, "decay of the mean of gradients")
     b2: float = setting(0.999, "decay of the mean of squared gradients")
     epsilon: float = setting(1e-8, "added to the root of the second moment")
+    cosine_ends_early: bool = setting(
+        False, "end the cosine warmup_steps before the last step, as the paper's code did"
+    )
+    decay_attention_biases: bool = setting(
+        False, "decay biases of queries, keys and values and the T5 bias, as the paper's code did"
+    )
     clip_norm: float | None = setting(None, "largest global gradient norm; None does not clip")
 
 
@@ -51,20 +61,34 @@ def decay_mask(params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(lambda path, _: is_decayed(path), params)
 
 
+def decay_mask_with_attention_biases(params: Any) -> Any:
+    """decay_mask, but the biases that have two dimensions (of heads) decay as well."""
+
+    def decays(key_path: tuple[Any, ...], _: Any) -> bool:
+        return is_decayed(key_path) or re.search(HEAD_BIASES, path_of(key_path)) is not None
+
+    return jax.tree_util.tree_map_with_path(decays, params)
+
+
 def make_schedule(config: OptimizerConfig, steps: int):
     """The run's schedule; raises UserError when the warm-up does not fit into it."""
-    if config.warmup_steps >= steps:
+    end = steps - config.warmup_steps if config.cosine_ends_early else steps
+    if config.warmup_steps >= end:
+        twice = "twice " if config.cosine_ends_early else ""
         raise UserError(
-            f"OptimizerConfig.warmup_steps = {config.warmup_steps} must be below "
+            f"{twice}OptimizerConfig.warmup_steps = {config.warmup_steps} must be below "
             f"TrainConfig.steps = {steps}: change one."
         )
-    return warmup_cosine(config.learning_rate, config.warmup_steps, steps, config.final_fraction)
+    return warmup_cosine(config.learning_rate, config.warmup_steps, end, config.final_fraction)
 
 
 def make_optimizer(
-    config: OptimizerConfig, schedule: Any, mask: Any = decay_mask
+    config: OptimizerConfig, schedule: Any, mask: Any = None
 ) -> optax.GradientTransformation:
     """Clipping, then AdamW under the schedule; `mask` maps parameters to whether they decay."""
+    if mask is None:
+        decays_all = config.decay_attention_biases
+        mask = decay_mask_with_attention_biases if decays_all else decay_mask
     adamw = optax.adamw(
         schedule, config.b1, config.b2, config.epsilon, weight_decay=config.weight_decay, mask=mask
     )

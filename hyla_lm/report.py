@@ -65,7 +65,7 @@ def summary_of(
     t = program.experiment.train
     summary: dict[str, Any] = {
         "step": t.steps,
-        "train": {name: train[name] for name in ("loss_nats", "bits_per_byte") if name in train},
+        "train": dict(train),
         "validation": dict(validation),
         "tokens_seen": t.steps * program.task.tokens_per_batch(t.batch_size),
         "tokens_per_second": log.tokens_per_second(),

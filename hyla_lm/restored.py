@@ -11,14 +11,12 @@ import jax
 from hyla_lm import config, multihost
 from hyla_lm.checkpoint import Checkpointer, check_same_run
 from hyla_lm.config import UserError
-from hyla_lm.evaluate import evaluate
+from hyla_lm.evaluate import evaluate_sets
 from hyla_lm.experiment import from_gin
 from hyla_lm.input.files import as_path, read_whole
 from hyla_lm.language_model import LanguageModelTask
-from hyla_lm.metrics import means
 from hyla_lm.sample import Sampling, generate
 from hyla_lm.setup import Program, make_program
-from hyla_lm.task import OBJECTIVE
 from hyla_lm.trainer import identity
 
 
@@ -31,15 +29,13 @@ class RestoredRun:
     step: int
 
     def evaluate(self) -> dict[str, float]:
-        """Means over the whole validation set."""
-        size = self.program.experiment.train.batch_size
-        share = multihost.share_of(self.program.mesh, size)
-        with jax.set_mesh(self.program.mesh):
-            batches = self.program.task.evaluation_batches(size, share, final=True)
-            program = self.program
-            sums = evaluate(program.evaluation_step, self.params, batches, program.place)
-        sums.pop(OBJECTIVE)
-        return {"step": self.step, **means(sums)}
+        """Figures of the whole evaluation sets."""
+        p, size = self.program, self.program.experiment.train.batch_size
+        share = multihost.share_of(p.mesh, size)
+        with jax.set_mesh(p.mesh):
+            sets = p.task.evaluation_sets(size, share, final=True)
+            values = evaluate_sets(p.task, p.evaluation_step, self.params, sets, p.place)
+        return {"step": self.step, **values}
 
     def sample(self, prompt: str, sampling: Sampling) -> str:
         """A continuation; raises UserError for a run that is no language model."""

@@ -102,9 +102,9 @@ class StepLog:
         return self._program.task.tokens_per_batch(self._program.experiment.train.batch_size)
 
     def _write_window(self, step: int, progress: TrainingProgress) -> None:
-        values = means(self.window)
-        self.window = {}
-        values.pop(OBJECTIVE, None)
+        sums, self.window = self.window, {}
+        sums.pop(OBJECTIVE, None)
+        values = self._program.task.figures(means(sums))
         self.last_means = values
         rate = float(self._program.schedule(step - 1))
         speed = self._tokens_per_step() * self._steps_timed / max(self._window_seconds, 1e-9)
@@ -117,7 +117,7 @@ class StepLog:
             line["perf/mfu"] = utilization
         self._steps_timed, self._window_seconds, self._wait_seconds = 0, 0.0, 0.0
         self.write(step, line)
-        progress.show(step, values["loss_nats"], speed)
+        progress.show(step, self._program.task.describe(values), speed)
 
     def flops_per_token(self) -> float:
         program = self._program

@@ -49,14 +49,25 @@ class Task(Protocol):
         """Training batches, from the start or from the states that all processes saved."""
         ...
 
-    def evaluation_batches(
+    def evaluation_sets(
         self, batch_size: int, share: Share, final: bool
-    ) -> Iterator[dict[str, np.ndarray]]:
-        """The validation set from its start; `final` asks for all of it."""
+    ) -> Mapping[str, Iterator[dict[str, np.ndarray]]]:
+        """Evaluation sets by name, from their start; `final` asks for all of them.
+
+        A name goes before those of its metrics (`held_out_r2`); the name "" adds nothing.
+        """
         ...
 
     def loss(self, model: Decoder) -> LossFn:
         """Summed metrics of a batch; `objective` is the one that is minimised."""
+        ...
+
+    def figures(self, means: Mapping[str, float]) -> dict[str, float]:
+        """What is logged, from the means of the loss's metrics over a set or a window of steps."""
+        ...
+
+    def describe(self, values: Mapping[str, float]) -> str:
+        """The figures a person watches, from those of training or of all evaluation sets."""
         ...
 
     def tokens_per_batch(self, batch_size: int) -> int:

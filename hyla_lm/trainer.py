@@ -12,15 +12,13 @@ from hyla_lm import config, multihost
 from hyla_lm.checkpoint import Checkpointer, check_same_run
 from hyla_lm.config import UserError
 from hyla_lm.console import TrainingProgress, show_summary
-from hyla_lm.evaluate import evaluate
+from hyla_lm.evaluate import evaluate_sets
 from hyla_lm.experiment import Experiment
-from hyla_lm.metrics import HostMetrics, means
 from hyla_lm.preemption import Notice, Preempted
 from hyla_lm.report import layout_lines, startup_lines, summary_of
 from hyla_lm.run_folder import RunFolder, git_revision
 from hyla_lm.setup import Program, make_program
 from hyla_lm.step_log import StepLog
-from hyla_lm.task import OBJECTIVE
 from hyla_lm.tensorboard import TensorBoard
 from hyla_lm.train_step import TrainState
 
@@ -194,15 +192,11 @@ class _Run:
         except Preempted:
             return False
         log.write(step, {f"validation/{name}": value for name, value in values.items()})
-        progress.say(f"step {step}  validation loss {values['loss_nats']:.4f}")
+        progress.say(f"step {step}  validation {self.program.task.describe(values)}")
         log.restart_clock()
         return True
 
     def _evaluate(self, state: TrainState, final: bool) -> dict[str, float]:
-        batches = self.program.task.evaluation_batches(
-            self.train_config.batch_size, self.share, final
-        )
-        sums: HostMetrics = evaluate(
-            self.program.evaluation_step, state.params, batches, self.program.place, self.notice
-        )
-        return {name: value for name, value in means(sums).items() if name != OBJECTIVE}
+        p, batch_size = self.program, self.train_config.batch_size
+        sets = p.task.evaluation_sets(batch_size, self.share, final)
+        return evaluate_sets(p.task, p.evaluation_step, state.params, sets, p.place, self.notice)

@@ -12,7 +12,7 @@ from hyla_lm.attention import VARIANTS
 from hyla_lm.config import UserError
 from hyla_lm.kernels import blocked
 from hyla_lm.kernels.linear import chunked
-from hyla_lm.model import Decoder, Features, ModelConfig, Tokens
+from hyla_lm.model import Decoder, Features, ModelConfig, SelfAttention, Tokens
 
 LENGTH, VOCABULARY = 12, 17
 SMALL: dict[str, Any] = dict(
@@ -252,6 +252,17 @@ def test_attention_dropout_needs_a_key_and_changes_training_alone() -> None:
     np.testing.assert_array_equal(first, again)
     assert not np.allclose(first, plain, atol=0.01)
     assert not np.allclose(first, other, atol=0.01)
+
+
+def test_the_dropout_mask_is_shared_by_heads_and_examples() -> None:
+    layer = SelfAttention(small(attention_dropout=0.25), VARIANTS["hyla"], 0)
+    rngs = {"dropout": jax.random.key(0)}
+    mask = layer.apply({}, 40, 50, True, rngs=rngs, method="_dropout_mask")
+    assert mask.shape == (1, 1, 40, 50)
+    assert np.unique(mask).tolist() == [0, np.float32(1 / 0.75)]
+    # The share of 2000 draws has a standard deviation of 0.01.
+    assert abs(float((mask == 0).mean()) - 0.25) < 0.05
+    assert layer.apply({}, 40, 50, False, rngs=rngs, method="_dropout_mask") is None
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from hyla_lm.model import Decoder, Features, ModelConfig, Tokens
 from hyla_lm.optim import (
     OptimizerConfig,
     decay_mask,
+    decay_mask_with_attention_biases,
     make_optimizer,
     make_schedule,
     warmup_cosine,
@@ -94,6 +95,38 @@ def test_biases_and_norm_scales_alone_do_not_decay(
         names[decays].add(path_of(path).split("/")[-1])
     relative = {"relative_bias"} if fields.get("positions") == "relative" else set()
     assert names == {True: decayed, False: {"bias", "scale"} | relative}
+
+
+@pytest.mark.parametrize("attention", ["hyla", "hyla_deep"])
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_attention_biases_decay_on_request_as_by_dimensions(
+    attention: str, scan_layers: bool
+) -> None:
+    """The paper's code decays whatever has not one dimension; scanned layers have one more."""
+    sizes = dict(num_layers=2, model_dim=8, num_heads=2, head_dim=4, mlp_dim=8)
+    config = ModelConfig(
+        **sizes, attention=attention, positions="relative", scan_layers=scan_layers
+    )
+    model = Decoder(config, Features(3, 2))
+    params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 4, 3)))["params"]
+
+    def by_dimensions(path: Any, leaf: Any) -> bool:
+        return leaf.ndim - (scan_layers and "blocks/" in path_of(path)) != 1
+
+    expected = jax.tree_util.tree_map_with_path(by_dimensions, params)
+    assert decay_mask_with_attention_biases(params) == expected
+    assert expected != decay_mask(params)
+    ones = jax.tree.map(lambda leaf: jnp.ones(leaf.shape), params)
+    optimizer = make_optimizer(OptimizerConfig(decay_attention_biases=True), lambda _: 1.0)
+    zeros = jax.tree.map(jnp.zeros_like, ones)
+    update, _ = optimizer.update(zeros, optimizer.init(ones), ones)
+    assert jax.tree.map(lambda leaf: bool((leaf != 0).all()), update) == expected
+
+
+@pytest.mark.parametrize("warmup_steps", [550, 1100])
+def test_a_cosine_that_ends_early_needs_room_for_two_warm_ups(warmup_steps: int) -> None:
+    with pytest.raises(UserError, match=r"twice OptimizerConfig\.warmup_steps = "):
+        make_schedule(OptimizerConfig(warmup_steps=warmup_steps, cosine_ends_early=True), 1100)
 
 
 PARAMS = {"kernel": jnp.array([2.0, -4.0]), "bias": jnp.array([3.0])}

@@ -1,0 +1,1 @@
+"""Evaluation suites: synthetic tasks that test whether attention generalises compositionally."""

@@ -1,0 +1,107 @@
+"""Which combinations of parts are trained on and which are held out: data, not chance.
+
+A part is a fuzzy-logic term or a SRAVEN rule. `covering` is our rule: it orders combinations by a
+hash of the seed, so it is the same on every machine and under every version of JAX, and draws again
+until every part is in training. `published` are the orders that the paper's code drew with the JAX
+of its time, under which some seeds leave parts out of training; `published_new_jax` those that the
+same code draws since JAX 0.5, when the default of jax_threefry_partitionable changed.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from hyla_lm.config import UserError
+
+MAX_DRAWS = 1000
+
+
+@dataclass(frozen=True)
+class Split:
+    """Combinations to train on and to hold out, each CxM part numbers."""
+
+    train_CxM: np.ndarray
+    held_out_CxM: np.ndarray
+
+    def missing_parts(self) -> list[int]:
+        """Parts of held-out combinations that no training combination has."""
+        return sorted(
+            set(self.held_out_CxM.ravel().tolist()) - set(self.train_CxM.ravel().tolist())
+        )
+
+
+class SplitConfig(Protocol):
+    """Settings of a task that decide its split."""
+
+    @property
+    def held_out_fraction(self) -> float: ...
+
+    @property
+    def split(self) -> str: ...
+
+    @property
+    def seed(self) -> int: ...
+
+
+def make_split(combinations_CxM: np.ndarray, config: SplitConfig) -> Split:
+    """Holds out a fraction of the combinations, rounded down.
+
+    Raises UserError for a split with an empty side, one that cannot cover every part, and a
+    published one that was never published.
+    """
+    name, fraction, seed = type(config).__name__, config.held_out_fraction, config.seed
+    count = len(combinations_CxM)
+    held_out = int(count * fraction)
+    if not 0 < held_out < count:
+        raise UserError(
+            f"{name}.held_out_fraction = {fraction} of {count} combinations holds out {held_out} "
+            f"and trains on {count - held_out}: both must be above 0, change it."
+        )
+    if config.split != "covering":
+        return _cut(combinations_CxM, _published_order(config, count), held_out)
+    for draw in range(MAX_DRAWS):
+        split = _cut(combinations_CxM, _hashed_order(count, seed, draw), held_out)
+        if len(np.unique(split.train_CxM)) == len(np.unique(combinations_CxM)):
+            return split
+    raise UserError(
+        f"{name}.held_out_fraction = {fraction} leaves {count - held_out} of {count} combinations "
+        f"to train on, and in {MAX_DRAWS} draws none had every part: lower it."
+    )
+
+
+def _cut(combinations_CxM: np.ndarray, order: list[int], held_out: int) -> Split:
+    ordered = combinations_CxM[order]
+    return Split(ordered[held_out:], ordered[:held_out])
+
+
+def _hashed_order(count: int, seed: int, draw: int) -> list[int]:
+    def hash_of(index: int) -> bytes:
+        return hashlib.sha256(f"{seed} {draw} {index}".encode()).digest()
+
+    return sorted(range(count), key=hash_of)
+
+
+def _published_order(config: SplitConfig, count: int) -> list[int]:
+    name, orders = type(config).__name__, _published()[config.split]
+    if str(count) not in orders:
+        raise UserError(
+            f"{name}.split = {config.split!r} is known for the paper's {' and '.join(orders)} "
+            f"combinations, not for {count}: use 'covering' or the paper's sizes."
+        )
+    seeds = orders[str(count)]
+    if str(config.seed) not in seeds:
+        raise UserError(
+            f"{name}.split = {config.split!r} is known for seeds {', '.join(seeds)}, not for "
+            f"{config.seed}: use 'covering' or change {name}.seed."
+        )
+    return seeds[str(config.seed)]
+
+
+@cache
+def _published() -> dict[str, dict[str, dict[str, list[int]]]]:
+    return json.loads((Path(__file__).parent / "published_splits.json").read_text())

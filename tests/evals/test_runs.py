@@ -1,0 +1,199 @@
+"""Both suites through the trainer: what a run says and leaves, resumes, presets and sizes."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from hyla_lm import config
+from hyla_lm.attention import VARIANTS
+from hyla_lm.cli import main
+from hyla_lm.config import UserError
+from hyla_lm.experiment import Experiment, from_gin
+from hyla_lm.input.share import Share
+from hyla_lm.setup import make_program
+from hyla_lm.sharded_attention import check_mesh
+from hyla_lm.throughput import count_parameters
+
+ROOT = Path(__file__).parents[2]
+SMALL = """
+TrainConfig.steps = 6
+TrainConfig.batch_size = 8
+TrainConfig.eval_every = 3
+LogConfig.every = 2
+CheckpointConfig.every = 3
+ModelConfig.num_layers = 1
+ModelConfig.model_dim = 8
+ModelConfig.num_heads = 2
+ModelConfig.mlp_dim = 8
+OptimizerConfig.warmup_steps = 2
+"""
+SUITES = {
+    "fuzzy_logic": ("FuzzyLogic.evaluation_examples = 20\nSEQUENCE_LENGTH = 8", "r2"),
+    "sraven": ("Sraven.evaluation_examples = 20\nSraven.num_features = 2", "accuracy"),
+}
+SETS = {
+    "fuzzy_logic": {"in_distribution", "held_out", "unknown_terms"},
+    "sraven": {"in_distribution", "held_out"},
+}
+
+
+def small_gin(suite: str, folder: Path) -> Path:
+    path = folder / f"{suite}.gin"
+    path.write_text(f'include "gin/evals/{suite}_strict.gin"\n{SMALL}{SUITES[suite][0]}\n')
+    return path
+
+
+@pytest.mark.parametrize("suite", ["fuzzy_logic", pytest.param("sraven", marks=pytest.mark.full)])
+def test_a_run_logs_every_set(
+    suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gin_file, watched = small_gin(suite, tmp_path), SUITES[suite][1]
+    arguments = ["train", f"--gin_file={gin_file}"]
+    workdir = tmp_path / "run"
+    assert main([*arguments, f"--workdir={workdir}"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(rf"step 6  validation in_distribution {watched} -?\d", out)
+    assert "covering, seed 0" in out and "\n  held_out" in out
+
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    evaluated = [line for line in lines if f"validation/held_out_{watched}" in line]
+    assert [line["step"] for line in evaluated] == [3, 6]
+    assert [line["step"] for line in lines if f"train/{watched}" in line] == [2, 4, 6]
+    summary = json.loads((workdir / "summary.json").read_text())
+    names = {name.removesuffix(f"_{watched}") for name in summary["validation"]}
+    assert SETS[suite] <= names
+    assert {f"validation/{k}": v for k, v in summary["validation"].items()} == {
+        k: v for k, v in evaluated[-1].items() if k != "step"
+    }
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("suite", SUITES)
+def test_a_run_goes_on_from_its_checkpoint_and_another_cannot(
+    suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workdir = tmp_path / "run"
+    arguments = ["train", f"--gin_file={small_gin(suite, tmp_path)}", f"--workdir={workdir}"]
+    assert main(arguments) == 0
+    summary = json.loads((workdir / "summary.json").read_text())
+    (workdir / "checkpoints" / "6").rename(tmp_path / "set_aside")
+    assert main(arguments) == 0
+    assert "from the checkpoint of step 3" in capsys.readouterr().out
+    assert main(["evaluate", f"--workdir={workdir}"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again == {"step": 6, **summary["validation"]}
+
+    name = {"fuzzy_logic": "FuzzyLogic", "sraven": "Sraven"}[suite]
+    assert main([*arguments, f"--gin.{name}.held_out_fraction=0.4"]) == 2
+    assert "data.held_out_fraction" in capsys.readouterr().err
+
+
+def preset(name: str, *bindings: str) -> Experiment:
+    config.load([str(ROOT / "gin" / "evals" / f"{name}.gin")], bindings)
+    return from_gin()
+
+
+@pytest.mark.parametrize("variant", ["softmax", "linear", "hyla"])
+@pytest.mark.parametrize(("suite", "count"), [("fuzzy_logic", 151_265), ("sraven", 402_824)])
+def test_models_have_the_parameters_of_the_paper(suite: str, count: int, variant: str) -> None:
+    program = make_program(preset(f"{suite}_paper", f'ModelConfig.attention = "{variant}"'))
+    assert count_parameters(program.abstract_state.params) == count
+    model = program.experiment.model
+    assert model.relative_buckets == model.relative_max_distance == program.task.sequence_length
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_presets_differ_in_nothing_but_what_they_say(suite: str) -> None:
+    paper, strict = preset(f"{suite}_paper"), preset(f"{suite}_strict")
+    assert paper.model.attention_dropout == 0.1 and strict.model.attention_dropout == 0
+    assert replace(paper.model, attention_dropout=0.0) == strict.model
+    same = dict(cosine_ends_early=False, decay_attention_biases=False)
+    assert paper.optimizer.cosine_ends_early and paper.optimizer.decay_attention_biases
+    assert replace(paper.optimizer, **same) == strict.optimizer
+    task = paper.train.task
+    assert (task.split, task.in_distribution_repeats_training) == ("published", True)  # type: ignore
+    fresh = dict(split="covering", in_distribution_repeats_training=False)
+    assert replace(task, **fresh) == strict.train.task  # type: ignore
+    assert replace(paper.train, task=None) == replace(strict.train, task=None)
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_one_seed_drives_split_data_and_initialisation(suite: str) -> None:
+    experiment = preset(f"{suite}_paper", "SEED = 2")
+    assert (experiment.train.seed, experiment.train.task.seed) == (2, 2)  # type: ignore
+
+
+def test_heads_that_do_not_divide_are_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Sizes of heads are given by head, so what must divide is the mesh's model axis."""
+    config.load([str(small_gin("sraven", tmp_path))], ["ModelConfig.num_heads = 3"])
+    with pytest.raises(UserError, match=r"MeshConfig\.model = 2 does not divide .*num_heads = 3"):
+        check_mesh(2, VARIANTS["softmax"], from_gin().model.num_heads, 18)
+    bindings = ["--gin.ModelConfig.head_dim=3", '--gin.ModelConfig.positions="rotary"']
+    gin_file = small_gin("fuzzy_logic", tmp_path)
+    status = main(["train", f"--gin_file={gin_file}", f"--workdir={tmp_path / 'run'}", *bindings])
+    assert status == 2
+    assert "ModelConfig.head_dim = 3 is odd" in capsys.readouterr().err
+
+
+def test_the_train_step_learns_from_the_query_alone(tmp_path: Path) -> None:
+    """Changing the target of the query, which no token shows, changes the loss and nothing else."""
+    config.load([str(small_gin("fuzzy_logic", tmp_path))], [])
+    program = make_program(from_gin())
+    batch = next(program.task.train_stream(8, 0, Share(), None))
+    moved = {**batch, "target": batch["target"] + 1}
+    with jax.set_mesh(program.mesh):
+        params = program.init().params
+        losses = [
+            jax.device_get(program.evaluation_step(params, program.place(b))["mse"])
+            for b in (batch, moved)
+        ]
+    assert not np.allclose(losses[0][0], losses[1][0])
+
+
+MESH = """
+import jax
+import numpy as np
+from jax.sharding import AxisType
+
+from evals.fuzzy_logic import FuzzyLogic
+from hyla_lm.input.share import Share
+
+task = FuzzyLogic(sequence_length=4, evaluation_examples=8).prepare_task(8)
+
+def drawn():
+    stream = task.train_stream(8, 0, Share(1, 2), None)
+    sets = task.evaluation_sets(8, Share(), True)
+    return [next(stream), next(stream), *(next(batches) for batches in sets.values())]
+
+alone = drawn()
+with jax.set_mesh(jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))):
+    on_mesh = drawn()
+for one, other in zip(alone, on_mesh, strict=True):
+    for name, values in one.items():
+        np.testing.assert_array_equal(values, other[name])
+print(len(alone), len(jax.devices()))
+"""
+
+
+@pytest.mark.full
+def test_batches_do_not_depend_on_the_mesh_in_use() -> None:
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", MESH],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **flags, "PYTHONPATH": str(ROOT)},
+        check=True,
+    )
+    assert done.stdout.split() == ["5", "8"]
