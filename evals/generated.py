@@ -105,14 +105,21 @@ class GeneratedTask(ABC):
     def evaluation_sets(
         self, batch_size: int, share: Share, final: bool
     ) -> Mapping[str, Iterator[HostBatch]]:
+        count, draw = self.evaluation_count(final), self._drawers
+        return {
+            name: rows_in_order(draw[name], self.evaluation_key(name), count, batch_size, share)
+            for name in self.evaluation_names()
+        }
+
+    def evaluation_names(self) -> list[str]:
+        """The evaluation sets."""
+        return [name for name in self.tables if name != "train"]
+
+    def evaluation_count(self, final: bool) -> int:
+        """Examples of each evaluation set that are looked at."""
         config = self.config
         limit = None if final else config.periodic_examples
-        count = min(config.evaluation_examples, limit or config.evaluation_examples)
-        return {
-            name: rows_in_order(draw, self.evaluation_key(name), count, batch_size, share)
-            for name, draw in self._drawers.items()
-            if name != "train"
-        }
+        return min(config.evaluation_examples, limit or config.evaluation_examples)
 
     @cached_property
     def _drawers(self) -> Mapping[str, Draw]:
