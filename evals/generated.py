@@ -22,6 +22,8 @@ from jax.sharding import AxisType, Mesh
 from hyla_lm.config import UserError, as_dict, setting
 from hyla_lm.input.row_stream import check_equal_states
 from hyla_lm.input.share import Share
+from hyla_lm.model import Decoder
+from hyla_lm.task import LossFn
 
 HostBatch = dict[str, np.ndarray]
 Draw = Callable[[jax.Array, Any], dict[str, jax.Array]]
@@ -58,6 +60,18 @@ class GeneratedTask(ABC):
     @abstractmethod
     def sequence_length(self) -> int:
         """T, tokens an example."""
+
+    @abstractmethod
+    def loss(self, model: Decoder) -> LossFn:
+        """See hyla_lm.task.Task."""
+
+    @abstractmethod
+    def figures(self, means: Mapping[str, float]) -> dict[str, float]:
+        """See hyla_lm.task.Task."""
+
+    @abstractmethod
+    def describe(self, values: Mapping[str, float]) -> str:
+        """See hyla_lm.task.Task."""
 
     @abstractmethod
     def draw(
@@ -108,16 +122,23 @@ class GeneratedTask(ABC):
     def evaluation_sets(
         self, batch_size: int, share: Share, final: bool
     ) -> Mapping[str, Iterator[HostBatch]]:
+        count, draw = self.evaluation_count(final), self._drawers
+        with one_device():
+            keys = {name: self.evaluation_key(name) for name in self.evaluation_names()}
+        return {
+            name: rows_in_order(draw[name], key, count, batch_size, share)
+            for name, key in keys.items()
+        }
+
+    def evaluation_names(self) -> list[str]:
+        """The evaluation sets."""
+        return [name for name in self.tables if name != "train"]
+
+    def evaluation_count(self, final: bool) -> int:
+        """Examples of each evaluation set that are looked at."""
         config = self.config
         limit = None if final else config.periodic_examples
-        count = min(config.evaluation_examples, limit or config.evaluation_examples)
-        drawers = {name: draw for name, draw in self._drawers.items() if name != "train"}
-        with one_device():
-            keys = {name: self.evaluation_key(name) for name in drawers}
-        return {
-            name: rows_in_order(draw, keys[name], count, batch_size, share)
-            for name, draw in drawers.items()
-        }
+        return min(config.evaluation_examples, limit or config.evaluation_examples)
 
     @cached_property
     def _drawers(self) -> Mapping[str, Draw]:

@@ -88,10 +88,20 @@ class Checkpointer:
         )
         return restored["state"], dict(restored["data"])
 
-    def close(self) -> None:
+    def drop_after(self, step: int) -> None:
+        """Deletes the checkpoints of later steps."""
+        for later in self.steps():
+            if later > step:
+                self._manager.delete(later)
+
+    def wait(self) -> None:
         """Waits for saves under way and raises what failed."""
         self._manager.wait_until_finished()
         self.check()
+
+    def close(self) -> None:
+        """Waits for saves under way, raises what failed, and ends."""
+        self.wait()
         self._manager.close()
 
 

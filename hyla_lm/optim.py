@@ -37,12 +37,12 @@ class OptimizerConfig:
     clip_norm: float | None = setting(None, "largest global gradient norm; None does not clip")
 
 
-def warmup_cosine(peak: float, warmup_steps: int, end_step: int, final_fraction: float = 0.1):
+def warmup_cosine(peak: Any, warmup_steps: Any, end_step: Any, final_fraction: float = 0.1):
     """Learning rate of an update counted from 0: linear from 0, then cosine until end_step."""
 
     def schedule(count: Any) -> jax.Array:
         step = jnp.asarray(count, jnp.float32)
-        rising = peak * step / max(warmup_steps, 1)
+        rising = peak * step / jnp.maximum(warmup_steps, 1)
         progress = jnp.clip((step - warmup_steps) / (end_step - warmup_steps), 0, 1)
         cosine = 0.5 * (1 + jnp.cos(jnp.pi * progress))
         falling = peak * (final_fraction + (1 - final_fraction) * cosine)
@@ -72,7 +72,7 @@ def decay_mask_with_attention_biases(params: Any) -> Any:
 
 def make_schedule(config: OptimizerConfig, steps: int):
     """The run's schedule; raises UserError when the warm-up does not fit into it."""
-    end = steps - config.warmup_steps if config.cosine_ends_early else steps
+    end = cosine_end(config, steps)
     if config.warmup_steps >= end:
         twice = "twice " if config.cosine_ends_early else ""
         raise UserError(
@@ -82,15 +82,25 @@ def make_schedule(config: OptimizerConfig, steps: int):
     return warmup_cosine(config.learning_rate, config.warmup_steps, end, config.final_fraction)
 
 
+def cosine_end(config: OptimizerConfig, steps: int) -> int:
+    """The update at which the learning rate has reached its end."""
+    return steps - config.warmup_steps if config.cosine_ends_early else steps
+
+
 def make_optimizer(
-    config: OptimizerConfig, schedule: Any, mask: Any = None
+    config: OptimizerConfig, schedule: Any, mask: Any = None, weight_decay: Any = None
 ) -> optax.GradientTransformation:
-    """Clipping, then AdamW under the schedule; `mask` maps parameters to whether they decay."""
+    """Clipping, then AdamW under the schedule; `mask` maps parameters to whether they decay.
+
+    `weight_decay` may be a traced number; None takes the configured one.
+    """
+    if weight_decay is None:
+        weight_decay = config.weight_decay
     if mask is None:
         decays_all = config.decay_attention_biases
         mask = decay_mask_with_attention_biases if decays_all else decay_mask
     adamw = optax.adamw(
-        schedule, config.b1, config.b2, config.epsilon, weight_decay=config.weight_decay, mask=mask
+        schedule, config.b1, config.b2, config.epsilon, weight_decay=weight_decay, mask=mask
     )
     if config.clip_norm is None:
         return adamw

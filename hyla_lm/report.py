@@ -10,11 +10,11 @@ from hyla_lm.mesh import AXES
 from hyla_lm.run_folder import git_revision
 from hyla_lm.setup import Program
 from hyla_lm.sharding_table import lines, sharding_table
-from hyla_lm.step_log import StepLog
 from hyla_lm.throughput import (
     count_applied_parameters,
     count_parameters,
     model_flops_utilization,
+    train_flops_per_token,
 )
 
 
@@ -59,22 +59,21 @@ def summary_of(
     params: Any,
     train: Mapping[str, float],
     validation: Mapping[str, float],
-    log: StepLog,
+    tokens_per_second: float,
 ) -> dict[str, Any]:
     """The content of summary.json but for the wall time."""
-    t = program.experiment.train
+    e, t = program.experiment, program.experiment.train
     summary: dict[str, Any] = {
         "step": t.steps,
         "train": dict(train),
         "validation": dict(validation),
         "tokens_seen": t.steps * program.task.tokens_per_batch(t.batch_size),
-        "tokens_per_second": log.tokens_per_second(),
-        "attention": list(program.experiment.model.pattern),
+        "tokens_per_second": tokens_per_second,
+        "attention": list(e.model.pattern),
         "num_params": count_parameters(params),
-        "num_params_applied": count_applied_parameters(
-            params, program.experiment.model, program.task.io
-        ),
+        "num_params_applied": count_applied_parameters(params, e.model, program.task.io),
         "git_revision": git_revision(),
     }
-    utilization = model_flops_utilization(log.tokens_per_second(), log.flops_per_token())
+    flops = train_flops_per_token(e.model, program.task.io, program.task.sequence_length)
+    utilization = model_flops_utilization(tokens_per_second, flops)
     return summary if utilization is None else {**summary, "mfu": utilization}

@@ -58,7 +58,7 @@ def make_program(experiment: Experiment, devices: Sequence[jax.Device] | None = 
         check_mesh(mesh.shape["model"], spec, experiment.model.num_heads, task.sequence_length)
     schedule = make_schedule(experiment.optimizer, train.steps)
     optimizer = make_optimizer(experiment.optimizer, schedule)
-    init = partial(init_state, partial(_init_params, model), optimizer, train.seed)
+    init = partial(init_state, partial(init_params, model), optimizer, train.seed)
     shapes = jax.eval_shape(init)
     layout = state_sharding(shapes, mesh)
     abstract = jax.tree.map(
@@ -85,7 +85,8 @@ def make_program(experiment: Experiment, devices: Sequence[jax.Device] | None = 
     )
 
 
-def _init_params(model: Decoder, key: jax.Array) -> Any:
+def init_params(model: Decoder, key: jax.Array) -> Any:
+    """The model's parameters before training."""
     local = model.clone(config=replace(model.config, attention_implementation="reference"))
     io = model.io
     inputs = (

@@ -31,9 +31,12 @@ TrainStep = Callable[[TrainState, Batch], tuple[TrainState, StepOutput]]
 
 
 def make_train_step(
-    loss: LossFn, optimizer: optax.GradientTransformation, accumulate_steps: int, seed: int
+    loss: LossFn, optimizer: optax.GradientTransformation, accumulate_steps: int, seed: Any
 ) -> TrainStep:
-    """The pure step to jit; a batch's leading axis is a multiple of accumulate_steps."""
+    """The pure step to jit; a batch's leading axis is a multiple of accumulate_steps.
+
+    The seed is a number, or a traced one.
+    """
 
     def objective(params: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
         metrics = loss(params, batch, key)
@@ -83,7 +86,7 @@ def norms(tree: Any) -> dict[str, jax.Array]:
 
 
 def init_state(
-    init_params: Callable[[jax.Array], Any], optimizer: optax.GradientTransformation, seed: int
+    init_params: Callable[[jax.Array], Any], optimizer: optax.GradientTransformation, seed: Any
 ) -> TrainState:
     """The state before the first update, a pure function of the seed."""
     params = init_params(jax.random.key(seed))

@@ -73,6 +73,12 @@ def identity(program: Program) -> dict[str, Any]:
     return {**named, **seed, "data": program.task.identity()}
 
 
+def meta_of(program: Program, gin: str) -> dict[str, Any]:
+    """What a checkpoint says of the run that saved it."""
+    versions = {name: version(name) for name in ("hyla_lm", "jax", "flax", "optax")}
+    return {"identity": identity(program), "gin": gin, "versions": versions}
+
+
 class _Run:
     """One process's run of a program in a folder."""
 
@@ -120,7 +126,9 @@ class _Run:
             raise Preempted("stopped in the last evaluation; every step is saved") from None
         train_means = log.last_means
         self.checkpoints.close()
-        summary = summary_of(self.program, state.params, train_means, validation, log)
+        summary = summary_of(
+            self.program, state.params, train_means, validation, log.tokens_per_second()
+        )
         summary["wall_seconds"] = time.monotonic() - self.started
         self.folder.write_summary(summary)
         return state, summary
@@ -176,12 +184,7 @@ class _Run:
         return state
 
     def _save(self, step: int, state: TrainState, data: Mapping[str, Any]) -> None:
-        meta = {
-            "identity": identity(self.program),
-            "gin": config.operative(),
-            "versions": {name: version(name) for name in ("hyla_lm", "jax", "flax", "optax")},
-        }
-        self.checkpoints.save(step, state, data, meta)
+        self.checkpoints.save(step, state, data, meta_of(self.program, config.operative()))
 
     def _evaluate_and_log(
         self, step: int, state: TrainState, log: StepLog, progress: TrainingProgress
