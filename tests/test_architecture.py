@@ -21,7 +21,7 @@ LAYERS = (
     ("experiment",),
     ("setup", "run_folder", "console"),
     ("step_log",),
-    ("report",),
+    ("report", "plan"),
     ("trainer",),
     ("restored",),
     ("cli",),
