@@ -84,6 +84,23 @@ def test_a_reduce_scatter_inside_a_fusion() -> None:
     assert (found.kind, found.bytes) == ("reduce-scatter", 8 * 128 * 4)
 
 
+def test_a_gather_that_goes_on_under_other_work_counts_once() -> None:
+    pieces = "".join(
+        f"%{name} (x: f32[2,128]) -> f32[8,128] {{\n"
+        "  %x = f32[2,128]{1,0} parameter(0)\n"
+        "  ROOT %g = f32[8,128]{1,0} all-gather(%x), channel_id=15, replica_groups=[2,4]<=[8], "
+        "dimensions={0}\n}\n\n"
+        for name in ("async.start", "async.fusion", "async.done")
+    )
+    lines = (
+        "%async-collective-start = f32[8,128] fusion(%p), kind=kCustom, calls=%async.start",
+        "%fusion.6 = f32[8,128] fusion(%p), kind=kOutput, calls=%async.fusion",
+        "%async-collective-done = f32[8,128] fusion(%p), kind=kCustom, calls=%async.done",
+    )
+    found = only(find_collectives(program(*lines, before=pieces), MESH))
+    assert (found.kind, found.is_async, found.bytes) == ("all-gather", True, 8 * 128 * 4)
+
+
 def test_a_permute_between_neighbours() -> None:
     line = (
         "%x = (f32[8,128]{1,0}, f32[8,128]{1,0}, u32[], u32[]) collective-permute-start(%p), "

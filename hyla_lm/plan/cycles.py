@@ -37,7 +37,9 @@ _FREE = re.compile(
 )
 _MOVES = ("copy-start", "slice-start")
 _CONSTANT = re.compile(r"\w+\[[1,]*\][^ ]* constant\([{ ]*(-?\d+)[} ]*\)")
-_COLLECTIVE = re.compile(r"all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute")
+_COLLECTIVE = re.compile(
+    r"async-collective|all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
+)
 
 
 @dataclass(frozen=True)
