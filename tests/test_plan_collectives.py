@@ -89,7 +89,7 @@ def test_a_gather_that_goes_on_under_other_work_counts_once() -> None:
         f"%{name} (x: f32[2,128]) -> f32[8,128] {{\n"
         "  %x = f32[2,128]{1,0} parameter(0)\n"
         "  ROOT %g = f32[8,128]{1,0} all-gather(%x), channel_id=15, replica_groups=[2,4]<=[8], "
-        "dimensions={0}\n}\n\n"
+        'dimensions={0}, frontend_attributes={chain_id="3"}\n}\n\n'
         for name in ("async.start", "async.fusion", "async.done")
     )
     lines = (

@@ -12,7 +12,7 @@ from hyla_lm.plan.hlo import Array, Instruction, Program
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 Groups = list[list[int]]
 
-_CHANNEL = re.compile(r"\bchannel_id=(\d+)")
+_CHAIN = re.compile(r"\bchannel_id=\d+, .*\bchain_id=\"\d+\"")
 _LISTED = re.compile(r"replica_groups=\{(\{[\d,{} ]*\})\}")
 _IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(([\d,]*)\))? *\{([^}]*)\}")
@@ -59,16 +59,16 @@ class Collective:
 def find_collectives(program: Program, mesh_shape: Mapping[str, int]) -> list[Collective]:
     """All that cross chips, loops counted by their trips; also those inside fusions.
 
-    One that goes on under several fusions stands in each of them, under one channel.
+    One that goes on under several fusions stands in each of them, as a link of one chain.
     """
     found = []
     seen: set[str] = set()
     for instruction, _, times in program.walk():
         for x, is_async in _collectives_of(program, instruction):
-            channel = _CHANNEL.search(x.line)
-            if channel is not None and channel[1] in seen:
-                continue
-            seen |= {channel[1]} if channel is not None else set()
+            if chain := _CHAIN.search(x.line):
+                if chain[0] in seen:
+                    continue
+                seen.add(chain[0])
             groups = _groups(x, math.prod(mesh_shape.values()))
             size = max(map(len, groups)) if groups else 1
             if size == 1:
