@@ -50,3 +50,19 @@ def test_the_number_of_compiles_is_bounded_and_the_answer_says_so() -> None:
 def test_nothing_is_compiled_without_leave() -> None:
     found, _ = run(GIB, GIB / 100, 16, 256, compiles=0)
     assert (found.rows, found.too_many, found.compiles) == (256, None, 0)
+
+
+def test_a_jump_in_memory_is_bracketed_too() -> None:
+    """Past 300 rows another layout needs 99 GiB more, so the line points beyond what fails."""
+    tried: list[int] = []
+
+    def needed(rows: int) -> float:
+        tried.append(rows)
+        return GIB + rows * GIB / 100 + (99 * GIB if rows > 300 else 0)
+
+    found = search(needed, 16, {0: GIB, 16: 1.16 * GIB}, 16 * GIB, 10, lambda line: None)
+    assert (found.rows, found.too_many) == (288, 304)
+    fits, fails = 16, 10**9
+    for rows in tried:
+        assert fits < rows < fails
+        fits, fails = (rows, fails) if rows <= 300 else (fits, rows)

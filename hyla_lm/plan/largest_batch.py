@@ -61,7 +61,7 @@ def _bracket(found: dict[int, float], available: float) -> tuple[int, int | None
 
 
 def _next(found: dict[int, float], available: float) -> int | None:
-    """Where the line through the two nearest sizes meets the limit, inside the bracket."""
+    """Where the line through the two nearest sizes meets the limit, else the middle."""
     low, high = _bracket(found, available)
     if high is not None and high - low <= max(1, TOLERANCE * low):
         return None
@@ -71,4 +71,4 @@ def _next(found: dict[int, float], available: float) -> int | None:
     guess = math.floor(first + (available - found[first]) / slope) if slope > 0 else 2 * last
     margin = max(1, math.floor(TOLERANCE * low))
     guess = min(max(guess, low + margin), max(low, 1) * MAX_GROWTH)
-    return guess if high is None else min(guess, max(high - margin, low + 1))
+    return guess if high is None or guess < high else (low + high) // 2
