@@ -11,8 +11,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 DELAY_SLOTS = 4
 ALLOCATION_BYTES = 1 << 20
@@ -92,19 +93,19 @@ class Machine:
     bases: dict[str, int] = field(default_factory=dict)
 
     def value(self, operand: str) -> Value:
-        if register := _REGISTER.fullmatch(operand.removeprefix("!")):
-            found = self.registers.get(register[2])
-            return int(not found) if operand[0] == "!" and found is not None else found
-        if operand.startswith("#"):
-            return self.bases.setdefault(operand, (len(self.bases) + 1) * ALLOCATION_BYTES)
-        if " + " in operand:
-            terms = [self.value(term) for term in operand.split(" + ")]
-            known = [term for term in terms if term is not None]
-            return sum(known) & WORD if len(known) == len(terms) else None
-        try:
-            return int(operand.removeprefix("$"), 0) & WORD
-        except ValueError:
-            return None
+        kind, meaning = _meaning(operand)
+        if kind == "number":
+            return meaning
+        if kind == "register":
+            return self.registers.get(meaning)
+        if kind == "negated":
+            found = self.registers.get(meaning)
+            return None if found is None else int(not found)
+        if kind == "address":
+            return self.bases.setdefault(meaning, (len(self.bases) + 1) * ALLOCATION_BYTES)
+        terms = [self.value(term) for term in meaning]
+        known = [term for term in terms if term is not None]
+        return sum(known) & WORD if len(known) == len(terms) else None
 
     def result(self, operation: Operation) -> Value:
         if operation.name.startswith("inlined_call_operand"):
@@ -123,6 +124,21 @@ class Machine:
             return int(_COMPARISONS[name[1]](*pair))
         function = _ARITHMETIC.get(name[0])
         return None if function is None else function(*known) & WORD
+
+
+@cache
+def _meaning(operand: str) -> tuple[str, Any]:
+    """What an operand is, read once: a number, a register, an address, or a sum of such."""
+    if register := _REGISTER.fullmatch(operand.removeprefix("!")):
+        return "negated" if operand[0] == "!" else "register", register[2]
+    if operand.startswith("#"):
+        return "address", operand
+    if " + " in operand:
+        return "sum", operand.split(" + ")
+    try:
+        return "number", int(operand.removeprefix("$"), 0) & WORD
+    except ValueError:
+        return "number", None
 
 
 def _parse(text: str) -> list[list[Operation]]:
