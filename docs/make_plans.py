@@ -15,14 +15,19 @@ FOLDER = Path(__file__).parent / "plans"
 CONFIGS = ("hyla", "softmax", "linear")
 TOPOLOGIES = ("v5e:2x4", "v5e:4x4", "v5e:8x8", "v5e:16x16")
 GIB = 2**30
-HEAD = """# Plans of gin/c4_50m_*.gin
+COLUMNS = (
+    *("config", "slice", "GiB a chip", "largest batch", "collectives", "cycles estimated"),
+    *("counted", "step ms", "tokens/s a chip", "MFU", "hours to the end", "chip-hours"),
+)
+HEAD = f"""# Plans of gin/c4_50m_*.gin
 
-Made by `make plans` from the JSON files beside this one. Batch 256 rows of 512 tokens. Ranges are shortest to
-longest predicted step; nothing here was measured (`docs/plan.md` says how to read it). Cycles are millions a
-chip and step, XLA's estimates with counted kernels, and counted bundles. Slices without a line have not been planned.
+Made by `make plans` from the JSON files beside this one: batch 256 rows of 512 tokens, 1,000,000
+steps. Ranges are from the shortest to the longest predicted step; nothing here was measured
+(`docs/plan.md` says how to read it). Cycles are millions a chip and step. A slice without a line
+has not been planned.
 
-| config | slice | GiB a chip | largest batch | collectives | cycles estimated | counted | step ms | tokens/s a chip | MFU | hours to 1M steps | chip-hours |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
+| {" | ".join(COLUMNS)} |
+|{" --- |" * len(COLUMNS)}
 """
 
 

@@ -1,9 +1,9 @@
 """Cost of attention on TPU v5e, counted without one: make bench-tpu [LENGTHS="512 1024"].
 
 One sequence and layer, 8 heads of 64, bfloat16, causal. Pallas kernels are counted by running their
-program (hyla_lm/plan/bundles.py); what XLA runs is the compiler's own estimate, another measure. Both leave
-out waiting for memory; HBM is the time that operands and results need at 819 GB/s. Needs the extra
-`[tpu]`.
+program (hyla_lm/plan/bundles.py); what XLA runs is the compiler's own estimate, another measure.
+Both leave out waiting for memory; HBM is the time that operands and results need at 819 GB/s. Needs
+the extra `[tpu]`.
 """
 
 import re
