@@ -4,7 +4,7 @@ BIN := .venv/bin
 GIN ?= gin/quickstart.gin
 WORKDIR ?= runs/$(notdir $(basename $(GIN)))
 
-.PHONY: train compare test test-full test-seqio lint bench bench-data bench-tpu clean
+.PHONY: train compare test test-full test-seqio lint bench bench-data bench-tpu bench-plan plans clean
 
 train: .venv/core
 	$(BIN)/hyla-lm train --gin_file=$(GIN) --workdir=$(WORKDIR)
@@ -37,6 +37,12 @@ bench-data: .venv/dev
 
 bench-tpu: .venv/full
 	$(BIN)/python tests/benchmarks/bench_tpu.py $(LENGTHS)
+
+bench-plan: .venv/full
+	$(BIN)/python tests/benchmarks/bench_plan.py
+
+plans: .venv/full
+	$(BIN)/python docs/make_plans.py $(PLANS)
 
 clean:
 	rm -rf .venv .venv-seqio

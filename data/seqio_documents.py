@@ -138,12 +138,13 @@ class SeqioTask:
         4096, "first documents that are the validation set; None takes all", minimum=1
     )
 
-    def check(self) -> None:
+    def _check_names(self) -> None:
         for name in ("name", "tokenizer"):
             if not getattr(self, name):
                 raise UserError(f"SeqioTask.{name} is not set: give it.")
 
     def open(self, sequence_length: int, batch_size: int, reading: Reading) -> LanguageData:
+        self._check_names()
         tokenizer = Tokenizer(self.tokenizer)
         train = TaskDocuments.open(self.name, self.train_split, tokenizer)
         validation = TaskDocuments.open(self.name, self.validation_split, tokenizer)

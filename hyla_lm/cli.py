@@ -1,4 +1,4 @@
-"""The command line: train, evaluate, sample, describe."""
+"""The command line: train, evaluate, sample, plan, describe."""
 
 import argparse
 import json
@@ -40,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "hyla-lm", description=__doc__, epilog="--gin.Class.field=value sets a binding."
     )
-    commands = parser.add_subparsers(required=True, metavar="train|evaluate|sample|describe")
+    commands = parser.add_subparsers(required=True, metavar="train|evaluate|sample|plan|describe")
     train = _command(commands, "train", _train, "train, or go on from the newest checkpoint")
     train.add_argument("--workdir", required=True, help="folder of the run")
     evaluate = _command(commands, "evaluate", _evaluate, "validation metrics of a checkpoint")
@@ -54,6 +54,14 @@ def _parser() -> argparse.ArgumentParser:
     sample.add_argument("--top_k", type=int, default=0, help="tokens to choose from; 0 for all")
     sample.add_argument("--top_p", type=float, default=1.0, help="probability mass to choose from")
     sample.add_argument("--seed", type=int, default=0, help="of the random choices")
+    plan = _command(commands, "plan", _plan, "memory, speed and cost on a TPU slice, without one")
+    plan.add_argument("--topology", required=True, help="slice, such as v5e:4x4")
+    plan.add_argument("--json", action="store_true", help="print one JSON object instead")
+    plan.add_argument("--price_per_chip_hour", type=float, help="adds the cost of the run")
+    plan.add_argument("--cache_dir", help="keep the compiled step here, for the pod's JAX")
+    plan.add_argument(
+        "--compiles", type=int, default=6, help="most compiles to find the largest batch (0: none)"
+    )
     _command(commands, "describe", _describe, "every bindable field with type, default and doc")
     return parser
 
@@ -100,6 +108,12 @@ def _sample(options: argparse.Namespace, bindings: list[str]) -> None:
     )
     prompt = sys.stdin.read().rstrip("\n") if options.prompt == "-" else options.prompt
     print(prompt + restore(options, bindings).sample(prompt, sampling))
+
+
+def _plan(options: argparse.Namespace, bindings: list[str]) -> int:
+    from hyla_lm.plan.command import run
+
+    return run(options, bindings)
 
 
 def _describe(options: argparse.Namespace, bindings: list[str]) -> None:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -40,6 +41,34 @@ class LanguageModel:
     read_workers: int = setting(0, "processes that read rows; 0 reads in this one", minimum=0)
     read_attempts: int = setting(5, "tries of a read before its error stops the run", minimum=1)
 
+    def planned_task(self) -> "LanguageModelTask":
+        """The task without its data, only to be compiled; raises UserError without a vocabulary.
+
+        A tokenizer on this machine is read. Without it BOS is taken to be 1, which changes one
+        constant of the program.
+        """
+        path = getattr(self.data, "tokenizer", "")
+        vocabulary: Any
+        if path and (self.vocab_size is None or Path(path).is_file()):
+            vocabulary = self._checked(Tokenizer(path))
+        elif self.vocab_size is None:
+            raise UserError(
+                "LanguageModel.vocab_size is not set and no tokenizer is at hand: set it, "
+                "for example --gin.LanguageModel.vocab_size=32000."
+            )
+        else:
+            vocabulary = Vocabulary(self.vocab_size)
+        no_data: Any = None
+        return LanguageModelTask(self, LanguageData(vocabulary, no_data, no_data))
+
+    def _checked(self, tokenizer: Tokenizer) -> Tokenizer:
+        if self.vocab_size not in (None, tokenizer.vocab_size):
+            raise UserError(
+                f"LanguageModel.vocab_size = {self.vocab_size} but {tokenizer.path} has "
+                f"{tokenizer.vocab_size} pieces: correct the binding or the tokenizer."
+            )
+        return tokenizer
+
     def prepare_task(self, batch_size: int) -> "LanguageModelTask":
         if self.data is None:
             raise UserError(
@@ -47,12 +76,16 @@ class LanguageModel:
             )
         reading = Reading(self.read_threads, self.read_ahead, self.read_workers, self.read_attempts)
         data = self.data.open(self.sequence_length, batch_size, reading)
-        if self.vocab_size not in (None, data.tokenizer.vocab_size):
-            raise UserError(
-                f"LanguageModel.vocab_size = {self.vocab_size} but {data.tokenizer.path} has "
-                f"{data.tokenizer.vocab_size} pieces: correct the binding or the tokenizer."
-            )
+        self._checked(data.tokenizer)
         return LanguageModelTask(self, data)
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What the train step needs of a tokenizer that is not here."""
+
+    vocab_size: int
+    bos: int = 1
 
 
 @dataclass(frozen=True)
@@ -109,6 +142,11 @@ class LanguageModelTask:
 
     def tokens_per_batch(self, batch_size: int) -> int:
         return batch_size * self.sequence_length
+
+    def batch_shapes(self, batch_size: int) -> dict[str, jax.ShapeDtypeStruct]:
+        per_row = jax.ShapeDtypeStruct((batch_size,), jnp.int32)
+        tokens = jax.ShapeDtypeStruct((batch_size, self.sequence_length + 1), jnp.int32)
+        return {"tokens": tokens, "text_bytes": per_row, "row": per_row}
 
     def loss(self, model: Decoder) -> LossFn:
         config, bos = self.config, self.tokenizer.bos

@@ -15,7 +15,7 @@ from hyla_lm.attention import ACTIVATIONS, VARIANTS, AttentionSpec
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.feedforward import FEEDFORWARDS, GeluMlp, MixtureOfExperts, SwiGlu
 from hyla_lm.positions import relative_buckets, rotate
-from hyla_lm.sharded_attention import attend_on_mesh
+from hyla_lm.sharded_attention import attend_on_mesh, split_by_batch
 
 POSITIONS = ("rotary", "relative", "learned", "none")
 
@@ -217,9 +217,9 @@ class Block(nn.Module):
         c, dtype = self.config, jnp.dtype(self.config.dtype)
         attention = SelfAttention(c, c.spec(self.layer), self.cache_length, name="attention")
         normed = nn.LayerNorm(use_bias=c.use_bias, dtype=dtype, name="attention_norm")(y_BxTxD)
-        u_BxTxD = y_BxTxD + attention(normed, context)
+        u_BxTxD = split_by_batch(y_BxTxD + attention(normed, context))
         normed = nn.LayerNorm(use_bias=c.use_bias, dtype=dtype, name="feedforward_norm")(u_BxTxD)
-        return u_BxTxD + make_feedforward(c)(normed)
+        return split_by_batch(u_BxTxD + make_feedforward(c)(normed))
 
 
 def make_feedforward(c: ModelConfig) -> nn.Module:
@@ -308,6 +308,7 @@ class Decoder(nn.Module):
         y_BxTxD = self.embed(inputs).astype(dtype)
         if self.config.positions == "learned":
             y_BxTxD += self.position_embed(positions).astype(dtype)
+        y_BxTxD = split_by_batch(y_BxTxD)
         y_BxTxD, _ = self.blocks(y_BxTxD, context)
         return self.final_norm(y_BxTxD)
 

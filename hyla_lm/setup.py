@@ -43,14 +43,22 @@ class Program:
         }
 
 
-def make_program(experiment: Experiment, devices: Sequence[jax.Device] | None = None) -> Program:
-    """Prepares the task and lays the program out; every check before training happens here."""
+def make_program(
+    experiment: Experiment,
+    devices: Sequence[jax.Device] | None = None,
+    task: Task | None = None,
+) -> Program:
+    """Prepares the task, unless it is given, and lays the program out.
+
+    Every check before training happens here.
+    """
     train = experiment.train
     mesh = make_mesh(experiment.mesh, devices)
     _check_batch(experiment, mesh)
     _check_platform(experiment.model, mesh)
-    assert train.task is not None
-    task = train.task.prepare_task(train.batch_size)
+    if task is None:
+        assert train.task is not None
+        task = train.task.prepare_task(train.batch_size)
     _check_length(experiment.model, task.sequence_length)
     model = Decoder(experiment.model, task.io)
     for layer in range(experiment.model.num_layers):

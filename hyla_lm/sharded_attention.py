@@ -18,6 +18,18 @@ from hyla_lm.mesh import BATCH_AXES
 Operands = tuple[Any, ...]
 
 
+def split_by_batch(x_BxTxD: jax.Array) -> jax.Array:
+    """The same array, kept split over the batch axes alone on the mesh in use.
+
+    Left to itself, XLA splits activations as it finds parameters split (`fsdp`), and then moves
+    whole batches between chips in every layer.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1 or x_BxTxD.shape[1] == 1:
+        return x_BxTxD
+    return jax.lax.with_sharding_constraint(x_BxTxD, P(BATCH_AXES))
+
+
 def attend_on_mesh(
     q_BxTxHxK: jax.Array,
     k_BxSxHxK: jax.Array,

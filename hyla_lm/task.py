@@ -86,3 +86,18 @@ class TaskConfig(Protocol):
     """A gin-bindable task: `prepare_task` makes or opens its data and checks it."""
 
     def prepare_task(self, batch_size: int) -> Task: ...
+
+
+class PlannedTask(Task, Protocol):
+    """A task without its data, only to be compiled."""
+
+    def batch_shapes(self, batch_size: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shapes of the arrays of one global batch."""
+        ...
+
+
+@runtime_checkable
+class Plannable(Protocol):
+    """A task config whose train step can be compiled where its data is not."""
+
+    def planned_task(self) -> PlannedTask: ...

@@ -31,7 +31,7 @@ LAYERS = (
     ("mirror",),
     ("setup", "run_folder", "console"),
     ("step_log",),
-    ("report",),
+    ("report", "plan"),
     ("trainer",),
     ("restored",),
     ("cli",),

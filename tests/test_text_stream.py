@@ -322,7 +322,7 @@ def test_files_without_documents_are_named(tmp_path: Path, tokenizer: Tokenizer)
 def test_unfit_settings_are_named(folders: dict[str, Path], tokenizer: Tokenizer) -> None:
     folder = folders["json.gz"]
     with pytest.raises(UserError, match="C4Stream.validation is not set"):
-        C4Stream(train=("a",), tokenizer="b")
+        opened(C4Stream(train=("a",), tokenizer="b"))
     with pytest.raises(UserError, match="C4Stream.train = .*nothing.* matches no file"):
         opened(C4Stream((f"{folder}/nothing*",), (f"{folder}/*",), tokenizer.path))
     mixed = (f"{folder}/c4-train*", f"{folders['ArrayRecord']}/c4-train*")

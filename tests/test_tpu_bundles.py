@@ -1,13 +1,10 @@
 """The counter of TPU cycles runs loops, guards and delay slots, and refuses what it cannot know."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
-
-from tpu_bundles import run
+from hyla_lm.plan.bundles import Dumps, run
 
 LOOP = """
      0   :  { %s1_s0 = smov 0 /* a comment /* in a comment */ { } */ }
@@ -58,3 +55,39 @@ def test_a_branch_on_data_is_refused(tmp_path: Path) -> None:
 def test_a_missing_bundle_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="missing"):
         count(tmp_path, LOOP.replace("   0x6   : > {  }\n", ""))
+
+
+OPERAND = """
+     0   :  { %s1_s0 = inlined_call_operand.<no memory space> [shape: s8[1,1,1], index: 3] }
+   0x1   :  { %p1_p0 = scmp.le.s32.totalorder %s1_s0, 0 }
+   0x2   :  { %1 = sbr.rel (%p1_p0) target bundleno = 8 (0x8), region = 1 }
+   0x3   :  {  }
+   0x4   :  {  }
+   0x5   :  {  }
+   0x6   :  {  }
+   0x7   :  { %s2_s1 = smov 1 }
+   0x8   :  { %s3_s1 = smov 2 }
+"""
+
+
+def test_an_operand_of_one_number_steers_a_branch(tmp_path: Path) -> None:
+    dump = tmp_path / "dump.txt"
+    dump.write_text(OPERAND)
+    assert run(dump, {3: 0})[7:] == [0, 1]
+    assert run(dump, {3: 1})[7:] == [1, 1]
+    with pytest.raises(ValueError, match="depends on data"):
+        run(dump)
+
+
+def test_dumps_are_found_by_name_and_by_equal_code(tmp_path: Path) -> None:
+    (tmp_path / "17-fusion.1-01-packed-bundles-post-ra.txt").write_text("   0 : { }\n 0x1 : { }\n")
+    (tmp_path / "17-fusion.1-00-schedule-analysis_packed-bundles-post-ra.txt").write_text("")
+    (tmp_path / "18-data-01-packed-bundles-post-ra.txt").write_text(OPERAND)
+    (tmp_path / "19-TLP-00-deduplication-map.txt").write_text(
+        "key:fusion.1\n  fusion.1\n  fusion.7\n"
+    )
+    dumps = Dumps(tmp_path)
+    assert (dumps.cycles("fusion.1"), dumps.cycles("fusion.7")) == (2, 2)
+    assert dumps.cycles("fusion.8") is None
+    assert dumps.cycles("data") is None
+    assert dumps.cycles("data", {3: 1}) == 9

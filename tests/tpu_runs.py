@@ -8,52 +8,25 @@ Needs the extra `[tpu]`.
 """
 
 import json
-import os
 import re
 import sys
-from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any
-
-os.environ |= {
-    "JAX_PLATFORMS": "cpu",
-    "TPU_SKIP_MDS_QUERY": "1",
-    "TPU_WORKER_HOSTNAMES": "localhost",
-    "TPU_ACCELERATOR_TYPE": "v5litepod-16",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-}
 
 import jax
 import jax.numpy as jnp
-from jax.experimental import topologies
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from hyla_lm import config
 from hyla_lm.attention import VARIANTS, attend
 from hyla_lm.experiment import from_gin
-from hyla_lm.input.source import LanguageData
-from hyla_lm.language_model import LanguageModel, LanguageModelTask
-from hyla_lm.mesh import batch_sharding
-from hyla_lm.setup import make_program
+from hyla_lm.plan.compile import CompiledStep, OutOfMemory, compile_step
+from hyla_lm.plan.topology import Slice, libtpu_settings
 
 HEADS, HEAD_DIM = 8, 64
 KERNELS = "hyla_forward|hyla_backward|splash_mha_fwd|splash_mha_dkv"
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 # What goes from slice to slice leaves a chip through its host, under the collective's name.
 BETWEEN_SLICES = r' send\(.*?_xla_host_transfer_rendezvous="([a-z-]+)'
-
-
-@dataclass(frozen=True)
-class WithoutData:
-    """A language-modelling task that is only ever compiled."""
-
-    length: int
-
-    def prepare_task(self, batch_size: int) -> LanguageModelTask:
-        tokenizer: Any = SimpleNamespace(vocab_size=32000, bos=1)
-        no_rows: Any = None
-        config = LanguageModel(sequence_length=self.length)
-        return LanguageModelTask(config, LanguageData(tokenizer, no_rows, no_rows))
 
 
 def compile_kernel(devices: list[Any], length: int, attention: str, implementation: str) -> Any:
@@ -77,37 +50,24 @@ def compile_kernel(devices: list[Any], length: int, attention: str, implementati
 
 def compile_train_step(
     devices: list[Any], length: int, attention: str, implementation: str, bindings: list[str]
-) -> Any:
+) -> CompiledStep:
     own = [
-        "LanguageModel.data = None",
+        f"LanguageModel.sequence_length = {length}",
         f'ModelConfig.attention = "{attention}"',
         f'ModelConfig.attention_implementation = "{implementation}"',
     ]
     config.load(["gin/c4_50m_hyla.gin"], own + bindings)
-    experiment = from_gin()
-    train = replace(experiment.train, task=WithoutData(length))
-    program = make_program(replace(experiment, train=train), devices)
-    sharding = batch_sharding(program.mesh)
-    rows = train.batch_size
-    batch = {
-        "tokens": jax.ShapeDtypeStruct((rows, length + 1), jnp.int32, sharding=sharding),
-        "text_bytes": jax.ShapeDtypeStruct((rows,), jnp.int32, sharding=sharding),
-        "row": jax.ShapeDtypeStruct((rows,), jnp.int32, sharding=sharding),
-    }
-    with jax.set_mesh(program.mesh):
-        return program.train_step.lower(program.abstract_state, batch).compile()
+    return compile_step(from_gin(), devices)
 
 
-def findings(compiled: Any, length: int) -> dict[str, object]:
-    text = compiled.as_text()
-    memory = compiled.memory_analysis()
+def findings(text: str, temporary_bytes: int, length: int) -> dict[str, object]:
     shapes = {
         tuple(int(size) for size in found.split(","))
         for found in re.findall(r"\b(?:bf16|f32)\[([\d,]+)\]", text)
     }
     counts = {name: len(re.findall(rf" {name}(?:-start)?\(", text)) for name in COLLECTIVES}
     return {
-        "temporary_bytes": memory.temp_size_in_bytes,
+        "temporary_bytes": temporary_bytes,
         "square_arrays": sorted(shape for shape in shapes if shape.count(length) >= 2),
         "collectives": {name: count for name, count in counts.items() if count},
         "between_slices": sorted(set(re.findall(BETWEEN_SLICES, text))),
@@ -119,19 +79,19 @@ def main() -> None:
     topology, program, number, attention, implementation, *bindings = sys.argv[1:]
     length = int(number)
     slices, _, name = topology.rpartition("@")
-    described = topologies.get_topology_desc(
-        platform="tpu", topology_name=name, num_slices=int(slices or 1)
-    )
-    devices = list(described.devices)
+    with libtpu_settings(None):
+        devices = Slice(name).devices(int(slices or 1))
     try:
         if program == "kernel":
-            compiled = compile_kernel(devices, length, attention, implementation)
+            kernel = compile_kernel(devices, length, attention, implementation)
+            text, temporary = kernel.as_text(), kernel.memory_analysis().temp_size_in_bytes
         else:
-            compiled = compile_train_step(devices, length, attention, implementation, bindings)
-    except jax.errors.JaxRuntimeError as error:
+            step = compile_train_step(devices, length, attention, implementation, bindings)
+            text, temporary = step.hlo, step.memory.temporary
+    except OutOfMemory as error:
         print(json.dumps({"error": str(error)}))
         return
-    print(json.dumps(findings(compiled, length)))
+    print(json.dumps(findings(text, temporary, length)))
 
 
 if __name__ == "__main__":

@@ -20,12 +20,13 @@ class Rows:
     validation: str = setting("", "folder of the validation rows")
     tokenizer: str = setting("", "SentencePiece model the rows were made with")
 
-    def check(self) -> None:
+    def _check_paths(self) -> None:
         for name in ("train", "validation", "tokenizer"):
             if not getattr(self, name):
                 raise UserError(f"Rows.{name} is not set: give its path.")
 
     def open(self, sequence_length: int, batch_size: int, reading: Reading) -> LanguageData:
+        self._check_paths()
         tokenizer = Tokenizer(self.tokenizer)
         attempts = reading.attempts
         train, manifest = open_split(self.train, tokenizer, sequence_length, batch_size, attempts)

@@ -43,12 +43,13 @@ class C4Stream:
         4096, "first documents that are the validation set; None takes all", minimum=1
     )
 
-    def check(self) -> None:
+    def _check_paths(self) -> None:
         for name in ("train", "validation", "tokenizer"):
             if not getattr(self, name):
                 raise UserError(f"C4Stream.{name} is not set: give its path.")
 
     def open(self, sequence_length: int, batch_size: int, reading: Reading) -> LanguageData:
+        self._check_paths()
         tokenizer = Tokenizer(self.tokenizer)
         files = list_files(self.train, "C4Stream.train")
         encoder = Encoder(tokenizer, self.tokenizer_threads)

@@ -1,39 +1,29 @@
 """Cost of attention on TPU v5e, counted without one: make bench-tpu [LENGTHS="512 1024"].
 
 One sequence and layer, 8 heads of 64, bfloat16, causal. Pallas kernels are counted by running their
-program (tpu_bundles.py); what XLA runs is the compiler's own estimate, another measure. Both leave
-out waiting for memory; HBM is the time that operands and results need at 819 GB/s. Needs the extra
-`[tpu]`.
+program (hyla_lm/plan/bundles.py); what XLA runs is the compiler's own estimate, another measure.
+Both leave out waiting for memory; HBM is the time that operands and results need at 819 GB/s. Needs
+the extra `[tpu]`.
 """
 
-import os
 import re
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-FOLDER = tempfile.TemporaryDirectory(prefix="bench_tpu_")
-DUMPS = Path(FOLDER.name)
-LABELS = "packed-bundles-post-ra|static-per-bundle|deduplication"
-os.environ |= {
-    "JAX_PLATFORMS": "cpu",
-    "TPU_SKIP_MDS_QUERY": "1",
-    "TPU_WORKER_HOSTNAMES": "localhost",
-    "TPU_ACCELERATOR_TYPE": "v5litepod-16",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-    "LIBTPU_INIT_ARGS": f"--xla_jf_dump_to={DUMPS} --xla_jf_dump_llo_text=true "
-    f"--xla_jf_dump_llo_pass_label_regex={LABELS}",
-}
-
 import jax
-from jax.experimental import topologies
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from tpu_bundles import run, utilisation
 from tpu_programs import Program, both, forward
 
-CLOCK_HZ = 1.5e9
-HBM_BYTES_PER_CYCLE = 819e9 / CLOCK_HZ
+from hyla_lm.plan.bundles import Dumps
+from hyla_lm.plan.hlo import Program as Hlo
+from hyla_lm.plan.topology import V5E, Slice, libtpu_settings
+
+FOLDER = tempfile.TemporaryDirectory(prefix="bench_tpu_")
+DUMPS = Path(FOLDER.name)
+PASSES = "packed-bundles-post-ra|static-per-bundle|deduplication"
+HBM_BYTES_PER_CYCLE = V5E.hbm_bytes_per_second / V5E.clock_hz
 LENGTHS = (512, 1024, 2048, 4096)
 REFERENCE_MAX_LENGTH = 2048  # beyond, its pairs take minutes to compile and fill the chip
 CASES = [("hyla", name) for name in ("pallas_tpu", "blocked", "reference")]
@@ -41,14 +31,12 @@ CASES += [("softmax", "reference"), ("linear", "pallas_tpu")]
 UNITS = ("MXU", "VALU", "VLOAD", "VSTORE")
 
 _ESTIMATE = re.compile(r'"estimated_cycles":"(\d+)"')
-_LIMIT = re.compile(r"s32\[\][^ ]* constant\((\d+)\)")
 _KERNEL = re.compile(r'%([\w.\-]+) = .*custom_call_target="tpu_custom_call"')
 _VMEM = re.compile(r'"used_scoped_memory_configs":\[\{"memory_space":"1"[^}]*"size":"(\d+)"')
 
 
-def compile_program(program: Program) -> Any:
+def compile_program(program: Program, device: Any) -> Any:
     function, operands = program
-    device = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices[0]
     mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,), devices=[device])
     one_chip = NamedSharding(mesh, PartitionSpec())
     placed = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one_chip) for x in operands]
@@ -57,44 +45,28 @@ def compile_program(program: Program) -> Any:
 
 
 def estimated_cycles(hlo: str) -> int:
-    """The compiler's estimates of a program, loops times their trips.
-
-    A loop is a scan: it counts from 0 to the one constant of its condition.
-    """
-    computations: dict[str, list[str]] = {}
-    name = entry = ""
-    for line in hlo.splitlines():
-        if start := re.match(r"(ENTRY )?%?([\w.\-]+) .*\{$", line):
-            name = start[2]
-            entry = name if start[1] else entry
-        computations.setdefault(name, []).append(line)
-
-    def cycles(name: str) -> int:
-        total = 0
-        for line in computations[name]:
-            if " while(" in line:
-                condition, body = re.findall(r"(?:condition|body)=%?([\w.\-]+)", line)
-                (trips,) = _LIMIT.findall("\n".join(computations[condition]))
-                total += int(trips) * cycles(body)
-            elif estimate := _ESTIMATE.search(line):
-                total += int(estimate[1]) if int(estimate[1]) < 1 << 62 else 0
-        return total
-
-    return cycles(entry)
+    """The compiler's estimates of a program, loops times their trips."""
+    total = 0
+    for instruction, _, times in Hlo(hlo).walk():
+        estimate = _ESTIMATE.search(instruction.line)
+        if estimate is not None and int(estimate[1]) < 1 << 62:
+            total += times * int(estimate[1])
+    return total
 
 
 def kernel_report(name: str) -> tuple[int, dict[str, float]]:
     """Cycles of one kernel and how full its units are."""
-    (program,) = DUMPS.glob(f"*-{name}-*-packed-bundles-post-ra.txt")
-    (units,) = DUMPS.glob(f"*-{name}-*-pre-delay_hlo-static-per-bundle-utilization.txt")
-    counts = run(program)
-    return sum(counts), utilisation(units, counts)
+    dumps = Dumps(DUMPS)
+    cycles = dumps.cycles(name)
+    if cycles is None:
+        raise ValueError(f"{name} cannot be counted.")
+    return cycles, dumps.utilisation(name)
 
 
-def measure(program: Program) -> str:
+def measure(program: Program, device: Any) -> str:
     for old in DUMPS.iterdir():
         old.unlink()
-    compiled = compile_program(program)
+    compiled = compile_program(program, device)
     hlo = compiled.as_text()
     memory = compiled.memory_analysis()
     total, notes = estimated_cycles(hlo), []
@@ -117,6 +89,8 @@ def measure(program: Program) -> str:
 
 def main() -> None:
     lengths = [int(argument) for argument in sys.argv[1:]] or LENGTHS
+    with libtpu_settings(DUMPS, PASSES):
+        device = Slice("v5e:2x2").devices()[0]
     for length in lengths:
         for attention, implementation in CASES:
             if implementation == "reference" and length > REFERENCE_MAX_LENGTH:
@@ -124,7 +98,7 @@ def main() -> None:
             for make in (forward, both):
                 program = make(length=length, attention=attention, implementation=implementation)
                 label = f"T={length} {attention} {implementation} {make.__name__}"
-                print(f"{label:<42}{measure(program)}", flush=True)
+                print(f"{label:<42}{measure(program, device)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ def backward_query_blocks(p: Problem) -> int:
     return min(p.query_blocks, max(1, DQ_BYTES // bytes_per_block))
 
 
+@partial(jax.jit, static_argnums=(0, 7))  # traced and lowered once for all layers
 def backward(
     p: Problem,
     q_BxHKxT: jax.Array,

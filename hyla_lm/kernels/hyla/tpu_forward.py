@@ -36,6 +36,7 @@ HEADS_AT_ONCE = 4
 CHEAP_ACTIVATIONS = ("identity", "relu")
 
 
+@partial(jax.jit, static_argnums=(0, 1))  # traced and lowered once for all layers
 def forward(
     p: Problem,
     blocks: ForwardBlocks,

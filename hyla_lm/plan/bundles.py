@@ -6,16 +6,18 @@ predicates, branches) tells how often each bundle is issued. Waiting for memory 
 is data and not control is unknown; a branch that needs it is an error, never a guess.
 """
 
+import itertools
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 DELAY_SLOTS = 4
 ALLOCATION_BYTES = 1 << 20
-MAX_BUNDLES = 200_000_000
+MAX_STEPS = 100_000_000
 WORD = 0xFFFFFFFF
 
 _INNER_COMMENT = re.compile(r"/\*(?:(?!/\*|\*/).)*\*/", re.S)
@@ -23,6 +25,7 @@ _BUNDLE = re.compile(r"^\s*(0x[0-9a-f]+|0)\b[^{\n]*\{(.*)\}", re.M)
 _OPERATION = re.compile(r"(?:(%\w+) = |%\d+\s+)?([a-z][\w.]*)\s*(.*)")
 _REGISTER = re.compile(r"%([sp]\d+)_([sp]\d+)")
 _GUARD = re.compile(r"^\((!?)(%p\d+_p\d+)(?:, (%\w+))?\)(?:,\s*)?")
+_INDEX = re.compile(r"\bindex: (\d+)")
 _TARGET = re.compile(r"target bundleno = (\d+)")
 _TERM = re.compile(r"\[(?:\w+:)?\[?([^\]]*)\]?\]|(!?%\w+)|(-?\$?(?:0x[0-9a-f]+|\d+))")
 
@@ -86,24 +89,29 @@ class Machine:
 
     registers: dict[str, Value] = field(default_factory=dict)
     memory: dict[int, Value] = field(default_factory=dict)
+    scalars: Mapping[int, int] = field(default_factory=dict)
     bases: dict[str, int] = field(default_factory=dict)
 
     def value(self, operand: str) -> Value:
-        if register := _REGISTER.fullmatch(operand.removeprefix("!")):
-            found = self.registers.get(register[2])
-            return int(not found) if operand[0] == "!" and found is not None else found
-        if operand.startswith("#"):
-            return self.bases.setdefault(operand, (len(self.bases) + 1) * ALLOCATION_BYTES)
-        if " + " in operand:
-            terms = [self.value(term) for term in operand.split(" + ")]
-            known = [term for term in terms if term is not None]
-            return sum(known) & WORD if len(known) == len(terms) else None
-        try:
-            return int(operand.removeprefix("$"), 0) & WORD
-        except ValueError:
-            return None
+        kind, meaning = _meaning(operand)
+        if kind == "number":
+            return meaning
+        if kind == "register":
+            return self.registers.get(meaning)
+        if kind == "negated":
+            found = self.registers.get(meaning)
+            return None if found is None else int(not found)
+        if kind == "address":
+            return self.bases.setdefault(meaning, (len(self.bases) + 1) * ALLOCATION_BYTES)
+        terms = [self.value(term) for term in meaning]
+        known = [term for term in terms if term is not None]
+        return sum(known) & WORD if len(known) == len(terms) else None
 
     def result(self, operation: Operation) -> Value:
+        if operation.name.startswith("inlined_call_operand"):
+            index = operation.operands[0]
+            in_memory = "<no memory space>" not in operation.text
+            return self.value(f"#operand{index}") if in_memory else self.scalars.get(int(index))
         values = [self.value(operand) for operand in operation.operands]
         name = operation.name.split(".")
         if name[0] == "sld":
@@ -118,11 +126,26 @@ class Machine:
         return None if function is None else function(*known) & WORD
 
 
+@cache
+def _meaning(operand: str) -> tuple[str, Any]:
+    """What an operand is, read once: a number, a register, an address, or a sum of such."""
+    if register := _REGISTER.fullmatch(operand.removeprefix("!")):
+        return "negated" if operand[0] == "!" else "register", register[2]
+    if operand.startswith("#"):
+        return "address", operand
+    if " + " in operand:
+        return "sum", operand.split(" + ")
+    try:
+        return "number", int(operand.removeprefix("$"), 0) & WORD
+    except ValueError:
+        return "number", None
+
+
 def _parse(text: str) -> list[list[Operation]]:
     left = -1
     while left:  # comments nest
         text, left = _INNER_COMMENT.subn("", text)
-    bundles = []
+    bundles: list[list[Operation]] = []
     for bundle in _BUNDLE.finditer(text):
         if int(bundle[1], 16) != len(bundles):
             raise ValueError(f"bundle {len(bundles):#x} is missing before {bundle[0][:80]!r}.")
@@ -138,6 +161,11 @@ def _operation(text: str) -> Operation | None:
     register = _REGISTER.fullmatch(match[1] or "")
     if register is None and match[2] not in ("sst", "sbr.rel"):
         return None
+    if match[2].startswith("inlined_call_operand"):
+        index = _INDEX.search(text)
+        if register is None or index is None:
+            return None
+        return Operation(match[2], register[2], None, False, None, (index[1],), text)
     guard = _GUARD.match(match[3])
     rest = match[3][guard.end() :] if guard else match[3]
     if target := _TARGET.search(rest):
@@ -155,23 +183,37 @@ def _operation(text: str) -> Operation | None:
     )
 
 
-def run(path: Path) -> list[int]:
-    """How often each bundle of a dump is issued; raises ValueError where control is unknown."""
-    bundles = _parse(path.read_text())
-    counts, machine = [0] * len(bundles), Machine()
+def run(path: Path, scalars: Mapping[int, int] | None = None) -> list[int]:
+    """How often each bundle of a dump is issued; raises ValueError where control is unknown.
+
+    `scalars` are the operands of one number that are known, by their index.
+    """
+    bundles, machine = _parse(path.read_text()), Machine(scalars=scalars or {})
+    changes = [0] * (len(bundles) + 1)  # of the count from one bundle to the next
+    following = _next_with_operations(bundles)
     at, target, slots = 0, 0, -1
-    for _ in range(MAX_BUNDLES):
+    for _ in range(MAX_STEPS):
         if slots == 0:
             at, slots = target, -1
         if at >= len(bundles):
-            return counts
-        counts[at] += 1
-        slots -= slots > 0
-        jump = _issue(machine, bundles[at], path.name)
+            return list(itertools.accumulate(changes[:-1]))
+        stop = min(following[at], at + slots if slots > 0 else len(bundles))
+        step = max(1, stop - at)  # bundles without scalar operations are only counted
+        changes[at] += 1
+        changes[at + step] -= 1
+        jump = _issue(machine, bundles[at], path.name) if stop == at else None
+        slots -= min(step, slots) if slots > 0 else 0
         if jump is not None:
             target, slots = jump, DELAY_SLOTS
-        at += 1
-    raise ValueError(f"{path.name} does not end within {MAX_BUNDLES} bundles.")
+        at += step
+    raise ValueError(f"{path.name} does not end within {MAX_STEPS} steps.")
+
+
+def _next_with_operations(bundles: list[list[Operation]]) -> list[int]:
+    following = [len(bundles)] * (len(bundles) + 1)
+    for at in reversed(range(len(bundles))):
+        following[at] = at if bundles[at] else following[at + 1]
+    return following
 
 
 def _issue(machine: Machine, bundle: list[Operation], where: str) -> int | None:
@@ -224,3 +266,58 @@ def utilisation(path: Path, counts: list[int]) -> dict[str, float]:
         name: used[name] / (capacity * cycles)
         for name, capacity in zip(names, capacities, strict=True)
     }
+
+
+class Dumps:
+    """The programs that libtpu wrote to a folder, by the name of their HLO instruction.
+
+    The compiler writes instructions with equal code once, and which they are.
+    """
+
+    def __init__(self, folder: Path):
+        self._programs = {name: path for name, path in _named(folder, PROGRAM)}
+        self._units = {name: path for name, path in _named(folder, UNITS)}
+        self._counts: dict[tuple[Path, str], list[int]] = {}
+        for path in folder.glob("*deduplication-map.txt"):
+            for block in path.read_text().split("key:")[1:]:
+                first, *rest = block.splitlines()
+                for twin in (line.strip() for line in rest if line.startswith("  ")):
+                    for named in (self._programs, self._units):
+                        if first in named:
+                            named.setdefault(twin, named[first])
+
+    def __bool__(self) -> bool:
+        return bool(self._programs)
+
+    def counts(self, name: str, scalars: Mapping[int, int] | None = None) -> list[int] | None:
+        """How often each bundle is issued; None without a program or where control is data."""
+        path = self._programs.get(name)
+        if path is None:
+            return None
+        key = path, repr(scalars)
+        if key not in self._counts:
+            try:
+                self._counts[key] = run(path, scalars)
+            except ValueError:
+                self._counts[key] = []
+        return self._counts[key] or None
+
+    def cycles(self, name: str, scalars: Mapping[int, int] | None = None) -> int | None:
+        """Bundles issued in one run of an instruction."""
+        counts = self.counts(name, scalars)
+        return None if counts is None else sum(counts)
+
+    def utilisation(self, name: str) -> dict[str, float]:
+        """The share of each unit's slots in use; empty where it is not known."""
+        counts, units = self.counts(name), self._units.get(name)
+        return {} if counts is None or units is None else utilisation(units, counts)
+
+
+PROGRAM = "packed-bundles-post-ra"
+UNITS = "pre-delay_hlo-static-per-bundle-utilization"
+
+
+def _named(folder: Path, label: str) -> Iterator[tuple[str, Path]]:
+    for path in sorted(folder.glob(f"*-{label}.txt")):
+        if found := re.fullmatch(rf"\d+-(.+?)-\d+-{label}\.txt", path.name):
+            yield found[1], path

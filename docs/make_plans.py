@@ -1,0 +1,99 @@
+"""Plans of the paper's models on v5e slices: docs/plans/*.json and the table docs/plans/README.md.
+
+Usage: make_plans.py [--missing] [--table]. With --missing, plans that are there stay; with --table
+nothing is compiled. A plan takes one to some minutes of one core, most of it in the compiler.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent / "plans"
+CONFIGS = ("hyla", "softmax", "linear")
+TOPOLOGIES = ("v5e:2x4", "v5e:4x4", "v5e:8x8", "v5e:16x16")
+GIB = 2**30
+COLUMNS = (
+    *("config", "slice", "GiB a chip", "largest batch", "collectives", "cycles estimated"),
+    *("counted", "step ms", "tokens/s a chip", "MFU", "hours to the end", "chip-hours"),
+)
+HEAD = f"""# Plans of gin/c4_50m_*.gin
+
+Made by `make plans` from the JSON files beside this one: batch 256 rows of 512 tokens, 1,000,000
+steps. Ranges are from the shortest to the longest predicted step; nothing here was measured
+(`docs/plan.md` says how to read it). Cycles are millions a chip and step. A slice without a line
+has not been planned.
+
+| {" | ".join(COLUMNS)} |
+|{" --- |" * len(COLUMNS)}
+"""
+
+
+def path_of(config: str, topology: str) -> Path:
+    return FOLDER / f"c4_50m_{config}_{topology.replace(':', '_')}.json"
+
+
+def make(config: str, topology: str) -> None:
+    """Writes aside, then renames."""
+    command = [sys.executable, "-m", "hyla_lm", "plan", "--json", f"--topology={topology}"]
+    command += [f"--gin_file=gin/c4_50m_{config}.gin"]
+    print(" ".join(command[1:]), file=sys.stderr, flush=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    partial = FOLDER / ".partial"
+    partial.write_text(done.stdout)
+    partial.replace(path_of(config, topology))
+
+
+def row(config: str, plan: dict[str, Any]) -> str:
+    short, long = plan["predicted"]["shortest"], plan["predicted"]["longest"]
+    kinds = sorted({x["kind"] for x in plan["collectives"]})
+    megabytes = sum(x["bytes"] * x["times"] for x in plan["collectives"]) / 1e6
+    cycles = {key: sum(x[key] for x in plan["cycles"]) / 1e6 for key in ("estimated", "counted")}
+
+    def between(key: str, form: str, scale: float = 1.0) -> str:
+        ends = sorted((short[key], long[key]))
+        return " to ".join(form.format(end * scale) for end in ends)
+
+    cells = [
+        config,
+        plan["topology"],
+        f"{plan['memory']['total'] / GIB:.2f}",
+        largest(plan["largest_batch"]),
+        f"{', '.join(kinds)} {megabytes:,.0f} MB",
+        f"{cycles['estimated']:.1f}",
+        f"{cycles['counted']:.1f}",
+        between("step_seconds", "{:.1f}", 1e3),
+        between("tokens_per_second_a_chip", "{:,.0f}"),
+        between("mfu", "{:.0%}"),
+        between("run_hours", "{:,.1f}"),
+        between("chip_hours", "{:,.0f}"),
+    ]
+    return f"| {' | '.join(cells)} |\n"
+
+
+def largest(found: dict[str, Any] | None) -> str:
+    if found is None:
+        return "not searched"
+    return f"{found['rows']:,}" if found["too_many"] else f"at least {found['rows']:,}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--missing", action="store_true", help="keep the plans that are there")
+    parser.add_argument("--table", action="store_true", help="only write the table")
+    options = parser.parse_args()
+    FOLDER.mkdir(exist_ok=True)
+    cases = [(config, topology) for topology in TOPOLOGIES for config in CONFIGS]
+    for config, topology in cases:
+        is_there = path_of(config, topology).exists()
+        if not options.table and not (options.missing and is_there):
+            make(config, topology)
+    known = [(config, path) for config, t in cases if (path := path_of(config, t)).exists()]
+    rows = [row(config, json.loads(path.read_text())) for config, path in known]
+    (FOLDER / "README.md").write_text(HEAD + "".join(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""The very train step of a config, compiled for chips that are not here."""
+
+import math
+import re
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from hyla_lm.config import UserError
+from hyla_lm.experiment import Experiment
+from hyla_lm.mesh import batch_sharding
+from hyla_lm.setup import Program, make_program
+from hyla_lm.task import Plannable, PlannedTask
+
+_NEEDED = re.compile(
+    r"Ran out of memory.*?\(([\d.]+)([KMG]?)\) exceeds available HBM \(([\d.]+)([KMG]?)\)", re.S
+)
+_USED = re.compile(r"Used ([\d.]+)([KMG]?) of ([\d.]+)([KMG]?) hbm")
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+
+
+class OutOfMemory(Exception):
+    """The compiler's refusal: bytes a chip that the step needs and that there are, on its mesh."""
+
+    def __init__(self, needed_bytes: float, available_bytes: float, mesh: Mesh):
+        super().__init__(
+            f"the step needs {needed_bytes / 2**30:.2f} GiB a chip of {available_bytes / 2**30:.2f}"
+        )
+        self.needed_bytes, self.available_bytes, self.mesh = needed_bytes, available_bytes, mesh
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes a chip: parameters, other state, the batch, and what lives only within the step."""
+
+    parameters: int
+    optimizer: int
+    batch: int
+    temporary: int
+    total: int
+
+
+@dataclass(frozen=True)
+class CompiledStep:
+    """The step as the TPU compiler made it."""
+
+    program: Program
+    hlo: str
+    memory: Memory
+    lower_seconds: float
+    compile_seconds: float
+
+
+def planned_task(experiment: Experiment) -> PlannedTask:
+    """The experiment's task without data; raises UserError for one that cannot be planned."""
+    task = experiment.train.task
+    if not isinstance(task, Plannable):
+        raise UserError(
+            f"TrainConfig.task = @{type(task).__name__}() cannot be planned: "
+            "give it a method planned_task."
+        )
+    return task.planned_task()
+
+
+def compile_step(experiment: Experiment, devices: list[Any]) -> CompiledStep:
+    """Lowers and compiles; raises OutOfMemory where the step does not fit."""
+    task = planned_task(experiment)
+    program = make_program(experiment, devices, task)
+    sharding = batch_sharding(program.mesh)
+    batch = {
+        name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
+        for name, array in task.batch_shapes(experiment.train.batch_size).items()
+    }
+    with jax.set_mesh(program.mesh):
+        started = time.monotonic()
+        lowered = program.train_step.lower(program.abstract_state, batch)  # type: ignore[attr-defined]
+        lowered_at = time.monotonic()
+        compiled = _compile(lowered, program.mesh)
+    return CompiledStep(
+        program,
+        compiled.as_text(),
+        _memory(program, batch, compiled.memory_analysis()),
+        lowered_at - started,
+        time.monotonic() - lowered_at,
+    )
+
+
+def _compile(lowered: Any, mesh: Mesh) -> Any:
+    try:
+        return lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        refusal = parse_refusal(str(error))
+        if refusal is None:
+            reason = str(error).strip().splitlines()[0]
+            raise UserError(f"the TPU compiler cannot make this step: {reason}") from error
+        raise OutOfMemory(*refusal, mesh) from None
+
+
+def parse_refusal(message: str) -> tuple[float, float] | None:
+    """Bytes needed and there, from XLA's sentence; None where it is about something else."""
+    for pattern in (_USED, _NEEDED):
+        if found := pattern.search(message):
+            needed, available = (float(found[i]) * _UNITS[found[i + 1]] for i in (1, 3))
+            return needed, available
+    return None
+
+
+def _memory(program: Program, batch: Any, analysis: Any) -> Memory:
+    state = program.abstract_state
+    arguments = analysis.argument_size_in_bytes
+    total = arguments + analysis.output_size_in_bytes - analysis.alias_size_in_bytes
+    parameters, optimizer = bytes_a_chip(state.params), bytes_a_chip(state.opt_state)
+    return Memory(
+        parameters,
+        optimizer,
+        bytes_a_chip(batch),
+        analysis.temp_size_in_bytes,
+        total + analysis.temp_size_in_bytes + analysis.generated_code_size_in_bytes,
+    )
+
+
+def bytes_a_chip(tree: Any) -> int:
+    """Bytes of the shard that one chip holds, without padding to tiles."""
+    return sum(
+        leaf.dtype.itemsize * math.prod(leaf.sharding.shard_shape(leaf.shape))
+        for leaf in jax.tree.leaves(tree)
+    )
+
+
+def with_batch(experiment: Experiment, batch_size: int) -> Experiment:
+    """The same experiment at another batch size."""
+    return replace(experiment, train=replace(experiment.train, batch_size=batch_size))

@@ -1,0 +1,174 @@
+"""A plan: what a config needs and costs on a slice, as one JSON-ready object."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from hyla_lm import config
+from hyla_lm.experiment import Experiment
+from hyla_lm.mesh import batch_ways
+from hyla_lm.plan import cache
+from hyla_lm.plan.advice import advice
+from hyla_lm.plan.bundles import Dumps
+from hyla_lm.plan.collectives import find_collectives
+from hyla_lm.plan.compile import CompiledStep, OutOfMemory, compile_step, with_batch
+from hyla_lm.plan.cycles import Operation, by_part, operations, spread
+from hyla_lm.plan.hlo import Program
+from hyla_lm.plan.largest_batch import search
+from hyla_lm.plan.predict import ERROR, METHOD, consequences, step_time
+from hyla_lm.plan.topology import V5E, Slice
+from hyla_lm.setup import Program as TrainProgram
+from hyla_lm.throughput import (
+    count_applied_parameters,
+    count_parameters,
+    train_flops_per_token,
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is asked of a plan beside the config."""
+
+    topology: Slice
+    compiles: int = 6
+    price_per_chip_hour: float | None = None
+    cache_dir: str | None = None
+
+
+def make_plan(
+    experiment: Experiment,
+    options: Options,
+    devices: list[Any],
+    dumps: Path,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Compiles and counts; `fits` is False, with what to change, where the step is too large."""
+    head = {
+        "topology": options.topology.name,
+        "chips": options.topology.chips,
+        "versions": {name: version(name) for name in ("hyla_lm", "jax", "jaxlib", "libtpu")},
+        "config": config.operative(),
+        "batch_size": experiment.train.batch_size,
+    }
+    say(f"compiling the train step for {options.topology.name} (a minute or more)")
+    try:
+        with cache.kept(options.cache_dir) as entry:
+            step = compile_step(experiment, devices)
+    except OutOfMemory as refusal:
+        return head | _refused(experiment, options, refusal)
+    say(f"compiled in {step.compile_seconds:.0f} s; counting")
+    plan = head | _measured(step, options, dumps)
+    _empty(dumps)
+    plan["largest_batch"] = _largest_batch(experiment, step, options, devices, dumps, say)
+    if options.cache_dir is not None:
+        plan["cache"] = {"folder": options.cache_dir, **asdict(entry), "caveat": cache.CAVEAT}
+    return plan
+
+
+def _measured(step: CompiledStep, options: Options, dumps: Path) -> dict[str, Any]:
+    program, train = step.program, step.program.experiment.train
+    chips, chip = options.topology.chips, V5E
+    hlo = Program(step.hlo)
+    collectives = find_collectives(hlo, dict(program.mesh.shape))
+    found = operations(hlo, Dumps(dumps), chip)
+    parts = by_part(found)
+    io, model = program.task.io, program.experiment.model
+    flops_per_token = train_flops_per_token(model, io, program.task.sequence_length)
+    tokens = program.task.tokens_per_batch(train.batch_size)
+    times = step_time(
+        parts, collectives, step.memory, flops_per_token * tokens / chips, options.topology
+    )
+    run = (tokens, flops_per_token, train.steps, chips, chip, options.price_per_chip_hour)
+    measured_spread = spread(found)
+    return {
+        "fits": True,
+        **_layout(program),
+        "memory": asdict(step.memory) | {"hbm": chip.hbm_bytes},
+        "flops_per_token": flops_per_token,
+        "tokens_a_step": tokens,
+        "steps": train.steps,
+        "collectives": [
+            asdict(x)
+            | {
+                "bytes_sent": x.bytes_sent(),
+                "seconds": x.seconds(options.topology.ring_bytes_per_second),
+            }
+            for x in collectives
+        ],
+        "cycles": [asdict(part) for part in parts],
+        "spread": None if measured_spread is None else asdict(measured_spread),
+        "step_seconds": asdict(times),
+        "predicted": {
+            "shortest": consequences(times.shortest, *run),
+            "longest": consequences(times.longest, *run),
+        },
+        "method": METHOD,
+        "error": ERROR,
+        "notes": [*hlo.notes, *uncounted(found)],
+        "compile_seconds": step.compile_seconds,
+        "lower_seconds": step.lower_seconds,
+    }
+
+
+def _layout(program: TrainProgram) -> dict[str, Any]:
+    params, e = program.abstract_state.params, program.experiment
+    return {
+        "mesh": dict(program.mesh.shape),
+        "parameters": count_parameters(params),
+        "parameters_as_applied": count_applied_parameters(params, e.model, program.task.io),
+        "attention": list(e.model.pattern),
+    }
+
+
+def uncounted(found: list[Operation]) -> list[str]:
+    """What has neither an estimate nor countable bundles, named where it may matter."""
+    kernels = sorted({x.name for x in found if x.is_kernel and x.bundles is None})
+    notes = [f"kernel {name}: not counted, its loops depend on data" for name in kernels]
+    others = [x for x in found if not x.is_kernel and x.estimate is None and x.bundles is None]
+    large = sorted({x.name for x in others if "fusion" in x.name})
+    return notes + [f"{name}: no estimate and not counted, taken as its traffic" for name in large]
+
+
+def _largest_batch(
+    experiment: Experiment,
+    step: CompiledStep,
+    options: Options,
+    devices: list[Any],
+    dumps: Path,
+    say: Callable[[str], None],
+) -> dict[str, Any] | None:
+    if options.compiles == 0:
+        return None
+
+    def needed_bytes(rows: int) -> float:
+        try:
+            return compile_step(with_batch(experiment, rows), devices).memory.total
+        except OutOfMemory as refusal:
+            return refusal.needed_bytes
+        finally:
+            _empty(dumps)
+
+    memory = step.memory
+    known = {0: float(memory.parameters + memory.optimizer)}
+    known[experiment.train.batch_size] = float(memory.total)
+    unit = batch_ways(step.program.mesh) * experiment.train.accumulate_steps
+    found = search(needed_bytes, unit, known, V5E.hbm_bytes, options.compiles, say)
+    return asdict(found) | {"step_rows": unit}
+
+
+def _refused(experiment: Experiment, options: Options, refusal: OutOfMemory) -> dict[str, Any]:
+    """The part of a plan that says why the step does not fit and what to change."""
+    return {
+        "fits": False,
+        "needed_bytes": refusal.needed_bytes,
+        "available_bytes": refusal.available_bytes,
+        "change": advice(experiment, options.topology, refusal),
+    }
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
