@@ -116,7 +116,7 @@ def tell(connection: Connection, **message: Any) -> None:
 def _await_others(place: Place, run: str, seconds: float, come: dict[int, Connection]) -> None:
     deadline = time.monotonic() + seconds
     with _listen(place.address[1]) as server:
-        while len(come) < place.count - 1:
+        while len(come) < place.count - 1 or _drop_gone(come):
             server.settimeout(max(deadline - time.monotonic(), 0.001))
             try:
                 connected, address = server.accept()
@@ -132,6 +132,14 @@ def _await_others(place: Place, run: str, seconds: float, come: dict[int, Connec
                 connection.close()  # a port scanner, or a process that ended on the way
                 continue
             log.info("%d of %d hosts have come", len(come) + 1, place.count)
+
+
+def _drop_gone(come: dict[int, Connection]) -> bool:
+    """Forgets those that ended while they waited; whether there were any."""
+    gone = [index for index, connection in come.items() if connection.is_closed()]
+    for index in gone:
+        come.pop(index).close()
+    return bool(gone)
 
 
 def _admit(place: Place, run: str, connection: Connection, come: dict[int, Connection]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import jax
@@ -49,9 +51,16 @@ Finished = tuple[int, str, str]
 
 
 def free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return server.getsockname()[1]
+    """A port that is free together with the next, below those that connections are given."""
+    while True:
+        port = random.randrange(10000, 30000, 2)
+        here, following = ("", port), ("", port + 1)
+        with (
+            suppress(OSError),
+            socket.create_server(here),
+            socket.create_server(following),
+        ):
+            return port
 
 
 def environment(devices: int, **more: object) -> dict[str, str]:
