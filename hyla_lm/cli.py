@@ -13,7 +13,8 @@ GIN_PREFIX = "--gin."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; a mistake of the user is one sentence on stderr and status 2.
+    """Runs a command; a mistake of the user is one sentence on stderr and status 2, a store that
+    does not answer one and status 69.
 
     Status 75 means that training was asked to stop and saved, 69 that another process of the run is
     gone: the same command goes on.
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = options.run(options, bindings)
     except UserError as error:
         print(f"hyla-lm: {error}", file=sys.stderr)
-        return 2
+        return config.exit_status(error)
     return status or 0
 
 

@@ -27,6 +27,15 @@ class UserError(Exception):
     """A mistake the user can mend: one sentence that names the binding or file to change."""
 
 
+class Unavailable(UserError):
+    """Something outside does not answer, after many tries; later the same command may go on."""
+
+
+def exit_status(error: UserError) -> int:
+    """2, or EX_UNAVAILABLE where the same command may go on later."""
+    return 69 if isinstance(error, Unavailable) else 2
+
+
 def setting(
     default: Any, doc: str, *, choices: Sequence[Any] | None = None, minimum: float | None = None
 ) -> Any:

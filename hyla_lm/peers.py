@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from hyla_lm.config import UserError
+from hyla_lm.config import UserError, exit_status
 from hyla_lm.rendezvous import Connection, tell
 
 EXIT_STATUS = 69  # EX_UNAVAILABLE: another process is gone; the same command goes on
@@ -64,7 +64,7 @@ class Peers:
         JAX would wait at its own exit for the others, which wait for this process.
         """
         if isinstance(error, UserError):
-            self._end(self._ended(str(error)), USER_MISTAKE, f"hyla-lm: {error}")
+            self._end(self._ended(str(error)), exit_status(error), f"hyla-lm: {error}")
         time.sleep(CAUSE_SECONDS)
         words = (str(error).strip() or "no message").splitlines()[0]
         shown = "".join(traceback.format_exception(error))

@@ -409,7 +409,7 @@ def test_a_store_that_stays_away_ends_the_run_and_the_next_goes_on(
 
     bucket.watcher = leave
     done = train(gin_file, WORKDIR, bucket.environment, IMPATIENT)
-    assert done.returncode == 2
+    assert done.returncode == 69
     assert "gs://bucket/run/metrics.jsonl could not be written in 20 tries" in done.stderr
     assert_lines_until_the_newest_checkpoint(bucket, whole)
     assert whole_steps(bucket)[-1] < STEPS
@@ -426,7 +426,7 @@ def test_logs_that_cannot_be_mirrored_end_the_run_between_checkpoints(
     endless = ("TrainConfig.steps=10000000", "CheckpointConfig.every=10000000")
     bucket.fail(503, 10**9, "name=run/metrics.jsonl")
     done = train(gin_file, WORKDIR, bucket.environment, IMPATIENT, *endless)
-    assert done.returncode == 2
+    assert done.returncode == 69
     assert "gs://bucket/run/metrics.jsonl could not be written in 20 tries" in done.stderr
     assert not any("checkpoints" in name for name in bucket.objects)
 

@@ -25,6 +25,7 @@ from typing import Any
 from tpu import metadata
 
 PREEMPTED = 75
+WHOLE = "commit_success.txt"  # what Orbax writes last in a bucket
 NOT_FOUND = 127
 LOOK_SECONDS = 0.05
 KILL_SECONDS = 10
@@ -135,11 +136,12 @@ def newest_checkpoint(workdir: str) -> int | None:
     """The newest step among the checkpoints of a run, local or in a bucket."""
     folder = f"{workdir.rstrip('/')}/checkpoints"
     if "://" in workdir:
-        command = ["gcloud", "storage", "ls", f"{folder}/"]
+        command = ["gcloud", "storage", "ls", f"{folder}/*/{WHOLE}"]
         names = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
     else:
         names = os.listdir(folder) if os.path.isdir(folder) else []
-    steps = [int(match[1]) for name in names if (match := re.search(r"(?:^|/)(\d+)/?$", name))]
+    pattern = rf"(?:^|/)(\d+)(?:/{WHOLE})?$"
+    steps = [int(match[1]) for name in names if (match := re.search(pattern, name))]
     return max(steps, default=None)
 
 

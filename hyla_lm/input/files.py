@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from etils import epath
 
-from hyla_lm.config import UserError
+from hyla_lm.config import Unavailable, UserError
 
 T = TypeVar("T")
 PathLike = str | os.PathLike[str]
@@ -232,7 +232,7 @@ def retrying(
         except errors as error:
             if attempt == attempts or time.monotonic() - started > GIVE_UP_SECONDS:
                 more = ", or raise LanguageModel.read_attempts" if done == "read" else ""
-                raise UserError(
+                raise Unavailable(
                     f"{what} could not be {done} in {attempt} tries ({error}): check the storage "
                     f"and start again{more}."
                 ) from error

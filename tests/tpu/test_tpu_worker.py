@@ -132,8 +132,9 @@ def test_the_newest_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for name in ("5", "40", "100.orbax-checkpoint-tmp", "notes"):
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
     assert worker.newest_checkpoint(f"{tmp_path}/") == 40
-    listing = "printf 'gs://b/r/checkpoints/5/\\ngs://b/r/checkpoints/70/\\n'"
-    write_program(tmp_path / "bin" / "gcloud", f'[ "$3" = gs://b/r/checkpoints/ ] && {listing}')
+    place, last = "gs://b/r/checkpoints", "commit_success.txt"
+    listing = f"printf '{place}/5/{last}\\n{place}/70/{last}\\n'"
+    write_program(tmp_path / "bin" / "gcloud", f'[ "$3" = "{place}/*/{last}" ] && {listing}')
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     assert worker.newest_checkpoint("gs://b/r") == 70
     assert worker.newest_checkpoint("gs://b/other") is None
