@@ -114,8 +114,10 @@ def _announce(notice: str, trainer: int) -> None:
 def status(folder: Path) -> dict[str, Any]:
     """What the trainer does; `died` where it ended without its watcher seeing how."""
     found = _read(folder)
-    ended_unseen = found.get("state") == "running" and not _is_locked(folder)
-    return {**found, "state": "died"} if ended_unseen else found
+    if found.get("state") != "running" or _is_locked(folder):
+        return found
+    found = _read(folder)  # it may have ended, and said how, after it was first read
+    return {**found, "state": "died"} if found["state"] == "running" else found
 
 
 def stop(folder: Path, seconds: float) -> dict[str, Any]:
