@@ -63,7 +63,7 @@ def test_what_is_written_down(host: Host) -> None:
     (host.workdir / "checkpoints" / "9").mkdir(parents=True)
     host.start(f"echo said; mkdir {host.workdir}/checkpoints/10; exit 3")
     assert host.ended() == {"state": "exited", "code": 3, "step": 10, "failures": 1}
-    assert (host.folder / "log").read_text().startswith("said\n")
+    assert "said\n" in (host.folder / "log").read_text()
     for failures in (2, 3):
         host.start("exit 3")
         host.wait(lambda found, count=failures: found["failures"] == count)
