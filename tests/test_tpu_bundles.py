@@ -46,6 +46,16 @@ def test_values_through_memory_and_guards_decide_branches(tmp_path: Path) -> Non
     assert counts[0x11:] == [0, 1]
 
 
+def test_a_load_whose_guard_does_not_hold_changes_nothing(tmp_path: Path) -> None:
+    add = "{ %v1_v1 = vadd.f32 %v1_v1, %v1_v1 }"
+    load = "{ %s11_s0 = sld [smem:[#allocation8]] (%p1_p0) }"
+    known = "     0   :  { %10 = sst [smem:[#allocation8]] 5  ;; "
+    text = LOOP.replace("LIMIT", "5").replace(add, load).replace("     0   :  {", known)
+    counts = count(tmp_path, text)
+    assert counts[1:9] == [5] * 8
+    assert counts[0x11:] == [0, 1]
+
+
 def test_a_branch_on_data_is_refused(tmp_path: Path) -> None:
     unknown = LOOP.replace("sadd.s32 1, %s2_s0", "sadd.s32 1, %s9_s9").replace("LIMIT", "5")
     with pytest.raises(ValueError, match="depends on data"):

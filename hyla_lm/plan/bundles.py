@@ -25,6 +25,7 @@ _BUNDLE = re.compile(r"^\s*(0x[0-9a-f]+|0)\b[^{\n]*\{(.*)\}", re.M)
 _OPERATION = re.compile(r"(?:(%\w+) = |%\d+\s+)?([a-z][\w.]*)\s*(.*)")
 _REGISTER = re.compile(r"%([sp]\d+)_([sp]\d+)")
 _GUARD = re.compile(r"^\((!?)(%p\d+_p\d+)(?:, (%\w+))?\)(?:,\s*)?")
+_GUARD_OF_A_LOAD = re.compile(r"\((!?)(%p\d+_p\d+)\)\s*$")
 _INDEX = re.compile(r"\bindex: (\d+)")
 _TARGET = re.compile(r"target bundleno = (\d+)")
 _TERM = re.compile(r"\[(?:\w+:)?\[?([^\]]*)\]?\]|(!?%\w+)|(-?\$?(?:0x[0-9a-f]+|\d+))")
@@ -166,8 +167,8 @@ def _operation(text: str) -> Operation | None:
         if register is None or index is None:
             return None
         return Operation(match[2], register[2], None, False, None, (index[1],), text)
-    guard = _GUARD.match(match[3])
-    rest = match[3][guard.end() :] if guard else match[3]
+    guard = _GUARD.match(match[3]) or _GUARD_OF_A_LOAD.search(match[3])
+    rest = match[3].replace(guard[0], "", 1) if guard else match[3]
     if target := _TARGET.search(rest):
         rest = target[1]
     rest = re.sub(r"\[\w+:\$\w+\]", "", rest)
@@ -177,7 +178,7 @@ def _operation(text: str) -> Operation | None:
         register[2] if register else None,
         guard[2] if guard else None,
         bool(guard and guard[1]),
-        guard[3] if guard else None,
+        guard[3] if guard and guard.re is _GUARD else None,
         operands,
         text,
     )
