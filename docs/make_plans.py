@@ -14,6 +14,8 @@ from typing import Any
 FOLDER = Path(__file__).parent / "plans"
 CONFIGS = ("hyla", "softmax", "linear")
 TOPOLOGIES = ("v5e:2x4", "v5e:4x4", "v5e:8x8", "v5e:16x16")
+# The largest batch a chip is searched for on one slice; in pure data parallelism it is that of all.
+COMPILES = {"v5e:4x4": 3}
 GIB = 2**30
 COLUMNS = (
     *("config", "slice", "GiB a chip", "largest batch", "collectives", "cycles estimated"),
@@ -23,8 +25,8 @@ HEAD = f"""# Plans of gin/c4_50m_*.gin
 
 Made by `make plans` from the JSON files beside this one: batch 256 rows of 512 tokens, 1,000,000
 steps. Ranges are from the shortest to the longest predicted step; nothing here was measured
-(`docs/plan.md` says how to read it). Cycles are millions a chip and step. A slice without a line
-has not been planned.
+(`docs/plan.md` says how to read it). Cycles are millions a chip and step. The largest
+batch is searched for on one slice; a chip holds as many rows on the others.
 
 | {" | ".join(COLUMNS)} |
 |{" --- |" * len(COLUMNS)}
@@ -38,10 +40,10 @@ def path_of(config: str, topology: str) -> Path:
 def make(config: str, topology: str) -> None:
     """Writes aside, then renames."""
     command = [sys.executable, "-m", "hyla_lm", "plan", "--json", f"--topology={topology}"]
-    command += [f"--gin_file=gin/c4_50m_{config}.gin"]
+    command += [f"--gin_file=gin/c4_50m_{config}.gin", f"--compiles={COMPILES.get(topology, 0)}"]
     print(" ".join(command[1:]), file=sys.stderr, flush=True)
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    partial = FOLDER / ".partial"
+    partial = path_of(config, topology).with_suffix(".partial")
     partial.write_text(done.stdout)
     partial.replace(path_of(config, topology))
 

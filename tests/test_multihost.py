@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -69,9 +70,9 @@ def environment(devices: int, **more: object) -> dict[str, str]:
 
 
 def start_processes(
-    commands: list[list[str]], devices: int, **more: object
+    commands: list[list[str]], devices: int, folders: Sequence[Path] = (), **more: object
 ) -> list[subprocess.Popen[str]]:
-    """Processes that form one run."""
+    """Processes that form one run, each in its folder where some are given."""
     joined = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", **more}
     joined.setdefault("JAX_NUM_PROCESSES", len(commands))
     return [
@@ -81,14 +82,17 @@ def start_processes(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            cwd=folders[index] if folders else None,
         )
         for index, command in enumerate(commands)
     ]
 
 
-def run_processes(commands: list[list[str]], devices: int, **more: object) -> list[Finished]:
+def run_processes(
+    commands: list[list[str]], devices: int, folders: Sequence[Path] = (), **more: object
+) -> list[Finished]:
     """Status, standard output and standard error of processes that form one run."""
-    started = start_processes(commands, devices, **more)
+    started = start_processes(commands, devices, folders, **more)
     outputs = [process.communicate(timeout=300) for process in started]
     return [(p.returncode, *output) for p, output in zip(started, outputs, strict=True)]
 
@@ -239,12 +243,15 @@ def test_processes_that_disagree_do_not_start(gin_file: Path, tmp_path: Path) ->
 
 
 def test_a_workdir_that_is_not_shared_is_an_error_at_once(gin_file: Path, tmp_path: Path) -> None:
-    commands = [train_command(gin_file, tmp_path / f"disk_{index}") for index in range(2)]
-    for status, output, error in run_processes(commands, 1):
+    disks = [tmp_path / f"disk_{index}" for index in range(2)]
+    for disk in disks:
+        disk.mkdir()
+    command = train_command(gin_file, "run")
+    for status, output, error in run_processes([command] * 2, 1, disks):
         assert status == 2
-        assert "process 1 does not see what process 0 writes to --workdir=" in error
+        assert "process 1 does not see what process 0 writes to --workdir=run" in error
         assert "step" not in output
-    assert list(tmp_path.glob("*/*")) == list(tmp_path.glob("*/.*")) == []
+    assert [path.name for path in tmp_path.glob("*/**/*")] == ["run"]
 
 
 @pytest.mark.full
