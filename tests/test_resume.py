@@ -19,7 +19,7 @@ from hyla_lm.preemption import EXIT_STATUS
 STEPS = 12
 KILLER = """
 import os, signal, sys
-from hyla_lm import checkpoint, cli, trainer, train_step
+from hyla_lm import checkpoint, cli, evaluate, trainer, train_step
 
 where, number, arguments = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 calls = 0
@@ -39,7 +39,7 @@ def kill_at(call, function):
 if where == "training":
     trainer.StepLog.started = kill_at(8, trainer.StepLog.started)
 elif where == "evaluation":
-    trainer.evaluate = kill_at(2, trainer.evaluate)
+    evaluate.evaluate = kill_at(2, evaluate.evaluate)
 elif where == "logging":
     trainer.RunFolder.append_metrics = kill_at(7, trainer.RunFolder.append_metrics)
 elif where == "saving":
