@@ -68,9 +68,9 @@ class Tokenizer:
 
     @cached_property
     def piece_bytes(self) -> np.ndarray:
-        """UTF-8 bytes each piece stands for (int32, shape V); control pieces stand for none."""
+        """UTF-8 bytes each piece stands for (uint32, shape V); control pieces stand for none."""
         processor = self.processor
-        sizes = np.zeros(self.vocab_size, np.int32)
+        sizes = np.zeros(self.vocab_size, np.uint32)
         for index in range(self.vocab_size):
             if processor.IsControl(index):
                 continue
