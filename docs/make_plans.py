@@ -26,7 +26,8 @@ HEAD = f"""# Plans of gin/c4_50m_*.gin
 Made by `make plans` from the JSON files beside this one: batch 256 rows of 512 tokens, 1,000,000
 steps. Ranges are from the shortest to the longest predicted step; nothing here was measured
 (`docs/plan.md` says how to read it). Cycles are millions a chip and step. The largest
-batch is searched for on one slice; a chip holds as many rows on the others.
+batch is searched for on one slice; a chip holds as many rows on the others. A slice without a line
+has not been planned.
 
 | {" | ".join(COLUMNS)} |
 |{" --- |" * len(COLUMNS)}

@@ -159,6 +159,7 @@ def test_the_model_axis_moves_no_pairs(tmp_path: Path) -> None:
 @needs_libtpu
 def test_a_step_that_does_not_fit_says_what_to_change(tmp_path: Path) -> None:
     large = ("--topology=v5e:2x4", "--gin.TrainConfig.batch_size=16384")
+    large += ('--gin.ModelConfig.attention="hyla"',)
     large += ('--gin.ModelConfig.attention_implementation="reference"',)
     out, said = run(tmp_path, *large, "--json", status=1)
     plan = json.loads(out)

@@ -49,6 +49,7 @@ def kept(folder: str | None) -> Iterator[Entry]:
             "jax_compilation_cache_dir": partial,
             "jax_persistent_cache_min_compile_time_secs": 0,
             "jax_persistent_cache_min_entry_size_bytes": -1,
+            "jax_persistent_cache_enable_xla_caches": "none",
         }
         before = {name: getattr(jax.config, name) for name in settings}
         _configure(settings)
