@@ -4,7 +4,7 @@ BIN := .venv/bin
 GIN ?= gin/quickstart.gin
 WORKDIR ?= runs/$(notdir $(basename $(GIN)))
 
-.PHONY: train compare test test-full test-seqio lint bench bench-data bench-tpu bench-plan plans clean
+.PHONY: train compare test test-full test-seqio lint bench bench-data bench-tpu bench-plan bench-evals plans clean
 
 train: .venv/core
 	$(BIN)/hyla-lm train --gin_file=$(GIN) --workdir=$(WORKDIR)
@@ -40,6 +40,9 @@ bench-tpu: .venv/full
 
 bench-plan: .venv/full
 	$(BIN)/python tests/benchmarks/bench_plan.py
+
+bench-evals: .venv/dev
+	$(BIN)/python tests/benchmarks/bench_evals.py
 
 plans: .venv/full
 	$(BIN)/python docs/make_plans.py $(PLANS)
