@@ -1,10 +1,8 @@
-"""Pictures of an experiment: bars beside the published ones, or curves. Only this imports
-matplotlib."""
+"""Pictures of an experiment: bars beside the published ones, or curves, by matplotlib."""
 
 import io
 
 from evals.results import Section
-from evals.rows import Row
 from hyla_lm.config import UserError
 
 try:
@@ -21,7 +19,7 @@ DPI = 110
 
 
 def draw(section: Section) -> bytes:
-    """A PNG of the published metric, with standard errors; each row at the point chosen for it."""
+    """A PNG of the published metric with standard errors, each row at the point chosen for it."""
     figure = _curves(section) if section.experiment.x_label else _bars(section)
     figure.suptitle(f"{section.suite.title}: {section.experiment.title}", fontsize=10)
     png = io.BytesIO()
@@ -32,7 +30,7 @@ def draw(section: Section) -> bytes:
 
 def _bars(section: Section) -> Figure:
     rows = section.best(section.suite.chosen_by)
-    figure, axes = plt.subplots(figsize=(8, 1.2 + 0.42 * len(rows)), layout="constrained")
+    figure, axes = plt.subplots(figsize=(8, 1.4 + 0.42 * len(rows)), layout="constrained")
     for place, (row, point) in enumerate(rows):
         measured = point.mean(section.suite.published)
         if measured:
@@ -40,49 +38,38 @@ def _bars(section: Section) -> Figure:
         if row.published:
             mean, error = row.published
             axes.barh(place + 0.2, mean, 0.38, xerr=error, color="lightgray")
-    axes.set(yticks=range(len(rows)), yticklabels=[row.label for row, _ in rows])
+    axes.set_yticks(range(len(rows)), [row.label for row, _ in rows])
     axes.set_xlabel(f"{section.suite.metric} × 100 (blue: {_measured(section)}; gray: published)")
     axes.invert_yaxis()
-    _ceiling(axes.axvline, rows[0][0])
     return figure
 
 
 def _curves(section: Section) -> Figure:
     rows = section.best(section.suite.chosen_by)
-    panels = list(dict.fromkeys(row.setting.panel for row, _ in rows))
+    panels = dict.fromkeys(row.setting.panel for row, _ in rows)
+    size = (1.5 + 3.2 * len(panels), 3.6)
     figure, grid = plt.subplots(
-        1,
-        len(panels),
-        figsize=(1.5 + 3.2 * len(panels), 3.4),
-        sharey=True,
-        squeeze=False,
-        layout="constrained",
+        1, len(panels), figsize=size, sharey=True, squeeze=False, layout="constrained"
     )
     for panel, axes in zip(panels, grid[0], strict=True):
         for label in dict.fromkeys(row.label for row, _ in rows):
             _curve(axes, section, label, panel)
         axes.set(xlabel=section.experiment.x_label, title=panel)
         axes.grid(alpha=0.3)
-    grid[0][0].set_ylabel(f"{section.suite.metric} × 100, {_measured(section)}")
+    grid[0][0].set_ylabel(f"{section.suite.metric} × 100, {_measured(section)}", fontsize=8)
     grid[0][0].legend(fontsize=8)
     return figure
 
 
 def _curve(axes: Axes, section: Section, label: str, panel: str) -> None:
-    points = [
+    means = [
         (row.setting.x, point.mean(section.suite.published))
         for row, point in section.best(section.suite.chosen_by)
         if (row.label, row.setting.panel) == (label, panel)
     ]
-    found = [(x, mean.value, mean.error or 0) for x, mean in points if mean]
-    if found:
-        x, y, error = zip(*found, strict=True)
-        axes.errorbar(x, y, error, marker="o", capsize=3, label=label)
-
-
-def _ceiling(line, row: Row) -> None:
-    if row.setting.ceiling:
-        line(row.setting.ceiling[0], color="tab:red", linestyle=":", label="best possible")
+    found = [(x, mean.value, mean.error or 0.0) for x, mean in means if mean]
+    x, y, error = ([values[i] for values in found] for i in range(3))
+    axes.errorbar(x, y, error, marker="o", capsize=3, label=label)
 
 
 def _measured(section: Section) -> str:

@@ -26,8 +26,8 @@ from hyla_lm.config import CHECKOUT, UserError
 from hyla_lm.experiment import from_gin
 from hyla_lm.task import TaskConfig
 
-RUNS_AT_ONCE = {"cpu": 3}
-RUNS_AT_ONCE_ON_ACCELERATORS = 24  # three seeds at SRAVEN's eight points
+RUNS_AT_ONCE_ON_CPU = 3
+RUNS_AT_ONCE = 24  # three seeds at SRAVEN's eight points
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,8 @@ def run(request: Request, runs_at_once: int | None = None) -> list[Result]:
     Raises UserError for what is not known or cannot be, before anything trains, and Preempted when
     it is asked to stop, after saving.
     """
-    at_once = runs_at_once or RUNS_AT_ONCE.get(jax.default_backend(), RUNS_AT_ONCE_ON_ACCELERATORS)
+    is_cpu = jax.default_backend() == "cpu"
+    at_once = runs_at_once or (RUNS_AT_ONCE_ON_CPU if is_cpu else RUNS_AT_ONCE)
     planned = plan(request)
     to_do = populations([run for run in planned if not run.is_finished], at_once)
     finished = sum(run.is_finished for run in planned)
@@ -106,18 +107,20 @@ def plan(request: Request) -> list[Run]:
     config.load([request.gin_file], [])
     published = from_gin().train.steps
     share = (request.steps or published) / published
-    grid = suite.grid if request.grid else {}
     runs = []
-    for row, values, seed in product(rows, product(*grid.values()), request.seeds):
-        set_here = {
-            **{f"OptimizerConfig.{name}": value for name, value in zip(grid, values, strict=True)},
-            "TrainConfig.steps": round(published * share * row.setting.schedule),
-            "SEED": seed,
-        }
-        bindings = (*row.bindings, *(f"{name} = {value}" for name, value in set_here.items()))
+    for row, point, seed in product(rows, _points(suite, request.grid), request.seeds):
+        steps = round(published * share * row.setting.schedule)
+        bindings = (*row.bindings, *point, f"TrainConfig.steps = {steps}", f"SEED = {seed}")
         _check_bindings(request, suite, bindings)
         runs.append(_planned(request, row, seed, share, (*bindings, *request.bindings)))
     return runs
+
+
+def _points(suite: Suite, grid: bool) -> list[tuple[str, ...]]:
+    """The bindings of each point of the grid; without it those of the preset stay."""
+    values = {f"OptimizerConfig.{name}": values for name, values in suite.grid.items() if grid}
+    points = product(*values.values())
+    return [tuple(f"{k} = {v}" for k, v in zip(values, point, strict=True)) for point in points]
 
 
 def chosen_rows(request: Request, suite: Suite) -> list[Row]:
