@@ -4,7 +4,9 @@ BIN := .venv/bin
 GIN ?= gin/quickstart.gin
 WORKDIR ?= runs/$(notdir $(basename $(GIN)))
 
-.PHONY: train compare test test-full test-seqio lint bench bench-data bench-tpu bench-plan plans clean
+EVALS_SMOKE ?= runs/evals_smoke
+
+.PHONY: train compare test test-full test-seqio evals-smoke lint bench bench-data bench-tpu bench-plan plans clean
 
 train: .venv/core
 	$(BIN)/hyla-lm train --gin_file=$(GIN) --workdir=$(WORKDIR)
@@ -23,6 +25,16 @@ test-full: .venv/full
 
 test-seqio: .venv-seqio/ready
 	.venv-seqio/bin/pytest -m seqio
+
+# Both evaluation suites from small runs to a report with figures, which says nothing but that all of it works.
+SMALL := --variants=softmax,hyla --seeds=0,1 --preset=strict --steps=20 --workdir=$(EVALS_SMOKE) \
+	--gin.ModelConfig.num_layers=1 --gin.ModelConfig.model_dim=16 --gin.ModelConfig.mlp_dim=16 \
+	--gin.TrainConfig.batch_size=16 --gin.LogConfig.every=10 --gin.OptimizerConfig.warmup_steps=5
+evals-smoke: .venv/dev
+	rm -rf $(EVALS_SMOKE)
+	$(BIN)/python -m evals fuzzy_logic $(SMALL) --gin.FuzzyLogic.evaluation_examples=64
+	$(BIN)/python -m evals sraven $(SMALL) --gin.Sraven.evaluation_examples=64
+	cat $(EVALS_SMOKE)/report.md
 
 lint: .venv/dev
 	$(BIN)/ruff format --check .
