@@ -26,7 +26,7 @@ from evals.splits import make_split
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.metrics import Metrics
 from hyla_lm.model import Decoder, Features
-from hyla_lm.task import OBJECTIVE, Batch, LossFn
+from hyla_lm.task import OBJECTIVE, Batch
 
 MAX_VARIABLES = 10
 
@@ -122,20 +122,10 @@ class FuzzyLogicTask(GeneratedTask):
 
         return {"row": row_B, **jax.vmap(example)(keys_of_rows(key, row_B))}
 
-    def loss(self, model: Decoder) -> LossFn:
-        def loss_fn(params: Any, batch: Batch, dropout_key: jax.Array | None) -> Metrics:
-            output_BxNx1: Any = model.apply(
-                {"params": params},
-                batch["features"],
-                dropout=dropout_key is not None,
-                rngs=None if dropout_key is None else {"dropout": dropout_key},
-            )
-            weight_B = (batch["row"] >= 0).astype(jnp.float32)
-            return regression_metrics(
-                output_BxNx1[:, -1, 0], batch["target"], batch["variance"], weight_B
-            )
-
-        return loss_fn
+    def metrics(self, output_BxTxO: jax.Array, batch: Batch, weight_B: jax.Array) -> Metrics:
+        """Those of the query, the last token."""
+        prediction_B = output_BxTxO[:, -1, 0]
+        return regression_metrics(prediction_B, batch["target"], batch["variance"], weight_B)
 
     def figures(self, means: Mapping[str, float]) -> dict[str, float]:
         """R2 over all queries at once, beside `r2`, the mean of each sequence's own."""

@@ -22,8 +22,9 @@ from jax.sharding import AxisType, Mesh
 from hyla_lm.config import UserError, as_dict, setting
 from hyla_lm.input.row_stream import check_equal_states
 from hyla_lm.input.share import Share
+from hyla_lm.metrics import Metrics
 from hyla_lm.model import Decoder
-from hyla_lm.task import LossFn
+from hyla_lm.task import Batch, LossFn
 
 HostBatch = dict[str, np.ndarray]
 Draw = Callable[[jax.Array, Any], dict[str, jax.Array]]
@@ -70,8 +71,8 @@ class GeneratedTask(ABC):
         """T, tokens an example."""
 
     @abstractmethod
-    def loss(self, model: Decoder) -> LossFn:
-        """See hyla_lm.task.Task."""
+    def metrics(self, output_BxTxO: jax.Array, batch: Batch, weight_B: jax.Array) -> Metrics:
+        """Summed metrics of the model's outputs; an example counts by its weight, 0 or 1."""
 
     @abstractmethod
     def figures(self, means: Mapping[str, float]) -> dict[str, float]:
@@ -92,6 +93,21 @@ class GeneratedTask(ABC):
     ) -> dict[str, jax.Array]:
         """`draw`, with what only evaluation looks at."""
         return self.draw(key, row_B, combinations_CxM)
+
+    def loss(self, model: Decoder) -> LossFn:
+        """See hyla_lm.task.Task; the rows that only fill a batch up are numbered -1."""
+
+        def loss_fn(params: Any, batch: Batch, dropout_key: jax.Array | None) -> Metrics:
+            output_BxTxO: Any = model.apply(
+                {"params": params},
+                batch["features"],
+                dropout=dropout_key is not None,
+                rngs=None if dropout_key is None else {"dropout": dropout_key},
+            )
+            weight_B = (batch["row"] >= 0).astype(jnp.float32)
+            return self.metrics(output_BxTxO, batch, weight_B)
+
+        return loss_fn
 
     def train_key(self, seed: int) -> jax.Array:
         """The key under which the rows of the training set are drawn."""

@@ -19,6 +19,7 @@ from evals.sraven_rules import RULES
 
 FIGURES = Path(__file__).parent / "ambiguity_figures.json"
 CHUNK = 512
+SIZES = ((2, 8), (3, 8), (4, 4), (4, 8), (4, 16))  # features and symbols
 
 
 def figures(num_symbols: int, count: int, num_features: int = 4, seed: int = 0) -> dict:
@@ -55,10 +56,12 @@ def _mean(values: np.ndarray) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser("measure_ambiguity", description=__doc__)
     parser.add_argument("--instances", type=int, default=4096)
-    parser.add_argument("--symbols", type=int, nargs="+", default=[4, 8, 16])
     parser.add_argument("--output", type=Path, default=FIGURES)
     options = parser.parse_args()
-    measured = {f"M=4 K={k}": figures(k, options.instances) for k in options.symbols}
+    measured = {
+        f"M={features} K={symbols}": figures(symbols, options.instances, features)
+        for features, symbols in SIZES
+    }
     aside = options.output.with_suffix(".partial")
     aside.write_text(json.dumps(measured, indent=1) + "\n")
     aside.rename(options.output)

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from evals.population import Population, of_run
 from hyla_lm import config
@@ -80,10 +81,18 @@ class _Run:
         self.folder.write("config.gin", self.member.gin)
         self.folder.keep_metrics_until(first)
         self.checkpoints.drop_after(first)
+        self.learning_rates = self._learning_rates(first)
         self.board = TensorBoard(self.folder.tensorboard, first or None)
         if first == 0:
             self.board.text("config", f"```\n{self.member.gin}\n```")
         return self
+
+    def _learning_rates(self, first: int) -> dict[int, float]:
+        """By logged step, computed before training: later it would wait for the steps under way."""
+        e = self.member.program.experiment
+        ends = [end for _, end in windows(first, e.train.steps, e.log.every)]
+        rates = np.asarray(self.member.program.schedule(np.array(ends) - 1))
+        return dict(zip(ends, rates.tolist(), strict=True))
 
     def restore(self, step: int) -> TrainState:
         program = self.member.program
@@ -164,7 +173,7 @@ class _Training:
             return
         run.train_means = self.population.task.figures(means(sums))
         line = {f"train/{name}": value for name, value in run.train_means.items()}
-        line["train/learning_rate"] = float(run.member.program.schedule(step - 1))
+        line["train/learning_rate"] = run.learning_rates[step]
         run.write(step, {**line, "perf/tokens_per_second": speed})
 
     def _log_evaluation(self, step: int, progress: TrainingProgress) -> None:
@@ -174,7 +183,8 @@ class _Training:
                 continue
             run.write(step, {f"validation/{name}": value for name, value in values.items()})
             described = self.population.task.describe(values)
-            progress.say(f"step {step}  {run.folder.path.name}  {described}")
+            place = "/".join(run.folder.path.parts[-2:])
+            progress.say(f"step {step}  {place}  {described}")
         self._clock = time.monotonic()
 
     def _evaluate(self, final: bool) -> list[dict[str, float]]:

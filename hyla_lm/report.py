@@ -73,6 +73,8 @@ def summary_of(
         "num_params": count_parameters(params),
         "num_params_applied": count_applied_parameters(params, e.model, program.task.io),
         "git_revision": git_revision(),
+        "device": program.mesh.devices.flat[0].device_kind,
+        "jax": jax.__version__,
     }
     flops = train_flops_per_token(e.model, program.task.io, program.task.sequence_length)
     utilization = model_flops_utilization(tokens_per_second, flops)

@@ -1,5 +1,6 @@
 """TensorBoard event files, without TensorFlow."""
 
+import struct
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,10 +9,13 @@ from typing import Any
 from tensorboardX import summary
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.summary_pb2 import Summary
+
+RGBA = 4  # tensorboard's number for the colours of an image
 
 
 class TensorBoard:
-    """Scalars and text of one run, on disk when a call returns.
+    """Scalars, images and text of one run, on disk when a call returns.
 
     On resume, points after the restored step are purged. Without a folder nothing is written, as in
     all processes of a run but the first.
@@ -28,6 +32,14 @@ class TensorBoard:
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         for tag, value in values.items():
             self._write(step, summary=summary.scalar(tag, value))
+        self._flush()
+
+    def image(self, step: int, tag: str, png: bytes) -> None:
+        width, height = struct.unpack(">II", png[16:24])  # the header begins so (PNG, IHDR)
+        image = Summary.Image(
+            width=width, height=height, colorspace=RGBA, encoded_image_string=png
+        )
+        self._write(step, summary=Summary(value=[Summary.Value(tag=tag, image=image)]))
         self._flush()
 
     def text(self, tag: str, markdown: str) -> None:

@@ -4,6 +4,7 @@ import json
 import time
 from pathlib import Path
 
+import jax
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -36,6 +37,7 @@ def test_the_folder_of_a_run(run: tuple[Path, str], tiny_gin: Path) -> None:
     assert summary["step"] == 12
     assert summary["tokens_seen"] == 12 * 8 * 16
     assert summary["attention"] == ["hyla"]
+    assert (summary["device"], summary["jax"]) == ("cpu", jax.__version__)
     assert 0 < summary["validation"]["bits_per_byte"] < 20
     assert summary["train"]["loss_nats"] == lines[-2]["train/loss_nats"]
     for said in ("unique", "as applied", "hyla (blocked)", "tokens a step", "tensorboard --logdir"):

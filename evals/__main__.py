@@ -1,0 +1,109 @@
+"""The evaluation suites: python -m evals fuzzy_logic|sraven|report."""
+
+import argparse
+import logging
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hyla_lm.cli import GIN_PREFIX
+from hyla_lm.config import UserError, exit_status
+from hyla_lm.preemption import EXIT_STATUS, Preempted
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; statuses and messages are as hyla-lm's."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    bindings = [a[len(GIN_PREFIX) :] for a in argv if a.startswith(GIN_PREFIX)]
+    options = _parser().parse_args([a for a in argv if not a.startswith(GIN_PREFIX)])
+    try:
+        options.run(options, bindings, shlex.join(["python", "-m", "evals", *argv]))
+    except UserError as error:
+        print(f"evals: {error}", file=sys.stderr)
+        return exit_status(error)
+    except Preempted as stop:
+        print(f"evals: {stop}; the same command goes on", file=sys.stderr)
+        return EXIT_STATUS
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("evals", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="fuzzy_logic|sraven|report")
+    for suite in ("fuzzy_logic", "sraven"):
+        command = commands.add_parser(
+            suite,
+            help=f"train the rows of an experiment on {suite} and report them",
+            epilog="--gin.Class.field=value sets a binding in all runs.",
+        )
+        command.set_defaults(run=_train, suite=suite)
+        add = command.add_argument
+        add("--workdir", required=True, help="folder of the runs, results and report")
+        add("--experiment", default="table_a1", help="what to compare (evals/README.md)")
+        add("--preset", default="paper", help="paper or strict")
+        add("--variants", type=_names, default=(), help="rows, such as softmax,hyla; all")
+        add("--seeds", type=_seeds, default=(0, 1, 2), help="such as 0,1,2 (default)")
+        add("--grid", action="store_true", help="train the published grid and choose by row")
+        add("--steps", type=_count, help="a shortened schedule; default: the published one")
+        add("--split", help="covering, published or published_new_jax; default: the preset's")
+        add("--runs_at_once", type=_count, help="runs trained together; default: 3, 24 on a GPU")
+    report = commands.add_parser("report", help="write the report of a folder's results again")
+    report.set_defaults(run=_report)
+    report.add_argument("folder", type=Path, help="that has results/")
+    return parser
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    seeds = tuple(int(number) if number.isdecimal() else -1 for number in text.split(","))
+    if -1 in seeds or len(set(seeds)) < len(seeds):
+        raise argparse.ArgumentTypeError(f"{text} must be different numbers such as 0,1,2")
+    return seeds
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} must be a number above 0")
+    return int(text)
+
+
+def _train(options: argparse.Namespace, bindings: list[str], command: str) -> None:
+    from evals import board
+    from evals.experiments import SUITES
+    from evals.report import write_report
+    from evals.runner import Request, run
+
+    if options.split:
+        bindings.append(f'{SUITES[options.suite].task}.split = "{options.split}"')
+    request = Request(
+        options.suite,
+        options.workdir,
+        options.experiment,
+        options.preset,
+        options.variants,
+        options.seeds,
+        options.grid,
+        options.steps,
+        tuple(bindings),
+        command,
+    )
+    run(request, options.runs_at_once)
+    workdir = Path(options.workdir)
+    board.show(workdir, write_report(workdir))
+    print(f"{workdir / 'report.md'}; curves: tensorboard --logdir {workdir}")
+
+
+def _report(options: argparse.Namespace, bindings: list[str], command: str) -> None:
+    from evals.report import write_report
+
+    write_report(options.folder)
+    print(options.folder / "report.md")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
