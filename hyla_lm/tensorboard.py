@@ -36,9 +36,7 @@ class TensorBoard:
 
     def image(self, step: int, tag: str, png: bytes) -> None:
         width, height = struct.unpack(">II", png[16:24])  # the header begins so (PNG, IHDR)
-        image = Summary.Image(
-            width=width, height=height, colorspace=RGBA, encoded_image_string=png
-        )
+        image = Summary.Image(width=width, height=height, colorspace=RGBA, encoded_image_string=png)
         self._write(step, summary=Summary(value=[Summary.Value(tag=tag, image=image)]))
         self._flush()
 

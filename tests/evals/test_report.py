@@ -18,7 +18,7 @@ def fuzzy(row: str, seed: int, held_out: float | None, trained: float = 0.9, **m
     """A run; without a figure it has diverged."""
     validation = {"held_out_r2": held_out, "in_distribution_r2": trained, "unknown_terms_r2": 0.1}
     summary = {
-        "train": {"mse": 0.0125},
+        "train": {"mse": 9.0 if held_out is None else 0.0125},
         "validation": {} if held_out is None else validation,
         "diverged_at": None if held_out is not None else 300,
         **MADE_ON,
@@ -94,6 +94,7 @@ def test_one_seed_has_no_error_and_a_diverged_one_no_figure(tmp_path: Path) -> N
     assert line_of(report, "Softmax attention")[1] == "60.00"
     cells = line_of(report, "HYLA")
     assert (cells[1], cells[4]) == ("80.00", "1 of 2, others diverged")
+    assert cells[-1] == "0.0125"
 
 
 def test_rows_whose_runs_all_diverged_have_no_figure(tmp_path: Path) -> None:

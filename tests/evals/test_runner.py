@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,8 @@ def test_finished_runs_stay_and_new_seeds_are_added(training: FakeTraining, tmp_
     assert training.populations == []
     assert main(command(tmp_path, "--seeds=0,1,2", "--variants=hyla")) == 0
     assert training.populations == [["hyla/lr0.001_wd0.1_warmup100/seed2"]]
+    found = [json.loads(path.read_text()) for path in (tmp_path / "results").iterdir()]
+    assert [run["seed"] for run in found if "--seeds=0,1,2" in run["command"]] == [2]
 
 
 def test_a_stop_keeps_what_is_finished_and_the_same_command_goes_on(
@@ -136,6 +139,13 @@ def test_runs_that_have_saved_another_step_train_apart(tmp_path: Path) -> None:
     ]
 
 
+def test_rows_are_named_one_by_one_or_by_their_variant(tmp_path: Path) -> None:
+    request = Request("sraven", str(tmp_path), "heads", seeds=(0,), variants=("hyla",))
+    assert [run.row.name for run in plan(request)] == [f"hyla-heads_{n}" for n in (1, 2, 4, 8, 16)]
+    request = replace(request, variants=("linear-heads_2", "softmax-heads_1"))
+    assert [run.row.name for run in plan(request)] == ["softmax-heads_1", "linear-heads_2"]
+
+
 def test_options_reach_the_runs(training: FakeTraining, tmp_path: Path) -> None:
     more = ("--steps=2500", "--split=covering", "--gin.ModelConfig.mlp_dim=64")
     assert main(command(tmp_path, "--preset=strict", "--runs_at_once=1", *more)) == 0
@@ -154,7 +164,10 @@ MISTAKES = {
     "an experiment": (["--experiment=table_b1"], "--experiment=table_b1 .* table_a1"),
     "a preset": (["--preset=clean"], "--preset=clean is not known: use one of paper, strict"),
     "a split": (["--split=random"], "FuzzyLogic.split = 'random' must be one of 'covering'"),
-    "a seed without a split": (["--seeds=3"], "known for seeds 0, 1, 2, 2024, not for 3"),
+    "a seed without a split": (
+        ["--seeds=0,3", "--runs_at_once=1"],
+        "known for seeds 0, 1, 2, 2024, not for 3",
+    ),
     "K above the terms": (["--gin.FuzzyLogic.num_terms=13"], "is more than the 12 known terms"),
     "an empty split": (["--gin.FuzzyLogic.held_out_fraction=0.01"], "holds out 0 and trains on 66"),
     "a split that covers nothing": (
