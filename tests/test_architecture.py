@@ -24,7 +24,7 @@ LAYERS = (
     ),
     ("sharded_attention", "optim", "checkpoint", "multihost", "preemption", "peers", "rendezvous"),
     ("model",),
-    ("loss", "throughput", "sample"),
+    ("loss", "throughput", "sample", "inspection"),
     ("task",),
     ("language_model", "train_step", "evaluate"),
     ("experiment",),
