@@ -33,14 +33,14 @@ Draw = Callable[[jax.Array, jax.Array, jax.Array], Examples]
 class Choices:
     """What is looked at.
 
-    context: "fresh" for each example, or "fixed", the same inputs in context for all, as in the
-    paper's Figure 2. order: of SRAVEN's features, "drawn" as in training or "identity", as in the
-    paper's code.
+    fixed: inputs of fuzzy logic that are the same in all examples: "nothing", the "context", as for
+    the paper's Figure 2, or the "query", as in its code's probe. order: of SRAVEN's features,
+    "drawn" as in training or "identity", as in the paper's code.
     """
 
     examples: int = 4096
     seed: int = 0
-    context: str = "fresh"
+    fixed: str = "nothing"
     site: str = "self"
     order: str = "drawn"
 
@@ -136,13 +136,12 @@ def _fuzzy_draw(task: FuzzyLogicTask, choices: Choices) -> Draw:
 
     def draw(key: jax.Array, row_B: jax.Array, table: jax.Array) -> Examples:
         batch = task.draw(key, row_B, table)
-        if choices.context == "fixed":
-            context_NxL = jax.random.uniform(key_of(choices.seed, "context"), (length, variables))
-            query_BxL = batch["features"][:, -1, :-1]
-            of_query = jax.vmap(
-                lambda query, terms: example_of(context_NxL.at[-1].set(query), terms)
-            )
-            batch = of_query(query_BxL, batch["terms"])
+        if choices.fixed != "nothing":
+            same_NxL = jax.random.uniform(key_of(choices.seed, "fixed"), (length, variables))
+            is_query_Nx1 = jnp.arange(length)[:, None] == length - 1
+            is_fixed_Nx1 = is_query_Nx1 == (choices.fixed == "query")
+            x_BxNxL = jnp.where(is_fixed_Nx1, same_NxL, batch["features"][..., :-1])
+            batch = jax.vmap(example_of)(x_BxNxL, batch["terms"])
         last_Bx1 = jnp.full((len(row_B), 1), length - 1)
         names = ("features", "terms", "target")
         return {"key_position": last_Bx1, **{name: batch[name] for name in names}}

@@ -51,7 +51,7 @@ def analyse(options: argparse.Namespace, bindings: Sequence[str]) -> None:
 
     run = open_run(options.workdir, options.step, (), bindings, jax.devices()[:1])
     choices = Choices(
-        options.examples, options.seed, options.context, options.site, options.feature_order
+        options.examples, options.seed, options.fixed, options.site, options.feature_order
     )
     is_language = isinstance(run.program.task, LanguageModelTask)
     look = language_codes.report if is_language else latent_report.report
@@ -81,10 +81,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--tsne_examples", type=_count, default=1000, help="points of the tSNE pictures")
     add("--seed", type=int, default=0, help="of the examples and of tSNE")
     add(
-        "--context",
-        choices=("fresh", "fixed"),
-        default="fresh",
-        help="fuzzy logic: inputs in context, fresh for each example or the same for all",
+        "--fixed",
+        choices=("nothing", "context", "query"),
+        default="nothing",
+        help="fuzzy logic: inputs that are the same in all examples",
     )
     add(
         "--site",
