@@ -25,7 +25,7 @@ LAYERS = (
     ("sharded_attention", "optim", "checkpoint", "multihost", "preemption", "peers", "rendezvous"),
     ("model",),
     ("loss", "throughput", "sample", "inspection"),
-    ("task",),
+    ("task", "suite"),
     ("language_model", "train_step", "evaluate"),
     ("experiment",),
     ("mirror",),
