@@ -1,6 +1,7 @@
 """Suites in a language model's run: when they train, what they leave, stops, and mistakes."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from evals.suites import FuzzyLogicSuite, SravenSuite, mean_figures, steps_at
 from evals.train_many import Member, open_member
+from hyla_lm import config
 from hyla_lm.cli import main
-from hyla_lm.config import UserError
+from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.experiment import TrainConfig
 from hyla_lm.model import ModelConfig
-from hyla_lm.preemption import EXIT_STATUS, Notice
+from hyla_lm.preemption import EXIT_STATUS, Notice, Preempted
 from hyla_lm.suite import check_suites, due
 
 TAG = "suites/fuzzy_logic/held_out_r2"
@@ -73,6 +75,101 @@ class Stops(Notice):
         return self._calls >= self.at
 
 
+@configurable
+@dataclass(frozen=True)
+class Counted:
+    """A suite without training: it counts its calls, and stops where `STOPS` says."""
+
+    name: str = setting("counted", "its name")
+    every: int | None = setting(None, "see Suite")
+
+    def check_model(self, model: ModelConfig) -> None:
+        config.load([], [])  # as a suite that reads a gin file of its own
+
+    def run(self, model: ModelConfig, folder: str, share: float) -> dict[str, float]:
+        CALLS.append((Path(folder).name, model.attention, share))
+        if len(CALLS) in STOPS:
+            raise Preempted("stopped on the way")
+        return {"figure": share}
+
+
+CALLS: list[tuple[str, Any, float]] = []
+STOPS: set[int] = set()
+
+
+@pytest.fixture
+def counted_gin(tmp_path: Path) -> Path:
+    """A gin file to add, of a suite that trains every 5 steps and one at the end."""
+    CALLS.clear()
+    STOPS.clear()
+    path = tmp_path / "counted.gin"
+    path.write_text(
+        "TrainConfig.suites = (@early/Counted(), @late/Counted())\n"
+        'early/Counted.name = "early"\nearly/Counted.every = 5\nlate/Counted.name = "late"\n'
+    )
+    return path
+
+
+def test_when_suites_train_and_where_their_figures_land(
+    tiny_gin: Path, counted_gin: Path, tmp_path: Path
+) -> None:
+    whole, plain = tmp_path / "whole", tmp_path / "plain"
+    assert train(whole, tiny_gin, counted_gin) == 0
+    shares = [("early", 5 / 12), ("early", 10 / 12), ("early", 1.0), ("late", 1.0)]
+    assert [(name, share) for name, _, share in CALLS] == shares
+    assert {attention for _, attention, _ in CALLS} == {"hyla"}
+    assert lines(whole, "suites/") == [
+        {"step": 5, "suites/early/figure": 5 / 12},
+        {"step": 10, "suites/early/figure": 10 / 12},
+        {"step": 12, "suites/early/figure": 1.0, "suites/late/figure": 1.0},
+    ]
+    assert summary(whole)["suites"] == {"early": {"figure": 1.0}, "late": {"figure": 1.0}}
+    events = EventAccumulator(str(whole / "tensorboard")).Reload()
+    assert [event.step for event in events.Scalars("suites/early/figure")] == [5, 10, 12]
+    assert "LanguageModel.data" in (whole / "config.gin").read_text()
+
+    assert train(plain, tiny_gin) == 0
+    assert "suites" not in summary(plain)
+    assert lines(plain) == [line for line in lines(whole) if line not in lines(whole, "suites/")]
+    for _ in range(2):  # a finished run can be given suites
+        assert train(plain, tiny_gin, counted_gin) == 0
+        assert lines(plain, "suites/") == lines(whole, "suites/")[-1:]
+        assert summary(plain)["suites"] == summary(whole)["suites"]
+
+
+def test_a_stop_in_a_suite_loses_nothing(
+    tiny_gin: Path, counted_gin: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert train(whole, tiny_gin, counted_gin) == 0
+    CALLS.clear()
+    STOPS.update({1, 5})  # at step 5, and in the second suite of step 12
+    assert train(stopped, tiny_gin, counted_gin) == EXIT_STATUS
+    told = capsys.readouterr().err
+    assert "suite early stopped on the way; of this run step 5 is saved; the same command" in told
+    assert lines(stopped, "suites/") == []
+    assert train(stopped, tiny_gin, counted_gin) == EXIT_STATUS
+    assert [line["step"] for line in lines(stopped, "suites/")] == [5, 10]
+    assert not (stopped / "summary.json").exists()
+    assert train(stopped, tiny_gin, counted_gin) == 0
+    assert lines(stopped) == lines(whole)
+    assert summary(stopped)["suites"] == summary(whole)["suites"]
+
+
+def test_a_suite_trains_with_the_attention_of_the_run(
+    tiny_gin: Path, suites_gin: Path, tmp_path: Path
+) -> None:
+    workdir = tmp_path / "run"
+    bindings = ("TrainConfig.steps = 2", 'ModelConfig.attention = "linear"')
+    bindings += ("FuzzyLogicSuite.seeds = (1,)", "OptimizerConfig.warmup_steps = 1")
+    assert train(workdir, tiny_gin, suites_gin, bindings=bindings) == 0
+    folder = workdir / "suites" / "fuzzy_logic" / "seed1"
+    assert summary(folder)["attention"] == ["linear"]
+    figures = summary(folder)["validation"]
+    assert summary(workdir)["suites"]["fuzzy_logic"] == {"diverged_runs": 0, **figures}
+
+
+@pytest.mark.full
 def test_suites_train_alongside_and_a_stop_in_one_loses_nothing(
     tiny_gin: Path,
     suites_gin: Path,
@@ -115,29 +212,13 @@ def test_suites_train_alongside_and_a_stop_in_one_loses_nothing(
     assert "suite fuzzy_logic stopped after step 2, which is saved; of this run step 7" in told
     assert lines(stopped, "suites/") == []
     with monkeypatch.context() as patch:
-        patch.setattr("evals.train_many.Notice", lambda: Stops(3))
+        patch.setattr("evals.train_many.Notice", lambda: Stops(2))
         assert train(stopped, tiny_gin, suites_gin, bindings=alongside) == EXIT_STATUS
     assert len(lines(stopped, "suites/")) == 1
     assert not (stopped / "summary.json").exists()
     assert train(stopped, tiny_gin, suites_gin, bindings=alongside) == 0
     assert lines(stopped) == lines(whole)
     assert summary(stopped)["suites"] == summary(whole)["suites"]
-
-
-def test_a_finished_run_can_be_given_suites(
-    tiny_gin: Path, suites_gin: Path, tmp_path: Path
-) -> None:
-    workdir, short = tmp_path / "run", ("TrainConfig.steps = 4",)
-    assert train(workdir, tiny_gin, bindings=short) == 0
-    assert "suites" not in summary(workdir) and not (workdir / "suites").exists()
-    before = lines(workdir)
-    for _ in range(2):
-        assert train(workdir, tiny_gin, suites_gin, bindings=short) == 0
-        assert [line["step"] for line in lines(workdir, "suites/")] == [4]
-        assert set(summary(workdir)["suites"]) == {"fuzzy_logic"}
-    assert lines(workdir)[:-1] == before
-    config = (workdir / "config.gin").read_text()
-    assert "FuzzyLogicSuite" in config and "LanguageModel.data" in config
 
 
 def test_mistakes_are_told_before_anything_is_trained(
