@@ -67,9 +67,15 @@ def _curve(axes: Axes, section: Section, label: str, panel: str) -> None:
         for row, point in section.best(section.suite.chosen_by)
         if (row.label, row.setting.panel) == (label, panel)
     ]
-    found = [(x, mean.value, mean.error or 0.0) for x, mean in means if mean]
-    x, y, error = ([values[i] for values in found] for i in range(3))
-    axes.errorbar(x, y, error, marker="o", capsize=3, label=label)
+    found = [(x, mean) for x, mean in means if mean and x is not None]
+    axes.errorbar(
+        [x for x, _ in found],
+        [mean.value for _, mean in found],
+        [mean.error or 0.0 for _, mean in found],
+        marker="o",
+        capsize=3,
+        label=label,
+    )
 
 
 def _measured(section: Section) -> str:

@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from hyla_lm.attention import ACTIVATIONS, VARIANTS, AttentionSpec
+from hyla_lm.attention import ACTIVATIONS, VARIANTS, AttentionSpec, Operands
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.feedforward import FEEDFORWARDS, GeluMlp, MixtureOfExperts, SwiGlu
 from hyla_lm.positions import relative_buckets, rotate
@@ -131,7 +131,8 @@ jax.tree_util.register_dataclass(
 class SelfAttention(nn.Module):
     """Projections around `attend`, with rotary or relative positions and a key-value cache.
 
-    Of T positions the last `answers` are queries, or all.
+    Of T positions the last `answers` are queries, or all. What goes into `attend` is left in the
+    collection `intermediates`, where a caller asks for it.
     """
 
     config: ModelConfig
@@ -157,16 +158,18 @@ class SelfAttention(nn.Module):
         if context.cache_index is not None:
             start, offset = context.cache_index, context.cache_index + offset
             k, v = self._extend("cached_key", k, start), self._extend("cached_value", v, start)
+        bias, deep_kernel = self._relative_bias(q.shape[1], k.shape[1], offset), self._deep_kernel()
+        self.sow("intermediates", "operands", Operands(q, k, v, bias, deep_kernel))
         y_BxTxHxU = attend_on_mesh(
             q,
             k,
             v,
             self.spec,
-            bias=self._relative_bias(q.shape[1], k.shape[1], offset),
+            bias=bias,
             causal=c.causal,
             segment_ids=context.segment_BxT,
             q_offset=offset,
-            deep_kernel_HxUxU=self._deep_kernel(),
+            deep_kernel_HxUxU=deep_kernel,
             dropout=self._dropout_mask(q.shape[1], k.shape[1], context.dropout),
             implementation=c.attention_implementation,
         )
@@ -305,7 +308,7 @@ class Decoder(nn.Module):
             return Blocks(c, c.num_layers, self.cache_length, self.answers)
         scanned = nn.scan(
             Blocks,
-            variable_axes={"params": 0, "cache": 0},
+            variable_axes={"params": 0, "cache": 0, "intermediates": 0},
             split_rngs={"params": True, "dropout": True},
             in_axes=nn.broadcast,
             length=c.num_layers // len(c.pattern),
