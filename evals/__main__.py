@@ -76,7 +76,7 @@ def _train(options: argparse.Namespace, bindings: list[str], command: str) -> No
     from evals import board
     from evals.experiments import SUITES
     from evals.report import write_report
-    from evals.runner import Request, run
+    from evals.runner import Request, train
 
     if options.split:
         bindings.append(f'{SUITES[options.suite].task}.split = "{options.split}"')
@@ -92,7 +92,7 @@ def _train(options: argparse.Namespace, bindings: list[str], command: str) -> No
         tuple(bindings),
         command,
     )
-    run(request, options.runs_at_once)
+    train(request, options.runs_at_once)
     workdir = Path(options.workdir)
     board.show(workdir, write_report(workdir))
     print(f"{workdir / 'report.md'}; curves: tensorboard --logdir {workdir}")

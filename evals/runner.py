@@ -26,6 +26,7 @@ from hyla_lm.config import CHECKOUT, UserError
 from hyla_lm.experiment import from_gin
 from hyla_lm.task import TaskConfig
 
+SAVING = "CheckpointConfig."  # settings that change nothing of what is measured
 RUNS_AT_ONCE_ON_CPU = 3
 RUNS_AT_ONCE = 24  # three seeds at SRAVEN's eight points
 
@@ -78,8 +79,8 @@ class Run:
         return max((int(name) for name in names if name.isdigit()), default=0)
 
 
-def run(request: Request, runs_at_once: int | None = None) -> list[Result]:
-    """Trains what is not finished and returns all results of the request.
+def train(request: Request, runs_at_once: int | None = None) -> None:
+    """Trains what is not finished, and keeps a result of every run.
 
     Raises UserError for what is not known or cannot be, before anything trains, and Preempted when
     it is asked to stop, after saving.
@@ -87,15 +88,15 @@ def run(request: Request, runs_at_once: int | None = None) -> list[Result]:
     is_cpu = jax.default_backend() == "cpu"
     at_once = runs_at_once or (RUNS_AT_ONCE_ON_CPU if is_cpu else RUNS_AT_ONCE)
     planned = plan(request)
-    to_do = populations([run for run in planned if not run.is_finished], at_once)
-    finished = sum(run.is_finished for run in planned)
+    to_do = populations([one for one in planned if not one.is_finished], at_once)
+    finished = sum(one.is_finished for one in planned)
     print(f"{len(planned)} runs, {finished} of them finished; {len(to_do)} populations to train")
     for number, population in enumerate(to_do, start=1):
-        names = ", ".join(str(run.folder.relative_to(request.folder)) for run in population)
+        names = ", ".join(str(one.folder.relative_to(request.folder)) for one in population)
         print(f"population {number} of {len(to_do)}: {names}", flush=True)
         train_many([open_member([request.gin_file], r.bindings, str(r.folder)) for r in population])
         keep_results(request, population)
-    return keep_results(request, planned)
+    keep_results(request, planned)
 
 
 def plan(request: Request) -> list[Run]:
@@ -152,10 +153,10 @@ def populations(runs: Sequence[Run], at_once: int) -> list[list[Run]]:
     ]
 
 
-def keep_results(request: Request, runs: Sequence[Run]) -> list[Result]:
-    """The results of finished runs; those that are not yet in results/ are written."""
+def keep_results(request: Request, runs: Sequence[Run]) -> None:
+    """Writes the results of finished runs that are not yet in results/."""
     folder = Path(request.workdir) / "results"
-    found = []
+    changes = [binding for binding in request.bindings if not binding.startswith(SAVING)]
     for one in runs:
         result = Result(
             request.suite,
@@ -167,14 +168,12 @@ def keep_results(request: Request, runs: Sequence[Run]) -> list[Result]:
             one.split,
             one.steps,
             one.share,
-            request.bindings,
+            changes,
             request.command,
             json.loads((one.folder / "summary.json").read_text()),
         )
         if not (folder / f"{result.name}.json").is_file():
             results.write(folder, result)
-        found.append(result)
-    return found
 
 
 def _planned(request: Request, row: Row, seed: int, share: float, bindings: tuple[str, ...]) -> Run:
@@ -202,7 +201,7 @@ def _check_unchanged(folder: Path, gin: str) -> None:
 def _settings(gin: str) -> dict[str, str]:
     lines = (line.partition(" = ") for line in gin.splitlines() if " = " in line)
     settings = {name: value for name, _, value in lines}
-    return {name: value for name, value in settings.items() if "CheckpointConfig." not in name}
+    return {name: value for name, value in settings.items() if not name.startswith(SAVING)}
 
 
 def _check_bindings(request: Request, suite: Suite, bindings: Sequence[str]) -> None:

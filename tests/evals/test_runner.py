@@ -230,7 +230,9 @@ def test_a_folder_with_another_configuration_is_refused(
     assert "give another --workdir" in error
     assert training.populations == []
     other_saves = ("--gin.ModelConfig.mlp_dim=64", "--gin.CheckpointConfig.every=25000")
-    assert main(command(tmp_path, *other_saves)) == 0
+    assert main(command(tmp_path, "--seeds=0,1,2", *other_saves)) == 0
+    assert len(training.populations) == 2
+    assert (tmp_path / "report.md").read_text().count("## Fuzzy logic") == 1
 
 
 def test_a_report_needs_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
