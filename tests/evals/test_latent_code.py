@@ -28,7 +28,7 @@ from hyla_lm.attention import VARIANTS, Operands, latent_codes
 from hyla_lm.inspection import LayerView, attention_layers
 from hyla_lm.kernels.block import Pairing, attend_block
 from hyla_lm.model import Decoder
-from hyla_lm.model_config import ModelConfig
+from hyla_lm.model_config import Features, ModelConfig
 from hyla_lm.positions import relative_buckets
 
 SMALL: dict[str, Any] = dict(
@@ -134,12 +134,13 @@ def test_views_of_layers_make_the_model_s_own_attention(scan: bool) -> None:
     pattern = ("hyla_deep", "softmax")
     model, params = small_model(task, num_layers=4, attention=pattern, scan_layers=scan)
     features = jax.random.uniform(jax.random.key(0), (2, 6, 5))
+    of_all_positions = model.clone(io=Features(5, 1))
 
     @jax.jit
     def look(params: Any) -> Any:
         views = attention_layers(model, params, features)
         everything: Any = dict(capture_intermediates=True, mutable=["intermediates"])
-        found = model.apply({"params": params}, features, **everything)[1]["intermediates"]
+        found = of_all_positions.apply({"params": params}, features, **everything)[1]["intermediates"]
         return [(view.code_BxHxTxS, view.operands) for view in views], found
 
     views, found = look(params)
