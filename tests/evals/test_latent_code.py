@@ -140,8 +140,8 @@ def test_views_of_layers_make_the_model_s_own_attention(scan: bool) -> None:
     def look(params: Any) -> Any:
         views = attention_layers(model, params, features)
         everything: Any = dict(capture_intermediates=True, mutable=["intermediates"])
-        found = of_all_positions.apply({"params": params}, features, **everything)[1]["intermediates"]
-        return [(view.code_BxHxTxS, view.operands) for view in views], found
+        _, found = of_all_positions.apply({"params": params}, features, **everything)
+        return [(view.code_BxHxTxS, view.operands) for view in views], found["intermediates"]
 
     views, found = look(params)
     for layer, (code, operands) in enumerate(views):
