@@ -4,9 +4,7 @@ BIN := .venv/bin
 GIN ?= gin/quickstart.gin
 WORKDIR ?= runs/$(notdir $(basename $(GIN)))
 
-EVALS_SMOKE ?= runs/evals_smoke
-
-.PHONY: train compare test test-full test-seqio evals-smoke lint bench bench-data bench-tpu bench-plan plans clean
+.PHONY: train compare test test-full test-seqio evals-smoke lint bench bench-data bench-tpu bench-plan bench-evals plans clean
 
 train: .venv/core
 	$(BIN)/hyla-lm train --gin_file=$(GIN) --workdir=$(WORKDIR)
@@ -28,6 +26,7 @@ test-seqio: .venv-seqio/ready
 
 # Both evaluation suites from small runs to a report with figures, which says only that all of it works.
 # Without XLA's optimisations these runs compile in half the time.
+EVALS_SMOKE ?= runs/evals_smoke
 SMALL := --variants=softmax,hyla --seeds=0,1 --preset=strict --steps=20 --workdir=$(EVALS_SMOKE) \
 	--gin.ModelConfig.num_layers=1 --gin.ModelConfig.model_dim=16 --gin.ModelConfig.mlp_dim=16 \
 	--gin.TrainConfig.batch_size=16 --gin.LogConfig.every=10 --gin.OptimizerConfig.warmup_steps=5
@@ -54,6 +53,9 @@ bench-tpu: .venv/full
 
 bench-plan: .venv/full
 	$(BIN)/python tests/benchmarks/bench_plan.py
+
+bench-evals: .venv/dev
+	$(BIN)/python tests/benchmarks/bench_evals.py
 
 plans: .venv/full
 	$(BIN)/python docs/make_plans.py $(PLANS)

@@ -95,7 +95,7 @@ class FuzzyLogicTask(GeneratedTask):
 
     @cached_property
     def io(self) -> Features:
-        return Features(self.config.num_variables + 1, 1)
+        return Features(self.config.num_variables + 1, 1, answers=1)
 
     @property
     def sequence_length(self) -> int:

@@ -31,7 +31,7 @@ Draw = Callable[[jax.Array, Any], dict[str, jax.Array]]
 
 
 @dataclass(frozen=True)
-class GeneratedConfig:
+class GeneratedConfig(ABC):
     """Settings that every generated task has."""
 
     held_out_fraction: float = setting(0.5, "share of known combinations held out of training")
@@ -46,6 +46,14 @@ class GeneratedConfig:
     in_distribution_repeats_training: bool = setting(
         False, "in-distribution set is the first training examples, as in the paper's code"
     )
+
+    @abstractmethod
+    def prepare_task(self, batch_size: int) -> "GeneratedTask":
+        """See hyla_lm.task.TaskConfig."""
+
+    def planned_task(self) -> "GeneratedTask":
+        """See hyla_lm.task.Plannable: the task needs no data."""
+        return self.prepare_task(1)
 
 
 class GeneratedTask(ABC):
@@ -120,6 +128,11 @@ class GeneratedTask(ABC):
 
     def tokens_per_batch(self, batch_size: int) -> int:
         return batch_size * self.sequence_length
+
+    def batch_shapes(self, batch_size: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """See hyla_lm.task.PlannedTask."""
+        key, row_B = jax.random.key(0), jax.ShapeDtypeStruct((batch_size,), jnp.int32)
+        return jax.eval_shape(self.draw, key, row_B, jnp.asarray(self.tables["train"]))
 
     def train_stream(
         self, batch_size: int, seed: int, share: Share, states: list[dict[str, Any]] | None

@@ -24,7 +24,6 @@ from hyla_lm import config
 from hyla_lm.checkpoint import check_same_run
 from hyla_lm.config import CHECKOUT, UserError
 from hyla_lm.experiment import from_gin
-from hyla_lm.task import TaskConfig
 
 SAVING = "CheckpointConfig."  # settings that change nothing of what is measured
 RUNS_AT_ONCE_ON_CPU = 3
@@ -180,7 +179,7 @@ def _planned(request: Request, row: Row, seed: int, share: float, bindings: tupl
     config.load([request.gin_file], bindings)
     e = from_gin()
     task = e.train.task
-    assert isinstance(task, TaskConfig) and isinstance(task, GeneratedConfig)
+    assert isinstance(task, GeneratedConfig)
     task.prepare_task(e.train.batch_size)
     point = {name: getattr(e.optimizer, name) for name in results.SHORT}
     folder = request.folder / row.name / results.point_name(point) / f"seed{seed}"

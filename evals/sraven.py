@@ -77,7 +77,8 @@ class SravenTask(GeneratedTask):
 
     @cached_property
     def io(self) -> Features:
-        return Features(self.config.num_symbols, self.config.num_symbols)
+        c = self.config
+        return Features(c.num_symbols, c.num_symbols, answers=c.num_features)
 
     @property
     def sequence_length(self) -> int:

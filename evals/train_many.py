@@ -44,11 +44,12 @@ def open_member(gin_files: Sequence[str], bindings: Sequence[str], workdir: str)
     return Member(program, config.operative(), RunFolder(workdir))
 
 
-def train_many(members: Sequence[Member]) -> list[dict[str, Any]]:
+def train_many(members: Sequence[Member], until: int | None = None) -> list[dict[str, Any]]:
     """Trains all runs to their last step, going on from what is saved; returns their summaries.
 
-    A run whose loss stops being finite is told, and its summary has the step. Raises Preempted
-    when it is asked to stop, after saving.
+    `until` is an earlier step to save and stop at, a multiple of LogConfig.every; no summary is
+    written then. A run whose loss stops being finite is told, and its summary has the step. Raises
+    Preempted when it is asked to stop, after saving.
     """
     population = Population([member.program for member in members])
     check_schedule(population.program)
@@ -58,7 +59,7 @@ def train_many(members: Sequence[Member]) -> list[dict[str, Any]]:
         for run in runs:
             stack.enter_context(closing(run.folder))
             stack.enter_context(closing(run.open(first)))
-        return _Training(population, runs, notice).train(first)
+        return _Training(population, runs, notice, until).train(first)
 
 
 class _Run:
@@ -118,9 +119,12 @@ class _Run:
 class _Training:
     """The loop: dispatch the steps of a window, then look at the window before."""
 
-    def __init__(self, population: Population, runs: Sequence[_Run], notice: Notice):
+    def __init__(
+        self, population: Population, runs: Sequence[_Run], notice: Notice, until: int | None
+    ):
         self.population, self.runs, self.notice = population, runs, notice
         self.experiment = population.program.experiment
+        self.last = self.experiment.train.steps if until is None else until
         self.started = time.monotonic()
         self.seconds, self.steps_timed = 0.0, 0
         self._figures: list[dict[str, float]] = []
@@ -131,11 +135,11 @@ class _Training:
         self.state = population.init() if first == 0 else _stacked_states(self.runs, first)
         self._clock = time.monotonic()
         with TrainingProgress(e.train.steps, first) as progress:
-            for begin, end in windows(first, e.train.steps, e.log.every):
+            for begin, end in windows(first, self.last, e.log.every):
                 self.state, metrics = population.advance(self.state, end - begin)
                 self._log_pending(progress)
                 self._pending = (begin, end, metrics)
-                is_last = end == e.train.steps
+                is_last = end == self.last
                 if is_last or end % e.train.eval_every == 0:
                     self._log_pending(progress)
                     self._log_evaluation(end, progress)
@@ -220,7 +224,8 @@ class _Training:
             summary |= {"wall_seconds": time.monotonic() - self.started}
             summary |= {"runs_at_once": len(self.runs), "diverged_at": run.diverged_at}
             run.checkpoints.wait()
-            run.folder.write_summary(summary)
+            if self.last == self.experiment.train.steps:
+                run.folder.write_summary(summary)
             summaries.append(summary)
         return summaries
 

@@ -13,7 +13,15 @@ from hyla_lm.kernels.linear.chunked import attend_chunked
 from hyla_lm.kernels.spec import ACTIVATIONS, VARIANTS, AttentionSpec
 from hyla_lm.kernels.tpu import attend_tpu, obstacle
 
-__all__ = ["ACTIVATIONS", "IMPLEMENTATIONS", "VARIANTS", "AttentionSpec", "attend", "latent_codes"]
+__all__ = [
+    "ACTIVATIONS",
+    "IMPLEMENTATIONS",
+    "VARIANTS",
+    "AttentionSpec",
+    "Operands",
+    "attend",
+    "latent_codes",
+]
 
 IMPLEMENTATIONS = ("reference", "blocked", "pallas_tpu")
 REFERENCE_MAX_PAIRS = 128 * 128

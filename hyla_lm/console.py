@@ -2,8 +2,8 @@
 
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -49,6 +49,15 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
     def __exit__(self, *_: object) -> None:
         if self._bar:
             self._bar.stop()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leaves the terminal to others: there can be only one bar."""
+        if self._bar:
+            self._bar.stop()
+        yield
+        if self._bar:
+            self._bar.start()
 
     def advance(self, step: int) -> None:
         if self._bar:

@@ -10,6 +10,7 @@ from hyla_lm.language_model import LanguageModel  # noqa: F401  makes it known t
 from hyla_lm.mesh import MeshConfig
 from hyla_lm.model import ModelConfig
 from hyla_lm.optim import OptimizerConfig, make_schedule
+from hyla_lm.suite import Suite
 from hyla_lm.task import TaskConfig
 
 
@@ -21,6 +22,9 @@ class TrainConfig:
     task: TaskConfig | None = setting(None, "what is trained, such as @LanguageModel()")
     steps: int = setting(1000, "updates; the learning rate ends with the last", minimum=1)
     batch_size: int = setting(256, "rows of a global batch", minimum=1)
+    suites: tuple[Suite, ...] = setting(
+        (), "small models trained with the same attention, such as (@FuzzyLogicSuite(),)"
+    )
     accumulate_steps: int = setting(1, "micro-batches that an update is summed over", minimum=1)
     seed: int = setting(0, "of initialisation, data order and dropout", minimum=0)
     eval_every: int = setting(

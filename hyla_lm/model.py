@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from hyla_lm.attention import ACTIVATIONS, VARIANTS, AttentionSpec
+from hyla_lm.attention import ACTIVATIONS, VARIANTS, AttentionSpec, Operands
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.feedforward import FEEDFORWARDS, GeluMlp, MixtureOfExperts, SwiGlu
 from hyla_lm.positions import relative_buckets, rotate
@@ -103,10 +103,14 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Features:
-    """Dense features in, dense outputs out."""
+    """Dense features in, dense outputs out, of the last `answers` positions or of all.
+
+    What only other positions' outputs need is not computed, unless layers are scanned.
+    """
 
     input_size: int
     output_size: int
+    answers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -125,40 +129,47 @@ jax.tree_util.register_dataclass(
 
 
 class SelfAttention(nn.Module):
-    """Projections around `attend`, with rotary or relative positions and a key-value cache."""
+    """Projections around `attend`, with rotary or relative positions and a key-value cache.
+
+    Of T positions the last `answers` are queries, or all. What goes into `attend` is left in the
+    collection `intermediates`, where a caller asks for it.
+    """
 
     config: ModelConfig
     spec: AttentionSpec
     cache_length: int
+    answers: int | None = None
 
     @nn.compact
     def __call__(self, x_BxTxD: jax.Array, context: Context) -> jax.Array:
         c, dtype = self.config, jnp.dtype(self.config.dtype)
 
-        def project(size: int, name: str) -> jax.Array:
-            dense = nn.DenseGeneral(
-                (c.num_heads, size), use_bias=c.use_bias, dtype=dtype, name=name
-            )
-            return dense(x_BxTxD)
+        def project(x: jax.Array, size: int, name: str) -> jax.Array:
+            shape = (c.num_heads, size)
+            return nn.DenseGeneral(shape, use_bias=c.use_bias, dtype=dtype, name=name)(x)
 
-        q, k = project(c.head_dim, "query"), project(c.head_dim, "key")
-        v = project(c.value_size, "value")
+        q = project(last(x_BxTxD, self.answers), c.head_dim, "query")
+        k = project(x_BxTxD, c.head_dim, "key")
+        v = project(x_BxTxD, c.value_size, "value")
         if c.positions == "rotary":
-            q, k = rotate(q, context.position_BxT), rotate(k, context.position_BxT)
-        offset: int | jax.Array = 0
+            q = rotate(q, last(context.position_BxT, self.answers))
+            k = rotate(k, context.position_BxT)
+        offset: int | jax.Array = k.shape[1] - q.shape[1]
         if context.cache_index is not None:
-            offset = context.cache_index
-            k, v = self._extend("cached_key", k, offset), self._extend("cached_value", v, offset)
+            start, offset = context.cache_index, context.cache_index + offset
+            k, v = self._extend("cached_key", k, start), self._extend("cached_value", v, start)
+        bias, deep_kernel = self._relative_bias(q.shape[1], k.shape[1], offset), self._deep_kernel()
+        self.sow("intermediates", "operands", Operands(q, k, v, bias, deep_kernel))
         y_BxTxHxU = attend_on_mesh(
             q,
             k,
             v,
             self.spec,
-            bias=self._relative_bias(q.shape[1], k.shape[1], offset),
+            bias=bias,
             causal=c.causal,
             segment_ids=context.segment_BxT,
             q_offset=offset,
-            deep_kernel_HxUxU=self._deep_kernel(),
+            deep_kernel_HxUxU=deep_kernel,
             dropout=self._dropout_mask(q.shape[1], k.shape[1], context.dropout),
             implementation=c.attention_implementation,
         )
@@ -201,23 +212,32 @@ class SelfAttention(nn.Module):
         rate = self.config.attention_dropout
         if not active or rate == 0:
             return None
-        kept = jax.random.bernoulli(self.make_rng("dropout"), 1 - rate, (1, 1, q_length, k_length))
+        key, shape = self.make_rng("dropout"), (1, 1, k_length, k_length)
+        kept = jax.random.bernoulli(key, 1 - rate, shape)[:, :, k_length - q_length :]
         return kept / (1 - rate)
 
 
+def last(x_BxTx: jax.Array, count: int | None) -> jax.Array:
+    """The last `count` positions, or all."""
+    return x_BxTx if count is None else x_BxTx[:, -count:]
+
+
 class Block(nn.Module):
-    """u = y + attention(norm(y)); u + feedforward(norm(u))."""
+    """u = y + attention(norm(y)); u + feedforward(norm(u)), of the last `answers` positions."""
 
     config: ModelConfig
     layer: int
     cache_length: int
+    answers: int | None = None
 
     @nn.compact
     def __call__(self, y_BxTxD: jax.Array, context: Context) -> jax.Array:
         c, dtype = self.config, jnp.dtype(self.config.dtype)
-        attention = SelfAttention(c, c.spec(self.layer), self.cache_length, name="attention")
+        attention = SelfAttention(
+            c, c.spec(self.layer), self.cache_length, self.answers, name="attention"
+        )
         normed = nn.LayerNorm(use_bias=c.use_bias, dtype=dtype, name="attention_norm")(y_BxTxD)
-        u_BxTxD = split_by_batch(y_BxTxD + attention(normed, context))
+        u_BxTxD = split_by_batch(last(y_BxTxD, self.answers) + attention(normed, context))
         normed = nn.LayerNorm(use_bias=c.use_bias, dtype=dtype, name="feedforward_norm")(u_BxTxD)
         return split_by_batch(u_BxTxD + make_feedforward(c)(normed))
 
@@ -240,12 +260,15 @@ class Blocks(nn.Module):
     config: ModelConfig
     count: int
     cache_length: int
+    answers: int | None = None
 
     @nn.compact
     def __call__(self, y_BxTxD: jax.Array, context: Context) -> tuple[jax.Array, None]:
         make_block = nn.remat(Block, prevent_cse=False) if self.config.remat else Block
         for layer in range(self.count):
-            block = make_block(self.config, layer, self.cache_length, name=f"block_{layer}")
+            answers = self.answers if layer == self.count - 1 else None
+            name = f"block_{layer}"
+            block = make_block(self.config, layer, self.cache_length, answers, name=name)
             y_BxTxD = block(y_BxTxD, context)
         return y_BxTxD, None
 
@@ -274,13 +297,18 @@ class Decoder(nn.Module):
         self.blocks = self._make_blocks()
         self.final_norm = nn.LayerNorm(use_bias=c.use_bias, dtype=dtype)
 
+    @property
+    def answers(self) -> int | None:
+        """Positions whose outputs are asked for; None for all."""
+        return self.io.answers if isinstance(self.io, Features) else None
+
     def _make_blocks(self) -> nn.Module:
         c = self.config
         if not c.scan_layers:
-            return Blocks(c, c.num_layers, self.cache_length)
+            return Blocks(c, c.num_layers, self.cache_length, self.answers)
         scanned = nn.scan(
             Blocks,
-            variable_axes={"params": 0, "cache": 0},
+            variable_axes={"params": 0, "cache": 0, "intermediates": 0},
             split_rngs={"params": True, "dropout": True},
             in_axes=nn.broadcast,
             length=c.num_layers // len(c.pattern),
@@ -295,7 +323,7 @@ class Decoder(nn.Module):
         cache_index: jax.Array | None = None,
         dropout: bool = False,
     ) -> jax.Array:
-        """Normed last states, BxTxD, of tokens BxT or features BxTxI.
+        """Normed last states, BxTxD, of tokens BxT or features BxTxI; T may be fewer `answers`.
 
         cache_index is the position of the first input when decoding against the cache.
         """
@@ -310,7 +338,7 @@ class Decoder(nn.Module):
             y_BxTxD += self.position_embed(positions).astype(dtype)
         y_BxTxD = split_by_batch(y_BxTxD)
         y_BxTxD, _ = self.blocks(y_BxTxD, context)
-        return self.final_norm(y_BxTxD)
+        return self.final_norm(last(y_BxTxD, self.answers))
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """float32 logits over V, or dense outputs, of normed states."""

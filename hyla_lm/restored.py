@@ -2,6 +2,7 @@
 
 import argparse
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,17 +51,33 @@ class RestoredRun:
 
 def restore(options: argparse.Namespace, bindings: list[str]) -> RestoredRun:
     """Opens --workdir with its own config.gin, or the gin files given."""
-    workdir = as_path(options.workdir)
+    return open_run(options.workdir, options.step, options.gin_file, bindings)
+
+
+def open_run(
+    path: str,
+    step: int | None = None,
+    gin_files: Sequence[str] = (),
+    bindings: Sequence[str] = (),
+    devices: Sequence[jax.Device] | None = None,
+) -> RestoredRun:
+    """A checkpoint of a run, the newest if no step is given, on these devices or on all.
+
+    Raises UserError for a folder without a run or without that checkpoint, and for gin files that
+    describe another run.
+    """
+    workdir = as_path(path)
     own = read_whole(workdir / "config.gin")
     if own is None:
-        raise UserError(f"--workdir={options.workdir} holds no run: train one first.")
+        raise UserError(f"--workdir={path} holds no run: train one first.")
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "config.gin"
         copy.write_bytes(own)
-        config.load(options.gin_file or [str(copy)], bindings)
-    program = make_program(from_gin())
+        config.load(gin_files or [str(copy)], bindings)
+    program = make_program(from_gin(), devices)
     checkpoints = Checkpointer(workdir / "checkpoints", program.experiment.checkpoint.keep)
-    step = checkpoints.latest_step() if options.step is None else options.step
+    if step is None:
+        step = checkpoints.latest_step()
     if step is None:
         raise UserError(f"{workdir} has no checkpoint yet: train it first.")
     if step not in checkpoints.steps():

@@ -9,7 +9,7 @@ import os
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from hyla_lm.input.files import (
 )
 from hyla_lm.mirror import Mirror
 
-OURS = {"config.gin", "checkpoints", "tensorboard", "metrics.jsonl", "summary.json"}
+OURS = {"config.gin", "checkpoints", "tensorboard", "metrics.jsonl", "summary.json", "suites"}
 
 
 class RunFolder:
@@ -80,15 +80,16 @@ class RunFolder:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         self.write("summary.json", json.dumps(summary, indent=1) + "\n")
 
-    def keep_metrics_until(self, step: int, evaluation_is_due: bool = False) -> None:
+    def keep_metrics_until(self, step: int, due: Sequence[str] = ()) -> None:
         """Drops lines that will be written again, and one that a kill cut short.
 
-        Those are the lines after a step, and that of its evaluation where it is still due.
+        Those are the lines after a step, and its own lines of tags that are still due, such as
+        "validation/".
         """
         if not self._lead:
             return
         lines = (read_whole(self.path / "metrics.jsonl") or b"").decode().splitlines()
-        kept = "".join(f"{line}\n" for line in lines if _stays(line, step, evaluation_is_due))
+        kept = "".join(f"{line}\n" for line in lines if _stays(line, step, due))
         write_retrying(as_path(self._logs) / "metrics.jsonl", kept.encode())
 
     def append_metrics(self, step: int, values: Mapping[str, float]) -> None:
@@ -145,14 +146,13 @@ class RunFolder:
             ) from error
 
 
-def _stays(line: str, step: int, evaluation_is_due: bool) -> bool:
+def _stays(line: str, step: int, due: Sequence[str]) -> bool:
     try:
         values = json.loads(line)
     except ValueError:
         return False
-    if evaluation_is_due and values["step"] == step:
-        return not any(name.startswith("validation/") for name in values)
-    return values["step"] <= step
+    is_due = values["step"] == step and any(name.startswith(tuple(due)) for name in values)
+    return values["step"] <= step and not is_due
 
 
 def git_revision() -> str | None:

@@ -61,9 +61,7 @@ def make_program(
         task = train.task.prepare_task(train.batch_size)
     _check_length(experiment.model, task.sequence_length)
     model = Decoder(experiment.model, task.io)
-    for layer in range(experiment.model.num_layers):
-        spec = experiment.model.spec(layer)
-        check_mesh(mesh.shape["model"], spec, experiment.model.num_heads, task.sequence_length)
+    _check_model_axis(model, task.sequence_length, mesh.shape["model"])
     schedule = make_schedule(experiment.optimizer, train.steps)
     optimizer = make_optimizer(experiment.optimizer, schedule)
     init = partial(init_state, partial(init_params, model), optimizer, train.seed)
@@ -101,6 +99,16 @@ def init_params(model: Decoder, key: jax.Array) -> Any:
         jnp.zeros((1, 1, io.input_size)) if isinstance(io, Features) else jnp.zeros((1, 1), int)
     )
     return local.init(key, inputs)["params"]
+
+
+def _check_model_axis(model: Decoder, length: int, parts: int) -> None:
+    """Checks the queries of every layer; a single one is never divided."""
+    config = model.config
+    for layer in range(config.num_layers):
+        is_last = layer == config.num_layers - 1
+        queries = model.answers or length if is_last else length
+        if queries > 1:
+            check_mesh(parts, config.spec(layer), config.num_heads, queries)
 
 
 def _check_length(config: ModelConfig, length: int) -> None:

@@ -31,17 +31,30 @@ def count_applied_parameters(params: Any, config: ModelConfig, io: Tokens | Feat
 
 
 def train_flops_per_token(config: ModelConfig, io: Tokens | Features, length: int) -> float:
-    """Multiply-adds count two; backward is twice forward; causal attention sees half the keys."""
+    """Multiply-adds count two; backward is twice forward; causal attention sees half the keys.
+
+    In the last layer only the positions whose outputs are asked for count as queries.
+    """
     c = config
-    projections = c.model_dim * c.num_heads * (2 * c.head_dim + 2 * c.value_size)
+    projections = c.model_dim * c.num_heads * (c.head_dim + c.value_size)
     experts = c.experts_per_token if c.feedforward == "moe" else 1
     mlp = c.model_dim * c.mlp_dim * (3 if c.feedforward == "swiglu" else 2) * experts
-    width = io.vocab_size if isinstance(io, Tokens) else io.output_size
-    forward = 2.0 * (c.num_layers * (projections + mlp) + c.model_dim * width)
     keys = (length + 1) / 2 if c.causal else length
+    answered = answered_share(config, io, length)
+    width = io.vocab_size if isinstance(io, Tokens) else io.output_size
+    forward = c.model_dim * width * answered
     for layer in range(c.num_layers):
-        forward += 2.0 * _attention_products(c, layer, keys)
-    return 3.0 * forward
+        queries = answered if layer == c.num_layers - 1 else 1.0
+        of_query = projections + mlp + _attention_products(c, layer, keys)
+        forward += projections + queries * of_query
+    return 6.0 * forward
+
+
+def answered_share(config: ModelConfig, io: Tokens | Features, length: int) -> float:
+    """The share of positions whose outputs are computed."""
+    if isinstance(io, Tokens) or io.answers is None or config.scan_layers:
+        return 1.0
+    return io.answers / length
 
 
 def _attention_products(c: ModelConfig, layer: int, keys: float) -> float:

@@ -19,6 +19,8 @@ from hyla_lm.report import layout_lines, startup_lines, summary_of
 from hyla_lm.run_folder import RunFolder, git_revision
 from hyla_lm.setup import Program, make_program
 from hyla_lm.step_log import StepLog
+from hyla_lm.suite import SUITES, check_suites, run_suites, tags
+from hyla_lm.suite import due as suites_due
 from hyla_lm.tensorboard import TensorBoard
 from hyla_lm.train_step import TrainState
 
@@ -28,19 +30,21 @@ def train(experiment: Experiment, workdir: str) -> dict[str, Any]:
 
     Raises Preempted when it is asked to stop, after saving.
     """
+    gin = config.operative()
     with closing(RunFolder(workdir, multihost.is_lead())) as folder:
         _check_shared(folder)
+        check_suites(experiment.train.suites, experiment.model)
         program = make_program(experiment)
         multihost.meet("the start of the run")
         multihost.check_agreement(
             {
-                "configuration": config.operative(),
+                "configuration": gin,
                 "model, seed, tokenizer or data": identity(program),
                 "version of hyla_lm": [version("hyla_lm"), git_revision()],
             }
         )
         with jax.set_mesh(program.mesh), Notice() as notice:
-            state, summary = _Run(program, folder, notice).train()
+            state, summary = _Run(program, folder, notice, gin).train()
         params = multihost.on_host(state.params)
         if multihost.is_lead():
             _close(program, params, summary, folder)
@@ -82,8 +86,8 @@ def meta_of(program: Program, gin: str) -> dict[str, Any]:
 class _Run:
     """One process's run of a program in a folder."""
 
-    def __init__(self, program: Program, folder: RunFolder, notice: Notice):
-        self.program, self.folder = program, folder
+    def __init__(self, program: Program, folder: RunFolder, notice: Notice, gin: str):
+        self.program, self.folder, self.gin = program, folder, gin
         self.train_config = program.experiment.train
         self.share = multihost.share_of(program.mesh, self.train_config.batch_size)
         self.checkpoints = Checkpointer(folder.checkpoints, program.experiment.checkpoint.keep)
@@ -99,12 +103,12 @@ class _Run:
             show_summary(f"hyla_lm {version('hyla_lm')}", lines)
             for line in layout_lines(self.program):
                 print(line)
-        self.folder.write("config.gin", config.operative())
-        self.folder.keep_metrics_until(first, bool(data.get("evaluation_is_due")))
+        self.folder.write("config.gin", self.gin)
+        self.folder.keep_metrics_until(first, self._due_tags(first, data))
         tensorboard = self.folder.tensorboard if multihost.is_lead() else None
         board = TensorBoard(tensorboard, first or None)
         if first == 0:
-            board.text("config", f"```\n{config.operative()}\n```")
+            board.text("config", f"```\n{self.gin}\n```")
         with closing(board):
             return self._train(state, data, board)
 
@@ -118,17 +122,22 @@ class _Run:
                 first, state, log, progress
             ):
                 raise Preempted(f"stopped while step {first} was evaluated, which is saved")
+            if data.get("suites_are_due") and first < self.train_config.steps:
+                with progress.paused():
+                    self._run_suites(first, log)
             state = self._loop(state, data.get("streams"), log, progress)
         try:
             validation = self._evaluate(state, final=True)
         except Preempted:
             self.checkpoints.close()
             raise Preempted("stopped in the last evaluation; every step is saved") from None
+        suites = self._run_suites(self.train_config.steps, log)
         train_means = log.last_means
         self.checkpoints.close()
         summary = summary_of(
             self.program, state.params, train_means, validation, log.tokens_per_second()
         )
+        summary |= {SUITES: suites} if suites else {}
         summary["wall_seconds"] = time.monotonic() - self.started
         self.folder.write_summary(summary)
         return state, summary
@@ -166,25 +175,62 @@ class _Run:
             if due:
                 log.finish(progress)
             is_evaluated = not due or self._evaluate_and_log(step, state, log, progress)
+            suites = suites_due(c.suites, step, c.steps)
             stops = self.notice.came()
-            if stops or step == c.steps or step % self.program.experiment.checkpoint.every == 0:
+            is_last, every = step == c.steps, self.program.experiment.checkpoint.every
+            if stops or is_last or suites or step % every == 0:
                 log.finish(progress)
                 self.folder.mirror()
                 streams = multihost.gather_shares(position, self.share)
-                data = {"streams": streams, "window": log.window}
-                self._save(step, state, {**data, "evaluation_is_due": not is_evaluated})
+                due_still = {
+                    "evaluation_is_due": not is_evaluated,
+                    "suites_are_due": bool(suites),
+                }
+                self._save(step, state, {"streams": streams, "window": log.window, **due_still})
             self.checkpoints.check()
             self.folder.check()
             if stops:
                 stream.close()
                 self.checkpoints.close()
                 raise Preempted(f"stopped after step {step}, which is saved")
+            if suites and not is_last:
+                try:
+                    with progress.paused():
+                        self._run_suites(step, log)
+                except Preempted:
+                    stream.close()
+                    raise
         log.finish(progress)
         stream.close()
         return state
 
+    def _due_tags(self, first: int, data: Mapping[str, Any]) -> list[str]:
+        """The kinds of lines of the first step that will be written again."""
+        c = self.train_config
+        suites = suites_due(c.suites, first, c.steps)
+        is_suites_due = suites and (data.get("suites_are_due") or first == c.steps)
+        evaluation = ["validation/"] if data.get("evaluation_is_due") else []
+        return [*evaluation, f"{SUITES}/"] if is_suites_due else evaluation
+
+    def _run_suites(self, step: int, log: StepLog) -> dict[str, dict[str, float]]:
+        """Figures of the suites that are due, on disk; raises Preempted with everything saved."""
+        c = self.train_config
+        suites = suites_due(c.suites, step, c.steps)
+        if not suites:
+            return {}
+        self.checkpoints.wait()
+        try:
+            model = self.program.experiment.model
+            figures = run_suites(suites, model, self.folder.path, step / c.steps, self.notice)
+        except Preempted as stop:
+            self.checkpoints.close()
+            raise Preempted(f"{stop}; of this run step {step} is saved") from None
+        log.write(step, tags(figures))
+        log.restart_clock()
+        return figures
+
     def _save(self, step: int, state: TrainState, data: Mapping[str, Any]) -> None:
-        self.checkpoints.save(step, state, data, meta_of(self.program, config.operative()))
+        self.checkpoints.save(step, state, data, meta_of(self.program, self.gin))
 
     def _evaluate_and_log(
         self, step: int, state: TrainState, log: StepLog, progress: TrainingProgress

@@ -281,6 +281,56 @@ def test_parameter_count_of_the_c4_model(fields: dict[str, Any], count: int) -> 
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes(model, tokens()))) == count
 
 
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("answers", [1, 7])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"attention": "softmax", "positions": "relative", "causal": False},
+        {"attention": "linear", "positions": "rotary"},
+        {"attention": "hyla", "positions": "learned", "causal": False, "remat": True},
+        {"attention": "hyla", "positions": "relative", "scan_layers": True},
+    ],
+    ids=["softmax", "linear", "hyla", "scanned"],
+)
+def test_last_answers_and_their_gradients_equal_those_of_all(
+    fields: dict[str, Any], answers: int
+) -> None:
+    config = small(attention_dropout=0.3, **fields)
+    whole = Decoder(config, Features(3, 2))
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, LENGTH, 3)), jnp.float32)
+    params = parameters(whole, x)
+    context = {"segment_ids": jnp.asarray(np.repeat([[0, 1]], [5, 7], axis=1).repeat(2, axis=0))}
+
+    def outputs(model: Decoder, params: Any) -> jax.Array:
+        rngs = {"dropout": jax.random.key(3)}
+        return model.apply({"params": params}, x, dropout=True, rngs=rngs, **context)
+
+    def loss(model: Decoder, params: Any) -> jax.Array:
+        return jnp.sum(jnp.sin(outputs(model, params)[:, -answers:]))
+
+    short = whole.clone(io=Features(3, 2, answers))
+    assert outputs(short, params).shape == (2, answers, 2)
+    np.testing.assert_allclose(
+        outputs(short, params), outputs(whole, params)[:, -answers:], atol=TOLERANCE
+    )
+    gradients = [jax.grad(loss, argnums=1)(model, params) for model in (short, whole)]
+    largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(gradients[1]))
+    for one, other in zip(*map(jax.tree.leaves, gradients), strict=True):
+        np.testing.assert_allclose(one, other, atol=TOLERANCE * largest)
+
+
+def test_the_last_layer_does_the_work_of_the_answers_alone() -> None:
+    def flops(answers: int | None) -> float:
+        model = Decoder(small(num_layers=1, mlp_dim=64), Features(3, 2, answers))
+        x = jnp.ones((1, LENGTH, 3))
+        forward = jax.jit(lambda params: model.apply({"params": params}, x))
+        return forward.lower(parameters(model, x)).compile(QUICK_COMPILE).cost_analysis()["flops"]
+
+    # Of 12 positions one is left of query, out and feed-forward, and all of key and value.
+    assert flops(1) < 0.35 * flops(None)
+
+
 @pytest.mark.parametrize("io", [Tokens(VOCABULARY), Features(3, 2)], ids=["tokens", "features"])
 @pytest.mark.parametrize("tie", [True, False], ids=["tied", "untied"])
 def test_bfloat16_activations_give_float32_logits(io: Tokens | Features, tie: bool) -> None:

@@ -195,7 +195,14 @@ def test_the_line_of_an_evaluation_that_is_still_due_is_dropped(tmp_path: Path) 
     lines = [{"step": 1, "train/loss_nats": 2.0}, {"step": 1, "validation/loss_nats": 2.0}]
     lines += [{"step": 2, "train/loss_nats": 1.0}, {"step": 2, "validation/loss_nats": 1.0}]
     text = "".join(f"{json.dumps(line)}\n" for line in lines)
-    for is_due, kept in ((False, lines), (True, lines[:3])):
+    lines += [{"step": 2, "suites/a/r2": 1.0}]
+    text = "".join(f"{json.dumps(line)}\n" for line in lines)
+    for due, kept in (
+        ([], lines),
+        (["validation/"], [*lines[:3], lines[4]]),
+        (["suites/"], lines[:4]),
+        (["validation/", "suites/"], lines[:3]),
+    ):
         (tmp_path / "metrics.jsonl").write_text(text)
-        RunFolder(str(tmp_path)).keep_metrics_until(2, is_due)
+        RunFolder(str(tmp_path)).keep_metrics_until(2, due)
         assert [json.loads(line) for line in (tmp_path / "metrics.jsonl").open()] == kept

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -72,6 +73,17 @@ def test_a_run_logs_every_set(
     assert SETS[suite] <= names
     assert {f"validation/{k}": v for k, v in summary["validation"].items()} == {
         k: v for k, v in evaluated[-1].items() if k != "step"
+    }
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_plans_compile_the_shapes_that_training_gets(suite: str, tmp_path: Path) -> None:
+    config.load([str(small_gin(suite, tmp_path))], [])
+    task: Any = from_gin().train.task
+    batch = next(task.prepare_task(8).train_stream(8, 0, Share(), None))
+    planned = task.planned_task().batch_shapes(8)
+    assert {name: (a.shape, a.dtype) for name, a in planned.items()} == {
+        name: (a.shape, a.dtype) for name, a in batch.items()
     }
 
 

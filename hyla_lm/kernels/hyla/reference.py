@@ -17,8 +17,20 @@ def apply_values(
     z[t,s] = phi(sum_h a[h,t,s] v[s,h]) and y[t,h] = sum_s a[h,t,s] z[t,s], shape BxTxHxU. With a
     deep kernel a second hidden layer phi(sum_h a[h,t,s] z[t,s] W[h]) stands between (Eq. 10).
     """
+    z_BxTxSxU = hidden_layers(a_BxHxTxS, v_BxSxHxU, activation, deep_kernel_HxUxU)[-1]
+    return jnp.einsum("bhts,btsu->bthu", a_BxHxTxS, z_BxTxSxU)
+
+
+def hidden_layers(
+    a_BxHxTxS: jax.Array,
+    v_BxSxHxU: jax.Array,
+    activation: str,
+    deep_kernel_HxUxU: jax.Array | None,
+) -> list[jax.Array]:
+    """The units z_BxTxSxU of each hidden layer of the value network: one, or two for Eq. 10."""
     phi = ACTIVATIONS[activation]
     z_BxTxSxU = phi(jnp.einsum("bhts,bshu->btsu", a_BxHxTxS, v_BxSxHxU))
-    if deep_kernel_HxUxU is not None:
-        z_BxTxSxU = phi(jnp.einsum("bhts,btsu,huw->btsw", a_BxHxTxS, z_BxTxSxU, deep_kernel_HxUxU))
-    return jnp.einsum("bhts,btsu->bthu", a_BxHxTxS, z_BxTxSxU)
+    if deep_kernel_HxUxU is None:
+        return [z_BxTxSxU]
+    second = jnp.einsum("bhts,btsu,huw->btsw", a_BxHxTxS, z_BxTxSxU, deep_kernel_HxUxU)
+    return [z_BxTxSxU, phi(second)]

@@ -1,0 +1,143 @@
+"""Reading a task's parts from latent codes by logistic regression, on tasks that it was not fit on.
+
+Codes are standardised by those it is fit on; scikit-learn's lbfgs solver, C = 1. For terms, which
+are rare, both classes weigh the same.
+
+Dimensions: B examples, C size of a code, K terms of a task, P parts.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+MAX_ITERATIONS = 2000
+FOLDS = 10
+Scores = dict[str, Any]
+
+
+def fit(code_BxC: np.ndarray, label_B: np.ndarray, class_weight: str | None) -> Pipeline:
+    """A classifier of codes. The solver has no randomness."""
+    regression = LogisticRegression(C=1.0, class_weight=class_weight, max_iter=MAX_ITERATIONS)
+    return make_pipeline(StandardScaler(), regression).fit(code_BxC, label_B)
+
+
+def decode_terms(
+    train: tuple[np.ndarray, np.ndarray],
+    tests: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    parts: Iterable[int],
+) -> dict[str, Scores]:
+    """Scores of each test set, of pairs (code_BxC, terms_BxK), by classifiers fit on `train`.
+
+    Terms that the training codes do not have are left out.
+    """
+    code_BxC, terms_BxK = train
+    scores: dict[str, dict[int, Scores]] = {name: {} for name in tests}
+    for part in parts:
+        label_B = has(terms_BxK, part)
+        if label_B.all() or not label_B.any():
+            continue
+        classifier = fit(code_BxC, label_B, "balanced")
+        for name, (test_BxC, test_terms_BxK) in tests.items():
+            certainty_B = classifier.decision_function(test_BxC)
+            truth_B = has(test_terms_BxK, part)
+            scores[name][part] = term_scores(truth_B, certainty_B, bool(2 * label_B.mean() > 1))
+    return {name: mean_of_parts(found) for name, found in scores.items()}
+
+
+def decode_left_out_tasks(code_BxC: np.ndarray, terms_BxK: np.ndarray) -> Scores | None:
+    """Scores over tasks, each decoded by classifiers fit on the other folds' tasks.
+
+    None where tasks are too few to leave one out and still have seen its terms.
+    """
+    task_B = np.unique(terms_BxK, axis=0, return_inverse=True)[1]
+    fold_B = task_B.ravel() % FOLDS
+    found: dict[int, Scores] = {}
+    for part in np.unique(terms_BxK):
+        label_B, certainty_B = has(terms_BxK, part), np.zeros(len(code_BxC))
+        for fold in np.unique(fold_B):
+            left_out, others = fold_B == fold, label_B[fold_B != fold]
+            if len(np.unique(others)) < 2:
+                return None
+            classifier = fit(code_BxC[~left_out], others, "balanced")
+            certainty_B[left_out] = classifier.decision_function(code_BxC[left_out])
+        found[int(part)] = term_scores(label_B, certainty_B, bool(2 * label_B.mean() > 1))
+    return mean_of_parts(found)
+
+
+def has(terms_BxK: np.ndarray, part: int) -> np.ndarray:
+    """Which tasks are made with a term."""
+    return (terms_BxK == part).any(1)
+
+
+def term_scores(truth_B: np.ndarray, certainty_B: np.ndarray, majority: bool) -> Scores:
+    """F1 and AUC of one term, beside two classifiers that do not look at the code.
+
+    `majority_f1` is of the more frequent answer in training, `always_f1` of always saying yes. AUC
+    is 0.5 for chance and null where the test has one class.
+    """
+    is_mixed = truth_B.any() and not truth_B.all()
+    return {
+        "f1": _f1(truth_B, certainty_B > 0),
+        "majority_f1": _f1(truth_B, np.full_like(truth_B, majority)),
+        "always_f1": _f1(truth_B, np.ones_like(truth_B)),
+        "auc": float(roc_auc_score(truth_B, certainty_B)) if is_mixed else None,
+        "share": float(truth_B.mean()),
+    }
+
+
+def mean_of_parts(found: Mapping[int, Scores]) -> Scores:
+    """Scores by part and, under `mean`, their means over parts that the test set has."""
+    present = [scores for scores in found.values() if scores["share"] > 0]
+    names = ("f1", "majority_f1", "always_f1", "auc")
+    means = {
+        name: float(np.mean([s[name] for s in present if s[name] is not None]))
+        for name in names
+        if any(s[name] is not None for s in present)
+    }
+    return {"mean": means, "terms": {str(part): scores for part, scores in found.items()}}
+
+
+def decode_rule(
+    train: tuple[np.ndarray, np.ndarray],
+    tests: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    num_rules: int,
+) -> dict[str, Scores]:
+    """Accuracy and F1 of the rule on each test set of pairs (code_BxC, rule_B)."""
+    code_BxC, rule_B = train
+    classifier = fit(code_BxC, rule_B, None)
+    majority = int(np.bincount(rule_B, minlength=num_rules).argmax())
+    return {
+        name: rule_scores(truth_B, classifier.predict(test_BxC), majority, num_rules)
+        for name, (test_BxC, truth_B) in tests.items()
+    }
+
+
+def rule_scores(truth_B: np.ndarray, guess_B: np.ndarray, majority: int, num_rules: int) -> Scores:
+    """Scores of a guess, beside always guessing the most frequent rule of training."""
+    rules = list(range(num_rules))
+    always_B = np.full_like(truth_B, majority)
+    by_rule = f1_score(truth_B, guess_B, labels=rules, average=None, zero_division=0)
+    return {
+        "accuracy": float(accuracy_score(truth_B, guess_B)),
+        "majority_accuracy": float(accuracy_score(truth_B, always_B)),
+        "macro_f1": float(np.mean(by_rule)),
+        "majority_macro_f1": float(
+            f1_score(truth_B, always_B, labels=rules, average="macro", zero_division=0)
+        ),
+        "f1": [float(value) for value in by_rule],
+    }
+
+
+def _f1(truth_B: np.ndarray, guess_B: np.ndarray) -> float:
+    return float(f1_score(truth_B, guess_B, zero_division=0))
+
+
+def by_layer(code_NxBxC: np.ndarray) -> dict[str, np.ndarray]:
+    """The codes of each layer by its number and, under "all", of all layers together."""
+    layers = {str(layer): code for layer, code in enumerate(code_NxBxC)}
+    return {**layers, "all": np.concatenate(list(code_NxBxC), axis=-1)}

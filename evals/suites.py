@@ -1,0 +1,133 @@
+"""The suites as part of a language model's run: TrainConfig.suites = (@FuzzyLogicSuite(),).
+
+A suite trains small models of its own, one a seed, with the attention of the language model: its
+variant or pattern and its value activation. All else is as the suite's gin file says. With `every`
+they train alongside: after that many steps of the language model they catch up to its share.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from evals.population import generated_task
+from evals.train_many import Member, check_schedule, open_member, train_many
+from hyla_lm import config
+from hyla_lm.config import CHECKOUT, UserError, configurable, setting
+from hyla_lm.experiment import from_gin
+from hyla_lm.mesh import MeshConfig, make_mesh
+from hyla_lm.model import ModelConfig
+from hyla_lm.setup import make_program
+
+
+@dataclass(frozen=True)
+class SuiteConfig:
+    """Settings that every suite has."""
+
+    gin_file: str = setting("", "what is trained; a path from here or from the checkout")
+    bindings: tuple[str, ...] = setting(
+        (), "changes of it, such as ('TrainConfig.steps = 5000',); the attention is the run's"
+    )
+    seeds: tuple[int, ...] = setting((0, 1, 2), "of the small models, which train at once")
+    every: int | None = setting(
+        None, "steps of the run after which the suite catches up; None trains it at the end"
+    )
+    name: str = setting("", "its folder and its part of the tags")
+
+    def check(self) -> None:
+        title = type(self).__name__
+        if self.every is not None and self.every < 1:
+            raise UserError(f"{title}.every = {self.every} must be at least 1.")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
+            raise UserError(
+                f"{title}.seeds = {self.seeds} must be different numbers from 0, at least one."
+            )
+        if not self.name.replace("_", "").replace("-", "").isalnum():
+            raise UserError(f"{title}.name = {self.name!r} must be of letters, digits, _ and -.")
+
+    def check_model(self, model: ModelConfig) -> None:
+        """See hyla_lm.suite.Suite."""
+        title = type(self).__name__
+        try:
+            config.load([self._gin_path()], self._bindings(model, self.seeds[0]))
+            program = make_program(from_gin(), jax.local_devices()[:1])
+            generated_task(program)
+            check_schedule(program)
+        except UserError as error:
+            raise UserError(
+                f"{title} cannot train with the run's attention {model.attention!r}: {error} "
+                f"Its settings are those of {self.gin_file} and {title}.bindings."
+            ) from None
+
+    def run(self, model: ModelConfig, folder: str, share: float) -> dict[str, float]:
+        """See hyla_lm.suite.Suite. Figures are means over seeds, with standard errors."""
+        with jax.set_mesh(make_mesh(MeshConfig(), jax.local_devices()[:1])):
+            members = [self._member(model, seed, folder) for seed in self.seeds]
+            until = steps_at(share, members[0])
+            return mean_figures(train_many(members, until)) if until else {}
+
+    def _member(self, model: ModelConfig, seed: int, folder: str) -> Member:
+        bindings = self._bindings(model, seed)
+        return open_member([self._gin_path()], bindings, f"{folder}/seed{seed}")
+
+    def _bindings(self, model: ModelConfig, seed: int) -> list[str]:
+        attention = [
+            f"ModelConfig.attention = {model.attention!r}",
+            f"ModelConfig.value_activation = {model.value_activation!r}",
+        ]
+        return [*self.bindings, *attention, f"SEED = {seed}"]
+
+    def _gin_path(self) -> str:
+        return self.gin_file if Path(self.gin_file).is_file() else str(CHECKOUT / self.gin_file)
+
+
+@configurable
+@dataclass(frozen=True)
+class FuzzyLogicSuite(SuiteConfig):
+    """Fuzzy logic in context, trained with the run's attention."""
+
+    gin_file: str = setting("gin/evals/fuzzy_logic_strict.gin", "what is trained")
+    name: str = setting("fuzzy_logic", "its folder and its part of the tags")
+    check = SuiteConfig.check
+
+
+@configurable
+@dataclass(frozen=True)
+class SravenSuite(SuiteConfig):
+    """Symbolic Raven matrices, trained with the run's attention."""
+
+    gin_file: str = setting("gin/evals/sraven_strict.gin", "what is trained")
+    name: str = setting("sraven", "its folder and its part of the tags")
+    check = SuiteConfig.check
+
+
+def steps_at(share: float, member: Member) -> int:
+    """The suite's step at a share of its run, rounded down to whole windows but at the end."""
+    e = member.program.experiment
+    if share >= 1:
+        return e.train.steps
+    return int(e.train.steps * share) // e.log.every * e.log.every
+
+
+def mean_figures(summaries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Means of the validation figures over runs that are finite, with `_standard_error`.
+
+    `diverged_runs` counts the others.
+    """
+    finite = [
+        s["validation"]
+        for s in summaries
+        if s["validation"] and all(map(math.isfinite, s["validation"].values()))
+    ]
+    figures: dict[str, float] = {"diverged_runs": len(summaries) - len(finite)}
+    for name in finite[0] if finite else ():
+        values = np.array([validation[name] for validation in finite])
+        figures[name] = float(values.mean())
+        if len(values) > 1:
+            error = values.std(ddof=1) / len(values) ** 0.5
+            figures[f"{name}_standard_error"] = float(error)
+    return figures

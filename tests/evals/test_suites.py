@@ -1,0 +1,279 @@
+"""Suites in a language model's run: when they train, what they leave, stops, and mistakes."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from evals.suites import FuzzyLogicSuite, SravenSuite, mean_figures, steps_at
+from evals.train_many import Member, open_member
+from hyla_lm import config
+from hyla_lm.cli import main
+from hyla_lm.config import UserError, configurable, setting
+from hyla_lm.experiment import TrainConfig
+from hyla_lm.model import ModelConfig
+from hyla_lm.preemption import EXIT_STATUS, Notice, Preempted
+from hyla_lm.suite import check_suites, due
+
+TAG = "suites/fuzzy_logic/held_out_r2"
+BINDINGS = (
+    "TrainConfig.steps = 10",
+    "TrainConfig.batch_size = 8",
+    "TrainConfig.eval_every = 100",
+    "LogConfig.every = 2",
+    "CheckpointConfig.every = 2",
+    "ModelConfig.num_layers = 2",
+    "ModelConfig.model_dim = 8",
+    "ModelConfig.num_heads = 2",
+    "ModelConfig.mlp_dim = 8",
+    "FuzzyLogic.evaluation_examples = 16",
+    "SEQUENCE_LENGTH = 8",
+    "OptimizerConfig.warmup_steps = 2",
+)
+
+
+@pytest.fixture
+def suites_gin(tmp_path: Path) -> Path:
+    """A gin file to add to that of a language model."""
+    path = tmp_path / "suites.gin"
+    path.write_text(
+        "import evals.suites\nTrainConfig.suites = (@FuzzyLogicSuite(),)\n"
+        f"FuzzyLogicSuite.seeds = (0, 3)\nFuzzyLogicSuite.bindings = {BINDINGS!r}\n"
+    )
+    return path
+
+
+def train(workdir: Path, *gin_files: Path, bindings: tuple[str, ...] = ()) -> int:
+    files = [f"--gin_file={path}" for path in gin_files]
+    return main(["train", *files, f"--workdir={workdir}", *(f"--gin.{b}" for b in bindings)])
+
+
+def lines(workdir: Path, prefix: str = "") -> list[dict[str, Any]]:
+    """Logged figures without speeds, of lines with a tag that begins so."""
+    found = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+    kept = [line for line in found if any(name.startswith(prefix) for name in line)]
+    return [{k: v for k, v in line.items() if not k.startswith("perf/")} for line in kept]
+
+
+def summary(workdir: Path) -> dict[str, Any]:
+    return json.loads((workdir / "summary.json").read_text())
+
+
+class Stops(Notice):
+    """A notice that comes at the given call."""
+
+    def __init__(self, at: int):
+        super().__init__()
+        self.at = at
+
+    def came(self) -> bool:
+        self._calls += 1
+        return self._calls >= self.at
+
+
+@configurable
+@dataclass(frozen=True)
+class Counted:
+    """A suite without training: it counts its calls, and stops where `STOPS` says."""
+
+    name: str = setting("counted", "its name")
+    every: int | None = setting(None, "see Suite")
+
+    def check_model(self, model: ModelConfig) -> None:
+        config.load([], [])  # as a suite that reads a gin file of its own
+
+    def run(self, model: ModelConfig, folder: str, share: float) -> dict[str, float]:
+        CALLS.append((Path(folder).name, model.attention, share))
+        if len(CALLS) in STOPS:
+            raise Preempted("stopped on the way")
+        return {"figure": share}
+
+
+CALLS: list[tuple[str, Any, float]] = []
+STOPS: set[int] = set()
+
+
+@pytest.fixture
+def counted_gin(tmp_path: Path) -> Path:
+    """A gin file to add, of a suite that trains every 5 steps and one at the end."""
+    CALLS.clear()
+    STOPS.clear()
+    path = tmp_path / "counted.gin"
+    path.write_text(
+        "TrainConfig.suites = (@early/Counted(), @late/Counted())\n"
+        'early/Counted.name = "early"\nearly/Counted.every = 5\nlate/Counted.name = "late"\n'
+    )
+    return path
+
+
+def test_when_suites_train_and_where_their_figures_land(
+    tiny_gin: Path, counted_gin: Path, tmp_path: Path
+) -> None:
+    whole, plain = tmp_path / "whole", tmp_path / "plain"
+    assert train(whole, tiny_gin, counted_gin) == 0
+    shares = [("early", 5 / 12), ("early", 10 / 12), ("early", 1.0), ("late", 1.0)]
+    assert [(name, share) for name, _, share in CALLS] == shares
+    assert {attention for _, attention, _ in CALLS} == {"hyla"}
+    assert lines(whole, "suites/") == [
+        {"step": 5, "suites/early/figure": 5 / 12},
+        {"step": 10, "suites/early/figure": 10 / 12},
+        {"step": 12, "suites/early/figure": 1.0, "suites/late/figure": 1.0},
+    ]
+    assert summary(whole)["suites"] == {"early": {"figure": 1.0}, "late": {"figure": 1.0}}
+    events = EventAccumulator(str(whole / "tensorboard")).Reload()
+    assert [event.step for event in events.Scalars("suites/early/figure")] == [5, 10, 12]
+    assert "LanguageModel.data" in (whole / "config.gin").read_text()
+
+    assert train(plain, tiny_gin) == 0
+    assert "suites" not in summary(plain)
+    assert lines(plain) == [line for line in lines(whole) if line not in lines(whole, "suites/")]
+    for _ in range(2):  # a finished run can be given suites
+        assert train(plain, tiny_gin, counted_gin) == 0
+        assert lines(plain, "suites/") == lines(whole, "suites/")[-1:]
+        assert summary(plain)["suites"] == summary(whole)["suites"]
+
+
+def test_a_stop_in_a_suite_loses_nothing(
+    tiny_gin: Path, counted_gin: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert train(whole, tiny_gin, counted_gin) == 0
+    CALLS.clear()
+    STOPS.update({1, 5})  # at step 5, and in the second suite of step 12
+    assert train(stopped, tiny_gin, counted_gin) == EXIT_STATUS
+    told = capsys.readouterr().err
+    assert "suite early stopped on the way; of this run step 5 is saved; the same command" in told
+    assert lines(stopped, "suites/") == []
+    assert train(stopped, tiny_gin, counted_gin) == EXIT_STATUS
+    assert [line["step"] for line in lines(stopped, "suites/")] == [5, 10]
+    assert not (stopped / "summary.json").exists()
+    assert train(stopped, tiny_gin, counted_gin) == 0
+    assert lines(stopped) == lines(whole)
+    assert summary(stopped)["suites"] == summary(whole)["suites"]
+
+
+def test_a_suite_trains_with_the_attention_of_the_run(
+    tiny_gin: Path, suites_gin: Path, tmp_path: Path
+) -> None:
+    workdir = tmp_path / "run"
+    bindings = ("TrainConfig.steps = 2", 'ModelConfig.attention = "linear"')
+    bindings += ("FuzzyLogicSuite.seeds = (1,)", "OptimizerConfig.warmup_steps = 1")
+    assert train(workdir, tiny_gin, suites_gin, bindings=bindings) == 0
+    folder = workdir / "suites" / "fuzzy_logic" / "seed1"
+    assert summary(folder)["attention"] == ["linear"]
+    figures = summary(folder)["validation"]
+    assert summary(workdir)["suites"]["fuzzy_logic"] == {"diverged_runs": 0, **figures}
+
+
+@pytest.mark.full
+def test_suites_train_alongside_and_a_stop_in_one_loses_nothing(
+    tiny_gin: Path,
+    suites_gin: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alongside = (
+        "FuzzyLogicSuite.every = 7",
+        'ModelConfig.attention = ("hyla", "linear")',
+        'ModelConfig.value_activation = "silu"',
+    )
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert train(whole, tiny_gin, suites_gin, bindings=alongside) == 0
+    (at_7, at_12) = lines(whole, TAG)
+    assert (at_7["step"], at_12["step"]) == (7, 12)
+    assert at_7[TAG] != at_12[TAG]
+    figures = {
+        f"suites/fuzzy_logic/{k}": v for k, v in summary(whole)["suites"]["fuzzy_logic"].items()
+    }
+    assert {"step": 12, **figures} == at_12
+    events = EventAccumulator(str(whole / "tensorboard")).Reload()
+    assert [event.step for event in events.Scalars(TAG)] == [7, 12]
+
+    means = []
+    for seed in (0, 3):
+        folder = whole / "suites" / "fuzzy_logic" / f"seed{seed}"
+        # A run of 12 steps is at 7: the suite of 10 steps trains 5, in whole windows of 2.
+        assert [line["step"] for line in lines(folder, "validation/")] == [4, 10]
+        assert summary(folder)["attention"] == ["hyla", "linear"]
+        assert "ModelConfig.value_activation = 'silu'" in (folder / "config.gin").read_text()
+        means.append(summary(folder)["validation"]["held_out_r2"])
+    assert at_12[TAG] == pytest.approx(sum(means) / 2)
+    assert at_12[f"{TAG}_standard_error"] == pytest.approx(abs(means[0] - means[1]) / 2)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("evals.train_many.Notice", lambda: Stops(1))
+        assert train(stopped, tiny_gin, suites_gin, bindings=alongside) == EXIT_STATUS
+    told = capsys.readouterr().err
+    assert "suite fuzzy_logic stopped after step 2, which is saved; of this run step 7" in told
+    assert lines(stopped, "suites/") == []
+    with monkeypatch.context() as patch:
+        patch.setattr("evals.train_many.Notice", lambda: Stops(2))
+        assert train(stopped, tiny_gin, suites_gin, bindings=alongside) == EXIT_STATUS
+    assert len(lines(stopped, "suites/")) == 1
+    assert not (stopped / "summary.json").exists()
+    assert train(stopped, tiny_gin, suites_gin, bindings=alongside) == 0
+    assert lines(stopped) == lines(whole)
+    assert summary(stopped)["suites"] == summary(whole)["suites"]
+
+
+def test_mistakes_are_told_before_anything_is_trained(
+    tiny_gin: Path, suites_gin: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told(*bindings: str) -> str:
+        assert train(tmp_path / "run", tiny_gin, suites_gin, bindings=bindings) == 2
+        assert not (tmp_path / "run" / "metrics.jsonl").exists()
+        return capsys.readouterr().err
+
+    three = 'ModelConfig.attention = ("hyla", "linear", "hyla")'
+    error = told(three, "ModelConfig.num_layers = 3")
+    assert "FuzzyLogicSuite cannot train with the run's attention" in error
+    assert "FuzzyLogicSuite.bindings" in error
+    assert "does not exist" in told('FuzzyLogicSuite.gin_file = "absent.gin"')
+    assert "no multiple of LogConfig.every" in told(
+        f"FuzzyLogicSuite.bindings = {(*BINDINGS, 'LogConfig.every = 3')!r}"
+    )
+    assert "FuzzyLogicSuite.every = 0 must be at least 1" in told("FuzzyLogicSuite.every = 0")
+    assert "FuzzyLogicSuite.seeds" in told("FuzzyLogicSuite.seeds = (1, 1)")
+    assert "FuzzyLogicSuite.name" in told('FuzzyLogicSuite.name = "../a"')
+    assert "TrainConfig.suites" in told("TrainConfig.suites = (1,)")
+
+
+def test_suites_of_one_name_and_of_several_processes_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    twice = (FuzzyLogicSuite(), FuzzyLogicSuite(seeds=(9,)))
+    with pytest.raises(UserError, match="'fuzzy_logic' twice"):
+        check_suites(twice, ModelConfig())
+    monkeypatch.setattr(jax, "process_count", lambda: 4)
+    with pytest.raises(UserError, match=r"one process, and this run has 4"):
+        check_suites(twice[:1], ModelConfig())
+    check_suites((), ModelConfig())
+
+
+def test_when_suites_are_due() -> None:
+    early, late = FuzzyLogicSuite(every=3), SravenSuite()
+    assert TrainConfig(suites=(early, late)).suites == (early, late)
+    assert due((early, late), 3, 7) == [early]
+    assert due((early, late), 4, 7) == []
+    assert due((early, late), 7, 7) == [early, late]
+
+
+def test_the_step_at_a_share(tmp_path: Path) -> None:
+    gin = ["gin/evals/fuzzy_logic_strict.gin"]
+    steps = ["TrainConfig.steps = 105", "LogConfig.every = 10"]
+    member: Member = open_member(gin, steps, str(tmp_path / "run"))
+    shares = {0.05: 0, 0.5: 50, 0.999: 100, 1.0: 105}
+    assert {share: steps_at(share, member) for share in shares} == shares
+
+
+def test_means_leave_out_what_is_not_finite() -> None:
+    runs = [{"r2": 0.5}, {"r2": 0.7}, {"r2": float("nan")}, {}]
+    figures = mean_figures([{"validation": validation} for validation in runs])
+    assert figures == pytest.approx({"diverged_runs": 2, "r2": 0.6, "r2_standard_error": 0.1})
+    assert mean_figures([{"validation": {}}]) == {"diverged_runs": 1}
+    assert mean_figures([{"validation": {"r2": 0.5}}]) == {"diverged_runs": 0, "r2": 0.5}
