@@ -29,7 +29,8 @@ class FakeTraining:
         self.populations: list[list[str]] = []
         self.stops_at: int | None = None
 
-    def __call__(self, members: Sequence[Member]) -> None:
+    def __call__(self, members: Sequence[Member], population: Sequence[Member]) -> None:
+        assert population == [*members, "compiled"], "what was compiled is what is trained"
         if self.stops_at == len(self.populations):
             raise Preempted("stopped after step 4, which is saved")
         self.populations.append(["/".join(m.folder.path.parts[-3:]) for m in members])
@@ -51,6 +52,7 @@ def summary(member: Member) -> dict[str, Any]:
 def training(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeTraining]:
     fake = FakeTraining()
     monkeypatch.setattr("evals.runner.train_many", fake)
+    monkeypatch.setattr("evals.runner.compiled", lambda members: [*members, "compiled"])
     yield fake
 
 
