@@ -62,20 +62,15 @@ def _curves(section: Section) -> Figure:
 
 
 def _curve(axes: Axes, section: Section, label: str, panel: str) -> None:
-    means = [
-        (row.setting.x, point.mean(section.suite.published))
-        for row, point in section.best(section.suite.chosen_by)
-        if (row.label, row.setting.panel) == (label, panel)
-    ]
-    found = [(x, mean) for x, mean in means if mean and x is not None]
-    axes.errorbar(
-        [x for x, _ in found],
-        [mean.value for _, mean in found],
-        [mean.error or 0.0 for _, mean in found],
-        marker="o",
-        capsize=3,
-        label=label,
-    )
+    x, y, errors = [], [], []
+    for row, point in section.best(section.suite.chosen_by):
+        mean = point.mean(section.suite.published)
+        is_here = (row.label, row.setting.panel) == (label, panel)
+        if is_here and mean is not None and row.setting.x is not None:
+            x.append(row.setting.x)
+            y.append(mean.value)
+            errors.append(mean.error or 0.0)
+    axes.errorbar(x, y, errors, marker="o", capsize=3, label=label)
 
 
 def _measured(section: Section) -> str:

@@ -25,7 +25,8 @@ from evals.generated import GeneratedConfig, GeneratedTask, keys_of_rows
 from evals.splits import make_split
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.metrics import Metrics
-from hyla_lm.model import Decoder, Features
+from hyla_lm.model import Decoder
+from hyla_lm.model_config import Features
 from hyla_lm.task import OBJECTIVE, Batch
 
 MAX_VARIABLES = 10

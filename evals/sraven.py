@@ -28,7 +28,8 @@ from evals.splits import make_split
 from evals.sraven_rules import COLUMNS, RULES, draw_grids
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.metrics import Metrics
-from hyla_lm.model import Decoder, Features
+from hyla_lm.model import Decoder
+from hyla_lm.model_config import Features
 from hyla_lm.task import OBJECTIVE, Batch
 
 MAX_FEATURES = 4

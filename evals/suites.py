@@ -20,7 +20,7 @@ from hyla_lm import config
 from hyla_lm.config import CHECKOUT, UserError, configurable, setting
 from hyla_lm.experiment import from_gin
 from hyla_lm.mesh import MeshConfig, make_mesh
-from hyla_lm.model import ModelConfig
+from hyla_lm.model_config import ModelConfig
 from hyla_lm.setup import make_program
 
 

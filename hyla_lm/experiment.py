@@ -8,7 +8,7 @@ from hyla_lm.input.prepared import Rows  # noqa: F401  makes it known to gin
 from hyla_lm.input.stream import C4Stream  # noqa: F401  makes it known to gin
 from hyla_lm.language_model import LanguageModel  # noqa: F401  makes it known to gin
 from hyla_lm.mesh import MeshConfig
-from hyla_lm.model import ModelConfig
+from hyla_lm.model_config import ModelConfig
 from hyla_lm.optim import OptimizerConfig, make_schedule
 from hyla_lm.suite import Suite
 from hyla_lm.task import TaskConfig

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 
 from hyla_lm.attention import ACTIVATIONS, AttentionSpec, Operands, latent_codes
 from hyla_lm.kernels.hyla.reference import hidden_layers
-from hyla_lm.model import Decoder, Features
+from hyla_lm.model import Decoder
+from hyla_lm.model_config import Features
 
 
 @dataclass(frozen=True)

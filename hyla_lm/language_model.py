@@ -18,7 +18,8 @@ from hyla_lm.input.source import Batches, DataSource, LanguageData, Reading
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.loss import cross_entropy
 from hyla_lm.metrics import Metrics
-from hyla_lm.model import Decoder, Tokens
+from hyla_lm.model import Decoder
+from hyla_lm.model_config import Tokens
 from hyla_lm.sample import Sampling, generate
 from hyla_lm.task import OBJECTIVE, Batch, LossFn
 

@@ -13,7 +13,8 @@ from hyla_lm.config import UserError
 from hyla_lm.experiment import Experiment
 from hyla_lm.mesh import batch_sharding, batch_ways, make_mesh, state_sharding
 from hyla_lm.metrics import Metrics
-from hyla_lm.model import Decoder, Features, ModelConfig
+from hyla_lm.model import Decoder
+from hyla_lm.model_config import Features, ModelConfig
 from hyla_lm.optim import make_optimizer, make_schedule
 from hyla_lm.sharded_attention import check_mesh
 from hyla_lm.task import Batch, Task

@@ -7,7 +7,7 @@ import jax
 from etils import epath
 
 from hyla_lm.config import UserError
-from hyla_lm.model import ModelConfig
+from hyla_lm.model_config import ModelConfig
 from hyla_lm.preemption import Notice, Preempted
 
 SUITES = "suites"

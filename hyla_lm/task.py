@@ -8,7 +8,8 @@ import numpy as np
 
 from hyla_lm.input.share import Share
 from hyla_lm.metrics import Metrics
-from hyla_lm.model import Decoder, Features, Tokens
+from hyla_lm.model import Decoder
+from hyla_lm.model_config import Features, Tokens
 
 Batch = Mapping[str, Any]
 LossFn = Callable[[Any, Batch, jax.Array | None], Metrics]

@@ -4,7 +4,7 @@ from typing import Any
 
 import jax
 
-from hyla_lm.model import Features, ModelConfig, Tokens
+from hyla_lm.model_config import Features, ModelConfig, Tokens
 
 # bfloat16 peak of one device in FLOP/s, by jax's device_kind.
 PEAK_FLOPS = {

@@ -18,7 +18,7 @@ if precision == "float64":
     jnp.float32 = jnp.float64
 
 from hyla_lm import cli, trainer
-from hyla_lm.model import ModelConfig
+from hyla_lm.model_config import ModelConfig
 
 if precision == "float64":
     dtype = ModelConfig.__dataclass_fields__["dtype"]

@@ -22,6 +22,7 @@ LAYERS = (
         "metrics",
         "tensorboard",
     ),
+    ("model_config",),
     ("sharded_attention", "optim", "checkpoint", "multihost", "preemption", "peers", "rendezvous"),
     ("model",),
     ("loss", "throughput", "sample", "inspection"),

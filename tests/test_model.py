@@ -12,7 +12,8 @@ from hyla_lm.attention import VARIANTS
 from hyla_lm.config import UserError
 from hyla_lm.kernels import blocked
 from hyla_lm.kernels.linear import chunked
-from hyla_lm.model import Decoder, Features, ModelConfig, SelfAttention, Tokens
+from hyla_lm.model import Decoder, SelfAttention
+from hyla_lm.model_config import Features, ModelConfig, Tokens
 
 LENGTH, VOCABULARY = 12, 17
 SMALL: dict[str, Any] = dict(

@@ -9,7 +9,8 @@ import pytest
 
 from hyla_lm.config import UserError
 from hyla_lm.mesh import path_of
-from hyla_lm.model import Decoder, Features, ModelConfig, Tokens
+from hyla_lm.model import Decoder
+from hyla_lm.model_config import Features, ModelConfig, Tokens
 from hyla_lm.optim import (
     OptimizerConfig,
     decay_mask,

@@ -13,7 +13,8 @@ from hyla_lm.config import UserError
 from hyla_lm.input.prepared import Rows
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.mesh import path_of
-from hyla_lm.model import Decoder, ModelConfig, Tokens
+from hyla_lm.model import Decoder
+from hyla_lm.model_config import ModelConfig, Tokens
 from hyla_lm.sample import Sampling, choose, generate
 
 CONTEXT, NEW = 24, 12

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import pytest
 
 from hyla_lm.mesh import AXES
-from hyla_lm.model import Decoder, ModelConfig, Tokens
+from hyla_lm.model import Decoder
+from hyla_lm.model_config import ModelConfig, Tokens
 from hyla_lm.sharding_table import lines, merged, sharding_table
 
 SIZES = {"num_layers": 2, "model_dim": 32, "num_heads": 4, "head_dim": 8, "mlp_dim": 64}

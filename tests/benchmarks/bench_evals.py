@@ -19,7 +19,8 @@ from evals.population import Population, generated_task
 from hyla_lm import config
 from hyla_lm.experiment import from_gin
 from hyla_lm.input.share import Share
-from hyla_lm.model import Decoder, Features
+from hyla_lm.model import Decoder
+from hyla_lm.model_config import Features
 from hyla_lm.optim import make_optimizer
 from hyla_lm.setup import Program, init_params, make_program
 from hyla_lm.train_step import init_state, make_train_step

@@ -27,7 +27,8 @@ from evals.sraven_rules import RULES, STEPS
 from hyla_lm.attention import VARIANTS, Operands, latent_codes
 from hyla_lm.inspection import LayerView, attention_layers
 from hyla_lm.kernels.block import Pairing, attend_block
-from hyla_lm.model import Decoder, ModelConfig
+from hyla_lm.model import Decoder
+from hyla_lm.model_config import ModelConfig
 from hyla_lm.positions import relative_buckets
 
 SMALL: dict[str, Any] = dict(

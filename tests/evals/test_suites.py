@@ -15,7 +15,7 @@ from hyla_lm import config
 from hyla_lm.cli import main
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.experiment import TrainConfig
-from hyla_lm.model import ModelConfig
+from hyla_lm.model_config import ModelConfig
 from hyla_lm.preemption import EXIT_STATUS, Notice, Preempted
 from hyla_lm.suite import check_suites, due
 
