@@ -26,6 +26,7 @@ test-seqio: .venv-seqio/ready
 
 # Both evaluation suites from small runs to a report with figures, which says only that all of it works.
 # Without XLA's optimisations these runs compile in half the time.
+EVALS_SMOKE ?= runs/evals_smoke
 SMALL := --variants=softmax,hyla --seeds=0,1 --preset=strict --steps=20 --workdir=$(EVALS_SMOKE) \
 	--gin.ModelConfig.num_layers=1 --gin.ModelConfig.model_dim=16 --gin.ModelConfig.mlp_dim=16 \
 	--gin.TrainConfig.batch_size=16 --gin.LogConfig.every=10 --gin.OptimizerConfig.warmup_steps=5

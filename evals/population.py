@@ -8,9 +8,10 @@ numbers, and in nothing else.
 Dimensions: R runs, B batch.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import jax
@@ -62,6 +63,14 @@ class Population:
             )(params, numbers),
             static_argnums=(2, 3),
         )
+
+    def compile(self, windows: Iterable[int], examples: Iterable[int]) -> None:
+        """Compiles what follows: steps in these numbers, evaluations of these many examples."""
+        state = self.init()
+        for steps in windows:
+            self._advance.lower(state, self.numbers, steps).compile()
+        for name, count in product(self.task.evaluation_names(), examples):
+            self._evaluate.lower(state.params, self.numbers, name, count).compile()
 
     def init(self) -> TrainState:
         """The states before the first update."""

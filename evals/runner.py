@@ -7,6 +7,7 @@ on.
 
 import json
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -17,14 +18,14 @@ from etils import epath
 from evals import results
 from evals.experiments import PRESETS, SUITES
 from evals.generated import GeneratedConfig
+from evals.population import Population
 from evals.results import Result
 from evals.rows import Row, Suite
-from evals.train_many import open_member, train_many
+from evals.train_many import Member, compiled, open_member, train_many
 from hyla_lm import config
 from hyla_lm.checkpoint import check_same_run
 from hyla_lm.config import CHECKOUT, UserError
 from hyla_lm.experiment import from_gin
-from hyla_lm.task import TaskConfig
 
 SAVING = "CheckpointConfig."  # settings that change nothing of what is measured
 RUNS_AT_ONCE_ON_CPU = 3
@@ -91,12 +92,22 @@ def train(request: Request, runs_at_once: int | None = None) -> None:
     to_do = populations([one for one in planned if not one.is_finished], at_once)
     finished = sum(one.is_finished for one in planned)
     print(f"{len(planned)} runs, {finished} of them finished; {len(to_do)} populations to train")
-    for number, population in enumerate(to_do, start=1):
-        names = ", ".join(str(one.folder.relative_to(request.folder)) for one in population)
-        print(f"population {number} of {len(to_do)}: {names}", flush=True)
-        train_many([open_member([request.gin_file], r.bindings, str(r.folder)) for r in population])
-        keep_results(request, population)
+    with ThreadPoolExecutor(1) as ahead:
+        ready = [ahead.submit(_ready, request, population) for population in to_do[:1]]
+        for number, population in enumerate(to_do, start=1):
+            members, compiled_population = ready.pop().result()
+            ready = [ahead.submit(_ready, request, next) for next in to_do[number : number + 1]]
+            names = ", ".join(str(one.folder.relative_to(request.folder)) for one in population)
+            print(f"population {number} of {len(to_do)}: {names}", flush=True)
+            train_many(members, population=compiled_population)
+            keep_results(request, population)
     keep_results(request, planned)
+
+
+def _ready(request: Request, runs: Sequence[Run]) -> tuple[list[Member], Population]:
+    """Opens and compiles runs, in a thread of its own while those before them train."""
+    members = [open_member([request.gin_file], one.bindings, str(one.folder)) for one in runs]
+    return members, compiled(members)
 
 
 def plan(request: Request) -> list[Run]:
@@ -180,7 +191,7 @@ def _planned(request: Request, row: Row, seed: int, share: float, bindings: tupl
     config.load([request.gin_file], bindings)
     e = from_gin()
     task = e.train.task
-    assert isinstance(task, TaskConfig) and isinstance(task, GeneratedConfig)
+    assert isinstance(task, GeneratedConfig)
     task.prepare_task(e.train.batch_size)
     point = {name: getattr(e.optimizer, name) for name in results.SHORT}
     folder = request.folder / row.name / results.point_name(point) / f"seed{seed}"

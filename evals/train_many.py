@@ -44,14 +44,30 @@ def open_member(gin_files: Sequence[str], bindings: Sequence[str], workdir: str)
     return Member(program, config.operative(), RunFolder(workdir))
 
 
-def train_many(members: Sequence[Member], until: int | None = None) -> list[dict[str, Any]]:
+def compiled(members: Sequence[Member]) -> Population:
+    """The runs as one population, compiled: in another thread, while others train."""
+    population = Population([member.program for member in members])
+    check_schedule(population.program)
+    e, task = population.program.experiment, population.task
+    lengths = {end - begin for begin, end in windows(0, e.train.steps, e.log.every)}
+    examples = {task.evaluation_count(final) for final in (False, True)}
+    with jax.set_mesh(population.program.mesh):
+        population.compile(lengths, examples)
+    return population
+
+
+def train_many(
+    members: Sequence[Member], until: int | None = None, population: Population | None = None
+) -> list[dict[str, Any]]:
     """Trains all runs to their last step, going on from what is saved; returns their summaries.
 
     `until` is an earlier step to save and stop at, a multiple of LogConfig.every; no summary is
-    written then. A run whose loss stops being finite is told, and its summary has the step. Raises
-    Preempted when it is asked to stop, after saving.
+    written then. `population` is what `compiled` made of the runs, where it did. A run whose loss
+    stops being finite is told, and its summary has the step. Raises Preempted when it is asked to
+    stop, after saving.
     """
-    population = Population([member.program for member in members])
+    if population is None:
+        population = Population([member.program for member in members])
     check_schedule(population.program)
     with jax.set_mesh(population.program.mesh), Notice() as notice, ExitStack() as stack:
         runs = [_Run(member) for member in members]

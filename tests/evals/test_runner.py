@@ -2,6 +2,8 @@
 
 import json
 import re
+import shlex
+import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,8 @@ from hyla_lm import config
 from hyla_lm.experiment import from_gin
 from hyla_lm.preemption import EXIT_STATUS, Preempted
 
+ROOT = Path(__file__).parents[2]
+
 
 class FakeTraining:
     """Stands for train_many: remembers who trained together and leaves what it would leave."""
@@ -25,7 +29,8 @@ class FakeTraining:
         self.populations: list[list[str]] = []
         self.stops_at: int | None = None
 
-    def __call__(self, members: Sequence[Member]) -> None:
+    def __call__(self, members: Sequence[Member], population: Sequence[Member]) -> None:
+        assert population == [*members, "compiled"], "what was compiled is what is trained"
         if self.stops_at == len(self.populations):
             raise Preempted("stopped after step 4, which is saved")
         self.populations.append(["/".join(m.folder.path.parts[-3:]) for m in members])
@@ -47,6 +52,7 @@ def summary(member: Member) -> dict[str, Any]:
 def training(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeTraining]:
     fake = FakeTraining()
     monkeypatch.setattr("evals.runner.train_many", fake)
+    monkeypatch.setattr("evals.runner.compiled", lambda members: [*members, "compiled"])
     yield fake
 
 
@@ -242,6 +248,25 @@ def test_a_report_needs_results(tmp_path: Path, capsys: pytest.CaptureFixture[st
     (tmp_path / "results" / "x.json").write_text('{"suite": "sraven"}')
     assert main(["report", str(tmp_path)]) == 2
     assert "x.json is not the result of a run" in capsys.readouterr().err
+
+
+def test_make_evals_smoke_trains_both_suites_in_one_folder(
+    training: FakeTraining, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        ["make", "-n", "evals-smoke", f"EVALS_SMOKE={tmp_path}"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+    )
+    text = done.stdout.replace("\\\n", " ")
+    commands = [shlex.split(line) for line in text.splitlines() if " -m evals " in line]
+    assert [main(words[words.index("evals") + 1 :]) for words in commands] == [0, 0]
+    assert len(training.populations) == 4
+    assert "## SRAVEN: Table A1" in (tmp_path / "report.md").read_text()
+    plain = subprocess.run(["make", "-n", "evals-smoke"], capture_output=True, text=True, cwd=ROOT)
+    assert "rm -rf runs/evals_smoke\n" in plain.stdout
 
 
 def test_a_suite_from_its_command_to_its_report(

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
@@ -9,7 +10,14 @@ import numpy as np
 import pytest
 
 from evals.population import Population
-from evals.train_many import Member, check_schedule, open_member, train_many, windows
+from evals.train_many import (
+    Member,
+    check_schedule,
+    compiled,
+    open_member,
+    train_many,
+    windows,
+)
 from hyla_lm.checkpoint import Checkpointer
 from hyla_lm.cli import main
 from hyla_lm.config import UserError
@@ -86,6 +94,21 @@ def test_each_run_is_the_run_of_its_own_command(home: Path, tmp_path: Path, name
     pairs = zip(params(home / name, tmp_path), params(tmp_path / name, tmp_path), strict=True)
     for ours, alone in pairs:
         np.testing.assert_allclose(ours, alone, rtol=0, atol=TOLERANCE)
+
+
+def test_a_population_that_was_compiled_ahead_compiles_no_step_again(
+    home: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was compiled in another thread, as the runner does, and gives the same bits."""
+    both = members(tmp_path)
+    with ThreadPoolExecutor(1) as ahead:
+        population = ahead.submit(compiled, both).result()
+    with jax.log_compiles(), caplog.at_level("DEBUG", logger="jax"):
+        train_many(both, population=population)
+    made = [r.getMessage() for r in caplog.records if "XLA compilation" in r.getMessage()]
+    assert [m for m in made if "_init_one" in m or "<lambda>" in m] == []
+    for name in RUNS:
+        assert lines(tmp_path / name) == lines(home / name)
 
 
 class Stops(Notice):
