@@ -8,10 +8,11 @@ def effective_rank(code_BxC: np.ndarray) -> float:
 
     Codes are centred first; 0 for codes that do not vary (Roy and Vetterli, 2007).
     """
+    code_BxC = code_BxC.astype(np.float64)
     values = np.linalg.svd(code_BxC - code_BxC.mean(0), compute_uv=False)
     # Rounding of the mean leaves singular values of this size where codes are all alike.
-    floor = np.finfo(code_BxC.dtype).eps * np.abs(code_BxC).max(initial=0) * len(code_BxC)
-    values = values[values > floor].astype(np.float64)
+    floor = np.finfo(np.float64).eps * np.abs(code_BxC).max(initial=0) * len(code_BxC)
+    values = values[values > floor]
     share = values / values.sum() if len(values) else values
     return float(np.exp(-np.sum(share * np.log(share)))) if len(values) else 0.0
 

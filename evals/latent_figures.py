@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from sklearn.manifold import TSNE
 
+from evals.code_statistics import effective_rank
 from evals.sraven_rules import RULES
 
 CELL_INCHES = 3.2
@@ -116,9 +117,10 @@ def draw_tsne(
 
 
 def embed(code_BxC: np.ndarray, seed: int) -> np.ndarray:
-    """tSNE, Bx2, of standardised codes; zeros where there are too few."""
-    if len(code_BxC) < 3:
+    """tSNE, Bx2, of standardised codes; zeros where they are too few or all alike."""
+    if len(code_BxC) < 3 or effective_rank(code_BxC) == 0:  # scikit-learn ends in NaN, and crashes
         return np.zeros((len(code_BxC), 2))
+    code_BxC = code_BxC.astype(np.float64)
     spread_C = code_BxC.std(0)
     standard = (code_BxC - code_BxC.mean(0)) / np.where(spread_C > 0, spread_C, 1)
     perplexity = min(MAX_PERPLEXITY, (len(code_BxC) - 1) / 3)

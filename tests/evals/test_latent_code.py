@@ -22,6 +22,7 @@ from evals.decoding import decode_left_out_tasks, decode_rule, decode_terms, ter
 from evals.fuzzy_logic import FuzzyLogic
 from evals.generated import key_of
 from evals.language_codes import pick
+from evals.latent_figures import embed
 from evals.sraven import Sraven
 from evals.sraven_rules import RULES, STEPS
 from hyla_lm.attention import VARIANTS, Operands, latent_codes
@@ -291,11 +292,18 @@ def test_effective_rank_of_known_codes() -> None:
     axes = np.concatenate([np.eye(4), -np.eye(4)])
     assert effective_rank(axes) == pytest.approx(4)
     assert effective_rank(axes @ np.ones((4, 4))) == pytest.approx(1)
-    assert effective_rank(np.full((50, 4), 0.3, np.float32)) == 0
+    alike = np.random.default_rng(0).normal(size=8).astype(np.float32)
+    assert effective_rank(np.tile(alike, (4096, 1))) == 0
     assert effective_rank(axes + 100) == pytest.approx(4)
     uneven = np.concatenate([np.diag([3.0, 1.0]), -np.diag([3.0, 1.0])])
     entropy = -(0.75 * np.log(0.75) + 0.25 * np.log(0.25))
     assert effective_rank(uneven) == pytest.approx(np.exp(entropy))
+
+
+def test_codes_that_are_all_alike_have_one_place() -> None:
+    alike = np.random.default_rng(0).normal(size=8).astype(np.float32)
+    assert not embed(np.tile(alike, (4096, 1)), seed=0).any()
+    assert embed(np.random.default_rng(0).normal(size=(50, 4)), seed=0).std() > 0
 
 
 def test_means_and_their_similarity() -> None:

@@ -19,6 +19,7 @@ from hyla_lm.model_config import ModelConfig
 from hyla_lm.preemption import EXIT_STATUS, Notice, Preempted
 from hyla_lm.suite import check_suites, due
 
+LINEAR = ('ModelConfig.attention = "linear"',)  # compiles faster than HYLA
 TAG = "suites/fuzzy_logic/held_out_r2"
 BINDINGS = (
     "TrainConfig.steps = 10",
@@ -114,10 +115,10 @@ def test_when_suites_train_and_where_their_figures_land(
     tiny_gin: Path, counted_gin: Path, tmp_path: Path
 ) -> None:
     whole, plain = tmp_path / "whole", tmp_path / "plain"
-    assert train(whole, tiny_gin, counted_gin) == 0
+    assert train(whole, tiny_gin, counted_gin, bindings=LINEAR) == 0
     shares = [("early", 5 / 12), ("early", 10 / 12), ("early", 1.0), ("late", 1.0)]
     assert [(name, share) for name, _, share in CALLS] == shares
-    assert {attention for _, attention, _ in CALLS} == {"hyla"}
+    assert {attention for _, attention, _ in CALLS} == {"linear"}
     assert lines(whole, "suites/") == [
         {"step": 5, "suites/early/figure": 5 / 12},
         {"step": 10, "suites/early/figure": 10 / 12},
@@ -128,11 +129,11 @@ def test_when_suites_train_and_where_their_figures_land(
     assert [event.step for event in events.Scalars("suites/early/figure")] == [5, 10, 12]
     assert "LanguageModel.data" in (whole / "config.gin").read_text()
 
-    assert train(plain, tiny_gin) == 0
+    assert train(plain, tiny_gin, bindings=LINEAR) == 0
     assert "suites" not in summary(plain)
     assert lines(plain) == [line for line in lines(whole) if line not in lines(whole, "suites/")]
     for _ in range(2):  # a finished run can be given suites
-        assert train(plain, tiny_gin, counted_gin) == 0
+        assert train(plain, tiny_gin, counted_gin, bindings=LINEAR) == 0
         assert lines(plain, "suites/") == lines(whole, "suites/")[-1:]
         assert summary(plain)["suites"] == summary(whole)["suites"]
 
@@ -141,17 +142,17 @@ def test_a_stop_in_a_suite_loses_nothing(
     tiny_gin: Path, counted_gin: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    assert train(whole, tiny_gin, counted_gin) == 0
+    assert train(whole, tiny_gin, counted_gin, bindings=LINEAR) == 0
     CALLS.clear()
     STOPS.update({1, 5})  # at step 5, and in the second suite of step 12
-    assert train(stopped, tiny_gin, counted_gin) == EXIT_STATUS
+    assert train(stopped, tiny_gin, counted_gin, bindings=LINEAR) == EXIT_STATUS
     told = capsys.readouterr().err
     assert "suite early stopped on the way; of this run step 5 is saved; the same command" in told
     assert lines(stopped, "suites/") == []
-    assert train(stopped, tiny_gin, counted_gin) == EXIT_STATUS
+    assert train(stopped, tiny_gin, counted_gin, bindings=LINEAR) == EXIT_STATUS
     assert [line["step"] for line in lines(stopped, "suites/")] == [5, 10]
     assert not (stopped / "summary.json").exists()
-    assert train(stopped, tiny_gin, counted_gin) == 0
+    assert train(stopped, tiny_gin, counted_gin, bindings=LINEAR) == 0
     assert lines(stopped) == lines(whole)
     assert summary(stopped)["suites"] == summary(whole)["suites"]
 
@@ -160,7 +161,7 @@ def test_a_suite_trains_with_the_attention_of_the_run(
     tiny_gin: Path, suites_gin: Path, tmp_path: Path
 ) -> None:
     workdir = tmp_path / "run"
-    bindings = ("TrainConfig.steps = 2", 'ModelConfig.attention = "linear"')
+    bindings = (*LINEAR, "TrainConfig.steps = 2")
     bindings += ("FuzzyLogicSuite.seeds = (1,)", "OptimizerConfig.warmup_steps = 1")
     assert train(workdir, tiny_gin, suites_gin, bindings=bindings) == 0
     folder = workdir / "suites" / "fuzzy_logic" / "seed1"
