@@ -1,9 +1,11 @@
 """A tiny corpus, its tokenizer and rows, and the gin file of a tiny run: made once, in seconds."""
 
+import os
 import random
 from pathlib import Path
 
 import gin
+import jax
 import pytest
 
 from data.row_writer import write_rows
@@ -47,6 +49,19 @@ def sentences(seed: int, count: int) -> str:
         index = (index * 7 + rng.choice([3, 3, 3, 11])) % len(words)
         picked.append(words[index])
     return " ".join(picked)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_programs(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A program is compiled once a session, by this process or by one that a test starts."""
+    settings = {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("programs")),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3",
+    }
+    for name, value in settings.items():
+        os.environ[name] = value
+    jax.config.update("jax_compilation_cache_dir", settings["JAX_COMPILATION_CACHE_DIR"])
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 
 
 @pytest.fixture(autouse=True)
