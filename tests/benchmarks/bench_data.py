@@ -45,7 +45,7 @@ def tokens_per_second(measured: Callable[[], int]) -> float:
 
 def measurements(folder: Path, tokenizer: Tokenizer) -> dict[str, Callable[[], int]]:
     documents = collect(installed_roots()).documents
-    texts = [document.text for document in documents for _ in range(COPIES)]
+    texts = [document.text for _ in range(COPIES) for document in documents]
     train = tuple(map(str, write_json_gz(texts, folder / "json", "train", SHARDS)))
     records = tuple(map(str, write_array_records(texts, folder / "records", "train", SHARDS)))
     done = iter(range(10**6))
