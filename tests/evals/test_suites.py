@@ -16,8 +16,9 @@ from hyla_lm.cli import main
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.experiment import TrainConfig
 from hyla_lm.model_config import ModelConfig
-from hyla_lm.preemption import EXIT_STATUS, Notice, Preempted
+from hyla_lm.preemption import EXIT_STATUS, Preempted
 from hyla_lm.suite import check_suites, due
+from tests.evals.stops import Stops
 
 LINEAR = ('ModelConfig.attention = "linear"',)  # compiles faster than HYLA
 TAG = "suites/fuzzy_logic/held_out_r2"
@@ -62,18 +63,6 @@ def lines(workdir: Path, prefix: str = "") -> list[dict[str, Any]]:
 
 def summary(workdir: Path) -> dict[str, Any]:
     return json.loads((workdir / "summary.json").read_text())
-
-
-class Stops(Notice):
-    """A notice that comes at the given call."""
-
-    def __init__(self, at: int):
-        super().__init__()
-        self.at = at
-
-    def came(self) -> bool:
-        self._calls += 1
-        return self._calls >= self.at
 
 
 @configurable

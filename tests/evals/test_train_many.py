@@ -21,7 +21,8 @@ from evals.train_many import (
 from hyla_lm.checkpoint import Checkpointer
 from hyla_lm.cli import main
 from hyla_lm.config import UserError
-from hyla_lm.preemption import Notice, Preempted
+from hyla_lm.preemption import Preempted
+from tests.evals.stops import Stops
 
 GIN = "gin/evals/fuzzy_logic_paper.gin"
 SMALL = [
@@ -109,18 +110,6 @@ def test_a_population_that_was_compiled_ahead_compiles_no_step_again(
     assert [m for m in made if "_init_one" in m or "<lambda>" in m] == []
     for name in RUNS:
         assert lines(tmp_path / name) == lines(home / name)
-
-
-class Stops(Notice):
-    """A notice that comes at the given call."""
-
-    def __init__(self, at: int):
-        super().__init__()
-        self.at = at
-
-    def came(self) -> bool:
-        self._calls += 1
-        return self._calls >= self.at
 
 
 @pytest.fixture
