@@ -12,27 +12,33 @@ import sys
 import jax
 import jax.numpy as jnp
 
-last, precision, arguments = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
-if precision == "float64":
+
+def widen() -> list[str]:
+    """Makes float32 mean float64, before the package is imported; the binding that asks for it."""
     jax.config.update("jax_enable_x64", True)
     jnp.float32 = jnp.float64
+    from hyla_lm.model_config import ModelConfig
 
-from hyla_lm import cli, trainer
-from hyla_lm.model_config import ModelConfig
-
-if precision == "float64":
     dtype = ModelConfig.__dataclass_fields__["dtype"]
     dtype.metadata = {**dtype.metadata, "choices": None}
-    arguments.append("--gin.ModelConfig.dtype='float64'")
-started = trainer.StepLog.started
+    return ["--gin.ModelConfig.dtype='float64'"]
 
 
-def stop_after(log, step, output, rows, progress) -> None:
-    print(json.dumps({"step": step, "rows": rows.tolist()}), flush=True)
-    if step == last and jax.process_index() == 0:
-        os.kill(os.getpid(), signal.SIGTERM)
-    started(log, step, output, rows, progress)
+def main(last: int, precision: str, arguments: list[str]) -> int:
+    wide = widen() if precision == "float64" else []
+    from hyla_lm import cli, trainer
+
+    started = trainer.StepLog.started
+
+    def stop_after(log, step, output, rows, progress) -> None:
+        print(json.dumps({"step": step, "rows": rows.tolist()}), flush=True)
+        if step == last and jax.process_index() == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        started(log, step, output, rows, progress)
+
+    trainer.StepLog.started = stop_after
+    return cli.main([*arguments, *wide])
 
 
-trainer.StepLog.started = stop_after
-sys.exit(cli.main(arguments))
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), sys.argv[2], sys.argv[3:]))
