@@ -33,12 +33,13 @@ class Quickstart:
     def __init__(self, home: Path):
         self.home = home
 
-    def command(self, name: str, last: int, precision: str) -> list[str]:
+    def command(self, name: str, last: int, precision: str, *bindings: str) -> list[str]:
         cache = self.home / "cache"
         return [
             *(str(Path(__file__).with_name("quickstart_run.py")), str(last), precision, "train"),
             *(f"--gin_file={ROOT}/gin/quickstart.gin", f"--workdir={self.home / name}"),
             *(f"--gin.SampleCorpus.cache='{cache}'", "--gin.LogConfig.every=1"),
+            *(f"--gin.{binding}" for binding in bindings),
         ]
 
     def alone(self, name: str, devices: int, last: int, precision: str = "float32") -> list[str]:
@@ -51,8 +52,10 @@ class Quickstart:
         assert done.returncode == EXIT_STATUS, done.stderr
         return [done.stdout]
 
-    def together(self, name: str, count: int, last: int, precision: str = "float32") -> list[str]:
-        command = self.command(name, last, precision)
+    def together(
+        self, name: str, count: int, last: int, precision: str = "float32", *bindings: str
+    ) -> list[str]:
+        command = self.command(name, last, precision, *bindings)
         finished = run_processes([command] * count, DEVICES)
         assert [status for status, _, _ in finished] == [EXIT_STATUS] * count, finished
         return [output for _, output, _ in finished]
@@ -109,15 +112,29 @@ def test_processes_follow_one(
     assert_close(quickstart.losses(name), quickstart.losses("whole"), steps)
 
 
-@pytest.mark.parametrize("count", [2, 4])
-def test_processes_follow_one_for_longer_in_float64(count: int, quickstart: Quickstart) -> None:
-    if not (quickstart.home / "wide").exists():
-        quickstart.alone("wide", 8, WIDE_STEPS, "float64")
-    quickstart.together(f"wide_of_{count}", count, WIDE_STEPS, "float64")
+@pytest.fixture(scope="module")
+def wide(quickstart: Quickstart) -> dict[int, float]:
+    """Losses of one process with eight devices in float64."""
+    quickstart.alone("wide", 8, WIDE_STEPS, "float64")
+    return quickstart.losses("wide")
+
+
+@pytest.mark.parametrize(
+    ("count", "mesh"),
+    [
+        (2, ()),
+        (4, ()),
+        (2, ("MeshConfig.fsdp=2",)),
+        (2, ("MeshConfig.data=1", "MeshConfig.model=4")),
+    ],
+)
+def test_processes_follow_one_for_longer_in_float64(
+    count: int, mesh: tuple[str, ...], quickstart: Quickstart, wide: dict[int, float]
+) -> None:
+    name = "_".join(("wide_of", str(count), *mesh))
+    quickstart.together(name, count, WIDE_STEPS, "float64", *mesh)
     steps = range(1, WIDE_STEPS + 1)
-    assert_close(
-        quickstart.losses(f"wide_of_{count}"), quickstart.losses("wide"), steps, RELATIVE_WIDE_LOSS
-    )
+    assert_close(quickstart.losses(name), wide, steps, RELATIVE_WIDE_LOSS)
 
 
 @pytest.mark.parametrize("devices", [1, 2, 8])
