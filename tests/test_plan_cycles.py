@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm.plan.bundles import Dumps
 from hyla_lm.plan.cycles import by_part, operations, part_of, spread
+from hyla_lm.plan.dumps import Dumps
 from hyla_lm.plan.hlo import Program
 from hyla_lm.plan.topology import V5E
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hyla_lm.plan.bundles import Dumps
+from hyla_lm.plan.dumps import Dumps
 from hyla_lm.plan.hlo import Instruction, Program
 from hyla_lm.plan.topology import Chip
 

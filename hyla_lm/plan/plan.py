@@ -12,10 +12,10 @@ from hyla_lm.experiment import Experiment
 from hyla_lm.mesh import batch_ways
 from hyla_lm.plan import cache
 from hyla_lm.plan.advice import advice
-from hyla_lm.plan.bundles import Dumps
 from hyla_lm.plan.collectives import find_collectives
 from hyla_lm.plan.compile import CompiledStep, OutOfMemory, compile_step, with_batch
 from hyla_lm.plan.cycles import Operation, by_part, operations, spread
+from hyla_lm.plan.dumps import Dumps
 from hyla_lm.plan.hlo import Program
 from hyla_lm.plan.largest_batch import search
 from hyla_lm.plan.predict import ERROR, METHOD, consequences, step_time

@@ -16,7 +16,7 @@ import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from tpu_programs import Program, both, forward
 
-from hyla_lm.plan.bundles import Dumps
+from hyla_lm.plan.dumps import Dumps
 from hyla_lm.plan.hlo import Program as Hlo
 from hyla_lm.plan.topology import V5E, Slice, libtpu_settings
 
