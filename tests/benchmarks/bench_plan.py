@@ -1,26 +1,31 @@
 """Softmax and HYLA on v5e-16 against a plain XLA step, by the same method: make bench-plan.
 
 Plain is what XLA makes of the definition: full matrices of scores and pairs, and float32 logits of
-all positions at once, at the largest batch that fits. Ours is gin/c4_50m_*.gin at batch 256. Both
-are planned in this run; the result is docs/plans/plain.json. Ends with an error unless softmax is
-predicted twice and HYLA four times as fast by both methods.
+all positions at once, differentiated by JAX (plain_step.py), at the largest batch that fits; with
+bfloat16 activations, as ours, and with float32, NanoDO's default. Ours is gin/c4_50m_*.gin at batch
+256. All are planned in this run; the result is docs/plans/plain.json. Ends with an error unless
+softmax is predicted twice and HYLA four times as fast by both methods.
 """
 
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 RESULT = Path(__file__).parents[2] / "docs" / "plans" / "plain.json"
 LEAST = {"softmax": 2.0, "hyla": 4.0}
 METHODS = ("estimated", "counted")
-PLAIN = ('ModelConfig.attention_implementation="reference"', "LanguageModel.logit_chunk=512")
-PLAIN_BATCH = 64  # from which the search for the largest that fits starts
+DTYPES = ("bfloat16", "float32")
+PLAIN = (str(Path(__file__).with_name("plain_step.py")),)
+PLAIN_BATCH = {"softmax": 1024, "hyla": 256}  # from which the search for the largest starts
 
 
-def plan(attention: str, *bindings: str, compiles: int = 0) -> dict[str, Any]:
-    command = [sys.executable, "-m", "hyla_lm", "plan", "--json", "--topology=v5e:4x4"]
+def plan(
+    attention: str, *bindings: str, compiles: int = 0, program: Sequence[str] = ("-m", "hyla_lm")
+) -> dict[str, Any]:
+    command = [sys.executable, *program, "plan", "--json", "--topology=v5e:4x4"]
     command += [f"--gin_file=gin/c4_50m_{attention}.gin", f"--compiles={compiles}"]
     command += [f"--gin.{binding}" for binding in bindings]
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
@@ -33,16 +38,22 @@ def tokens_per_second_a_chip(planned: dict[str, Any], method: str) -> float:
     return planned["tokens_a_step"] / step / planned["chips"]
 
 
-def largest_plain(attention: str) -> dict[str, Any]:
-    first = plan(attention, *PLAIN, f"TrainConfig.batch_size={PLAIN_BATCH}", compiles=6)
-    rows = first["largest_batch"]["rows"]
-    return plan(attention, *PLAIN, f"TrainConfig.batch_size={rows}") | {
-        "largest_batch": first["largest_batch"]
-    }
+def largest_plain(attention: str, dtype: str) -> dict[str, Any]:
+    def plain(rows: int, compiles: int) -> dict[str, Any]:
+        return plan(
+            attention,
+            'ModelConfig.attention_implementation="reference"',
+            f'ModelConfig.dtype="{dtype}"',
+            f"TrainConfig.batch_size={rows}",
+            compiles=compiles,
+            program=PLAIN,
+        )
+
+    largest = plain(PLAIN_BATCH[attention], 6)["largest_batch"]
+    return plain(largest["rows"], 0) | {"largest_batch": largest}
 
 
-def compare(attention: str) -> dict[str, Any]:
-    ours, plain = plan(attention), largest_plain(attention)
+def compare(ours: dict[str, Any], plain: dict[str, Any]) -> dict[str, Any]:
     rates = {
         method: {
             "plain": tokens_per_second_a_chip(plain, method),
@@ -60,16 +71,27 @@ def compare(attention: str) -> dict[str, Any]:
     }
 
 
-def main() -> int:
-    found = {attention: compare(attention) for attention in LEAST}
+def keep(found: dict[str, Any]) -> None:
+    """Writes aside, then renames."""
     RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps(found, indent=1) + "\n")
+    partial = RESULT.with_suffix(".partial")
+    partial.write_text(json.dumps(found, indent=1) + "\n")
+    partial.replace(RESULT)
+
+
+def main() -> int:
+    found: dict[str, Any] = {}
     slow = 0
-    for attention, result in found.items():
-        for method in METHODS:
-            ratio = result["ratio"][method]
-            slow += ratio < LEAST[attention]
-            print(f"{attention} {method}: {ratio:.2f} times plain at batch {result['plain_batch']}")
+    for attention, least in LEAST.items():
+        ours = plan(attention)
+        for dtype in DTYPES:
+            result = compare(ours, largest_plain(attention, dtype))
+            found[f"{attention}_{dtype}"] = result
+            for method, ratio in result["ratio"].items():
+                slow += ratio < least
+                rows = result["plain_batch"]
+                print(f"{attention} {method}: {ratio:.2f} times plain {dtype} at batch {rows}")
+    keep(found)
     return 1 if slow else 0
 
 

@@ -1,0 +1,37 @@
+"""`hyla-lm` with a plain loss: logits of all positions at once in float32, differentiated by JAX.
+
+Usage: plain_step.py ARGUMENTS of hyla-lm. What bench_plan.py compares with.
+"""
+
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from hyla_lm import language_model
+from hyla_lm.cli import main
+from hyla_lm.loss import CrossEntropy, LogitsFn
+
+
+def cross_entropy(
+    logits_of: LogitsFn,
+    head_params: Any,
+    hidden_BxTxD: jax.Array,
+    target_BxT: jax.Array,
+    weight_BxT: jax.Array,
+    chunk_length: int,
+    z_loss: float = 0.0,
+) -> CrossEntropy:
+    """See hyla_lm.loss.cross_entropy, of which it takes the place; without chunks and z-loss."""
+    logits_BxTxV = logits_of(head_params, hidden_BxTxD).astype(jnp.float32)
+    nats_BxT = optax.softmax_cross_entropy_with_integer_labels(logits_BxTxV, target_BxT)
+    nats = jnp.sum(weight_BxT * nats_BxT)
+    is_right_BxT = jnp.argmax(logits_BxTxV, axis=-1) == target_BxT
+    return CrossEntropy(nats, nats, jnp.sum(weight_BxT * is_right_BxT))
+
+
+if __name__ == "__main__":
+    language_model.cross_entropy = cross_entropy
+    sys.exit(main())
