@@ -168,7 +168,7 @@ def test_runs_of_other_shapes_or_settings_are_refused(tmp_path: Path) -> None:
 
 def test_windows_end_at_multiples_and_at_the_last_step() -> None:
     assert windows(0, 10, 4) == [(0, 4), (4, 8), (8, 10)]
-    assert windows(5, 8, 4) == [(5, 8)]
+    assert windows(5, 10, 4) == [(5, 8), (8, 10)]
     assert windows(8, 8, 4) == []
 
 
