@@ -24,7 +24,8 @@ def cross_entropy(
     chunk_length: int,
     z_loss: float = 0.0,
 ) -> CrossEntropy:
-    """See hyla_lm.loss.cross_entropy, of which it takes the place; without chunks and z-loss."""
+    """See hyla_lm.loss.cross_entropy, of which it takes the place; without chunks."""
+    assert z_loss == 0.0, "the plain loss has no z-loss: leave LanguageModel.z_loss at 0"
     logits_BxTxV = logits_of(head_params, hidden_BxTxD).astype(jnp.float32)
     nats_BxT = optax.softmax_cross_entropy_with_integer_labels(logits_BxTxV, target_BxT)
     nats = jnp.sum(weight_BxT * nats_BxT)
