@@ -155,6 +155,9 @@ class LanguageModelTask:
         def logits_of(head_params: Any, hidden: jax.Array) -> Any:
             return model.apply({"params": head_params}, hidden, method="logits")
 
+        def mean_logit_of(head_params: Any, hidden: jax.Array) -> Any:
+            return model.apply({"params": head_params}, hidden, method="mean_logit")
+
         def loss_fn(params: Any, batch: Batch, dropout_key: jax.Array | None) -> Metrics:
             input_BxT, target_BxT, weight_BxT, segment_BxT = unpack(batch["tokens"], bos)
             hidden_BxTxD: Any = model.apply(
@@ -167,6 +170,7 @@ class LanguageModelTask:
             )
             sums = cross_entropy(
                 logits_of,
+                mean_logit_of,
                 head_params(params),
                 hidden_BxTxD,
                 target_BxT,

@@ -207,6 +207,11 @@ class Decoder(nn.Module):
         """Positions whose outputs are asked for; None for all."""
         return self.io.answers if isinstance(self.io, Features) else None
 
+    @property
+    def tied_scale(self) -> float:
+        """What logits from the token table are multiplied by."""
+        return self.config.model_dim**-0.5 if self.config.scale_tied_logits else 1.0
+
     def _make_blocks(self) -> nn.Module:
         c = self.config
         if not c.scan_layers:
@@ -251,7 +256,14 @@ class Decoder(nn.Module):
             return self.head(hidden)
         table_VxD = self.embed.table.astype(hidden.dtype)
         logits = jnp.einsum("...d,vd->...v", hidden, table_VxD, preferred_element_type=jnp.float32)
-        return logits * self.config.model_dim**-0.5 if self.config.scale_tied_logits else logits
+        return logits * self.tied_scale
+
+    def mean_logit(self, hidden: jax.Array) -> jax.Array:
+        """The mean of the logits over V, without making them."""
+        if not self.config.tie_embeddings:
+            head = self.head.variables["params"]
+            return hidden @ head["kernel"].mean(axis=-1) + head.get("bias", jnp.zeros(1)).mean()
+        return hidden @ self.embed.table.mean(axis=0) * self.tied_scale
 
     def __call__(self, inputs: jax.Array, **context: Any) -> jax.Array:
         return self.logits(self.hidden(inputs, **context))

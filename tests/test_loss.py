@@ -22,6 +22,10 @@ def logits_of(head: Head, hidden: jax.Array) -> jax.Array:
     return jnp.dot(hidden, kernel, preferred_element_type=jnp.float32) + head["bias"]
 
 
+def mean_logit_of(head: Head, hidden: jax.Array) -> jax.Array:
+    return logits_of(head, hidden).mean(axis=-1)
+
+
 def plain(
     head: Head, hidden: jax.Array, targets: jax.Array, weights: jax.Array, z_loss: float
 ) -> CrossEntropy:
@@ -60,7 +64,7 @@ def with_gradients(loss: Callable[..., CrossEntropy], *tokens: Any) -> tuple[Cro
 
 
 def chunked(chunk_length: int, z_loss: float = 0.0) -> Callable[..., CrossEntropy]:
-    return lambda *tokens: cross_entropy(logits_of, *tokens, chunk_length, z_loss)
+    return lambda *tokens: cross_entropy(logits_of, mean_logit_of, *tokens, chunk_length, z_loss)
 
 
 def assert_trees_agree(actual: Any, expected: Any, tolerance: float) -> None:
@@ -127,12 +131,56 @@ def test_only_the_objective_carries_a_gradient(inputs: tuple, sum_of: str) -> No
     assert all(not leaf.any() for leaf in jax.tree.leaves(gradient))
 
 
+def of_logits(mean_logit: Any, logits: jax.Array, targets: jax.Array) -> CrossEntropy:
+    """The loss of given logits, from a given mean."""
+    weights = jnp.ones(targets.shape)
+    return cross_entropy(
+        lambda _, x: x, lambda _, x: mean_logit(x), {}, logits, targets, weights, 1
+    )
+
+
+def mean(logits: jax.Array) -> jax.Array:
+    return logits.mean(axis=-1)
+
+
 def test_a_sure_model_of_large_logits_is_finite() -> None:
-    hidden = jnp.array([[[1e4, -1e4], [-1e4, 1e4]]])
+    logits = jnp.array([[[1e4, -1e4], [-1e4, 1e4]]])
     for targets, nats in (([[0, 1]], 0.0), ([[1, 0]], 4e4)):
-        sums = cross_entropy(lambda _, x: x, {}, hidden, jnp.array(targets), jnp.ones((1, 2)), 1)
+        sums = of_logits(mean, logits, jnp.array(targets))
         assert sums.nats == sums.objective == nats
         assert sums.correct == (2 if nats == 0 else 0)
+
+
+@pytest.mark.parametrize("largest", [0.0, 30.0, 100.0, 125.0, 150.0, 1e3])
+def test_logits_far_above_their_mean_are_scored_as_any(largest: float) -> None:
+    logits = jnp.float32(np.random.default_rng(1).normal(size=(1, 3, 500))).at[:, 1, 7].set(largest)
+    targets = jnp.array([[7, 7, 0]])
+
+    def objective(logits: jax.Array) -> jax.Array:
+        return of_logits(mean, logits, targets).objective
+
+    value, gradient = jax.value_and_grad(objective)(logits)
+    exact = np.asarray(logits, np.float64)
+    log_z = np.log(np.exp(exact - exact.max(-1, keepdims=True)).sum(-1)) + exact.max(-1)
+    rows, targets_of_row = np.arange(3), np.asarray(targets[0])
+    np.testing.assert_allclose(value, (log_z[0] - exact[0, rows, targets_of_row]).sum(), rtol=1e-6)
+    expected = np.exp(exact - log_z[..., None])
+    expected[0, rows, targets_of_row] -= 1
+    # float32 keeps 24 bits of the largest logit, whose exponential is taken.
+    np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("offset", [-1e3, -200.0, 0.0, 200.0, jnp.nan])
+def test_the_mean_logit_is_a_hint_and_no_part_of_the_result(inputs: tuple, offset: float) -> None:
+    def hinted(head: Head, hidden: jax.Array, *tokens: Any) -> CrossEntropy:
+        def hint(head: Head, hidden: jax.Array) -> jax.Array:
+            return mean_logit_of(head, hidden) + offset
+
+        return cross_entropy(logits_of, hint, head, hidden, *tokens, 3, 0.1)
+
+    expected = with_gradients(chunked(3, 0.1), *inputs)
+    assert_trees_agree(with_gradients(hinted, *inputs), expected, TOLERANCE)
+    assert_trees_agree(hinted(*inputs), expected[0], TOLERANCE)
 
 
 def sizes_of_arrays(jaxpr: Any) -> Iterator[int]:
@@ -151,7 +199,13 @@ def long_step(chunk_length: int) -> Callable[..., Any]:
         def objective(kernel: jax.Array, hidden: jax.Array) -> jax.Array:
             weights = jnp.ones(targets.shape)
             return cross_entropy(
-                lambda k, x: x @ k, kernel, hidden, targets, weights, chunk_length
+                lambda k, x: x @ k,
+                lambda k, x: x @ k.mean(axis=-1),
+                kernel,
+                hidden,
+                targets,
+                weights,
+                chunk_length,
             ).objective
 
         return jax.value_and_grad(objective, (0, 1))(kernel, hidden)

@@ -80,6 +80,26 @@ def test_parts_sum_to_the_whole_and_loops_count_their_trips(dumps: Dumps) -> Non
     )
 
 
+BRANCHES = (
+    "%no (n: f32[8]) -> f32[8] {\n  %n = f32[8]{0} parameter(0)\n}\n\n"
+    "%yes (y: f32[8]) -> f32[8] {\n  %y = f32[8]{0} parameter(0)\n"
+    + fusion("dear", 500, "jit(train_step)/mul")
+    + "}\n\n"
+)
+
+
+@pytest.mark.parametrize(("scope", "cycles"), [("rarely", 0), ("often", 500)])
+def test_a_branch_that_is_called_rare_is_not_counted(scope: str, cycles: int, dumps: Dumps) -> None:
+    program = Program(
+        BRANCHES + "ENTRY %main (p: f32[8]) -> f32[8] {\n  %p = f32[8]{0} parameter(0)\n"
+        "  %c = f32[8]{0} conditional(%i, %p, %p), branch_computations={%yes, %no}, "
+        f'metadata={{op_name="jit(train_step)/{scope}/cond"}}\n}}\n'
+    )
+    assert sum(x.times * x.estimated for x in operations(program, dumps, V5E)) == cycles
+    which = "shortest" if scope == "rarely" else "longest"
+    assert [which in note for note in program.notes] == [True]
+
+
 def test_counted_is_the_longer_of_bundles_and_traffic(dumps: Dumps) -> None:
     found = {x.name: x for x in operations(Program(LOOP + MAIN), dumps, V5E)}
     assert found["up"].counted == 1  # everything lies on the chip

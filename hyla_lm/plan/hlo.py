@@ -99,16 +99,21 @@ class Program:
             elif instruction.opcode == "call":
                 yield from self.walk(instruction.called("to_apply"), times)
             elif instruction.opcode == "conditional":
-                yield from self._dearest_branch(instruction, times)
+                yield from self.walk(self._branch(instruction), times)
 
-    def _dearest_branch(
-        self, conditional: Instruction, times: int
-    ) -> Iterator[tuple[Instruction, str, int]]:
+    def _branch(self, conditional: Instruction) -> str:
+        """The longest one, or the shortest where the program says that the other runs rarely."""
         listed = re.search(r"branch_computations=\{([^}]*)\}", conditional.line)
         names = re.findall(r"[\w.\-]+", listed[1]) if listed else []
         names = names or [conditional.called(f"{x}_computation") for x in ("true", "false")]
-        self.notes.append(f"conditional {conditional.name}: its longest branch is counted")
-        yield from self.walk(max(names, key=lambda name: len(self.computations[name])), times)
+        rarely = "rarely" in conditional.op_name
+        which = "shortest" if rarely else "longest"
+        reason = ", since the program calls the other rare" if rarely else ""
+        note = f"conditional {conditional.name}: its {which} branch is counted{reason}"
+        if note not in self.notes:
+            self.notes.append(note)
+        choose = min if rarely else max
+        return choose(names, key=lambda name: len(self.computations[name]))
 
     def inside(self, instruction: Instruction) -> Mapping[str, Instruction]:
         """The instructions of the computation that a fusion or an async start calls."""

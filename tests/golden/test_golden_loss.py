@@ -20,6 +20,7 @@ def test_mean_loss(golden: Load, chunk_length: int) -> None:
     arrays = golden("lm_loss")
     sums = cross_entropy(
         lambda _, logits: logits,
+        lambda _, logits: logits.mean(axis=-1),
         {},
         jnp.asarray(arrays["logits"]),
         jnp.asarray(arrays["nanodo_targets"]),
@@ -43,7 +44,9 @@ def test_gradient_is_softmax_minus_target(golden: Load) -> None:
     targets, weights = arrays["nanodo_targets"], arrays["nanodo_weights"]
 
     def objective(logits: jax.Array) -> jax.Array:
-        return cross_entropy(lambda _, x: x, {}, logits, targets, jnp.asarray(weights), 4).objective
+        return cross_entropy(
+            lambda _, x: x, lambda _, x: x.mean(-1), {}, logits, targets, jnp.asarray(weights), 4
+        ).objective
 
     logits = arrays["logits"].astype(np.float64)
     probabilities = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
