@@ -43,7 +43,7 @@ def compiled(topology: str, program: str, length: int, *options: str) -> dict[st
 
 KERNELS = {
     "hyla": ["hyla_backward", "hyla_forward"],
-    "softmax": ["splash_mha_dkv", "splash_mha_fwd"],
+    "softmax": ["softmax_backward", "softmax_forward"],
 }
 
 

@@ -23,7 +23,7 @@ from hyla_lm.plan.compile import CompiledStep, OutOfMemory, compile_step
 from hyla_lm.plan.topology import Slice, libtpu_settings
 
 HEADS, HEAD_DIM = 8, 64
-KERNELS = "hyla_forward|hyla_backward|splash_mha_fwd|splash_mha_dkv"
+KERNELS = "hyla_forward|hyla_backward|softmax_forward|softmax_backward"
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 # What goes from slice to slice leaves a chip through its host, under the collective's name.
 BETWEEN_SLICES = r' send\(.*?_xla_host_transfer_rendezvous="([a-z-]+)'

@@ -1,4 +1,4 @@
-"""What runs on TPU as `pallas_tpu`: our kernel for HYLA, JAX's for softmax, chunks for linear."""
+"""What runs on TPU as `pallas_tpu`: our kernels for HYLA and softmax, chunks for linear."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ import jax
 from hyla_lm.kernels.block import Operands, Pairing
 from hyla_lm.kernels.hyla import pallas_tpu as hyla
 from hyla_lm.kernels.linear.chunked import attend_chunked
+from hyla_lm.kernels.softmax import whole_tpu
 from hyla_lm.kernels.softmax.splash_tpu import attend_splash
 from hyla_lm.kernels.spec import AttentionSpec
 
@@ -41,5 +42,6 @@ def attend_tpu(
         return hyla.attend_pallas(q, k, v, spec, causal, segments, offset)
     if spec.normalization == "softmax":
         assert isinstance(offset, int)
-        return attend_splash(q, k, v, spec.activation, causal, segments, offset)
+        attend = whole_tpu.attend_whole if whole_tpu.fits(q, k, v) else attend_splash
+        return attend(q, k, v, spec.activation, causal, segments, offset)
     return attend_chunked(q, k, v, spec.activation, pairing.k_segment_BxS, LINEAR_CHUNK_SIZE)

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from hyla_lm.kernels.hyla.tpu_common import LANES, Problem
+from hyla_lm.kernels.hyla.tpu_common import Problem
+from hyla_lm.kernels.lanes import LANES
 
 SPAN_BYTES = 16 * 2**20
 

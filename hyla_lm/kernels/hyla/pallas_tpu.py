@@ -13,14 +13,21 @@ import jax.numpy as jnp
 from hyla_lm.kernels.block import Operands
 from hyla_lm.kernels.hyla.blocks import forward_blocks
 from hyla_lm.kernels.hyla.tpu_backward import backward, backward_query_blocks
-from hyla_lm.kernels.hyla.tpu_common import LANES, Problem
+from hyla_lm.kernels.hyla.tpu_common import Problem
 from hyla_lm.kernels.hyla.tpu_forward import forward
+from hyla_lm.kernels.lanes import (
+    LANES,
+    ROW_TILE,
+    from_rows_of_time,
+    round_up,
+    rows_of_time,
+    time_row,
+)
 from hyla_lm.kernels.spec import AttentionSpec
 
 MAX_HEADS = 32
 MAX_SIZE = 128
 MAX_FLOAT32_WIDTH = 2048
-ROW_TILE = 16
 PADDED_HEADS = (4, 8, 16, 32)
 DTYPES = (jnp.bfloat16, jnp.float32)
 
@@ -30,7 +37,7 @@ def obstacle(x: Operands, spec: AttentionSpec) -> str:
     heads, key_dim = x.q_BxTxHxK.shape[2:]
     value_dim = x.v_BxSxHxU.shape[3]
     dtype = jnp.result_type(x.q_BxTxHxK, x.k_BxSxHxK, x.v_BxSxHxU)
-    width = _padded_heads(min(heads, MAX_HEADS)) * _round_up(value_dim, ROW_TILE)
+    width = _padded_heads(min(heads, MAX_HEADS)) * round_up(value_dim, ROW_TILE)
     obstacles = {
         f"normalization {spec.normalization!r}": spec.normalizes_over_keys,
         "a value network of depth 2": spec.value_depth != 1,
@@ -62,11 +69,11 @@ def attend_pallas(
         batch=batch,
         heads=padded_heads,
         true_heads=heads,
-        key_dim=_round_up(key_dim, ROW_TILE),
+        key_dim=round_up(key_dim, ROW_TILE),
         true_key_dim=key_dim,
-        value_dim=_round_up(value_dim, ROW_TILE),
-        query_blocks=_round_up(q_length, LANES) // LANES,
-        key_blocks=_round_up(k_length, LANES) // LANES,
+        value_dim=round_up(value_dim, ROW_TILE),
+        query_blocks=round_up(q_length, LANES) // LANES,
+        key_blocks=round_up(k_length, LANES) // LANES,
         causal=causal,
         q_offset=q_offset if isinstance(q_offset, int) else None,
         has_segments=segment_ids is not None,
@@ -75,35 +82,16 @@ def attend_pallas(
         dtype=jnp.dtype(dtype),
     )
     offset = () if isinstance(q_offset, int) else (jnp.reshape(q_offset, (1,)).astype(jnp.int32),)
-    segments = () if segment_ids is None else tuple(map(_time_rows, segment_ids))
-    rows = partial(_rows_of_time, problem)
-    q = rows(q_BxTxHxK, problem.key_dim)
-    k = rows(k_BxSxHxK, problem.key_dim)
-    v = rows(v_BxSxHxU, problem.value_dim)
+    segments = () if segment_ids is None else tuple(map(time_row, segment_ids))
+    q = rows_of_time(q_BxTxHxK, padded_heads, problem.key_dim, problem.dtype)
+    k = rows_of_time(k_BxSxHxK, padded_heads, problem.key_dim, problem.dtype)
+    v = rows_of_time(v_BxSxHxU, padded_heads, problem.value_dim, problem.dtype)
     y_BxHUxT = _attend(problem, q, k, v, segments, offset)
-    y = y_BxHUxT.reshape(batch, padded_heads, problem.value_dim, -1)
-    return y[:, :heads, :value_dim, :q_length].transpose(0, 3, 1, 2)
-
-
-def _round_up(x: int, multiple: int) -> int:
-    return -(-x // multiple) * multiple
+    return from_rows_of_time(y_BxHUxT, padded_heads, heads, value_dim, q_length)
 
 
 def _padded_heads(heads: int) -> int:
     return next(padded for padded in PADDED_HEADS if padded >= heads)
-
-
-def _rows_of_time(p: Problem, x_BxTxHxK: jax.Array, size: int) -> jax.Array:
-    """B x (heads * size) x T, padded with zeros; a bitcast of what XLA for TPU stores."""
-    batch, length, heads, dim = x_BxTxHxK.shape
-    x = x_BxTxHxK.astype(p.dtype).transpose(0, 2, 3, 1)
-    x = jnp.pad(x, [(0, 0), (0, p.heads - heads), (0, size - dim), (0, -length % LANES)])
-    return x.reshape(batch, p.heads * size, -1)
-
-
-def _time_rows(segment_BxT: jax.Array) -> jax.Array:
-    padded = jnp.pad(segment_BxT.astype(jnp.int32), [(0, 0), (0, -segment_BxT.shape[1] % LANES)])
-    return padded[:, None]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -17,13 +17,10 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from hyla_lm.kernels.hyla.tpu_common import (
-    LANES,
     OCTET,
     OCTETS,
-    VMEM_LIMIT_BYTES,
     Problem,
     codes_of_group,
-    matrix_product,
     operand_shape,
     write_codes,
     write_keys,
@@ -34,6 +31,7 @@ from hyla_lm.kernels.hyla.tpu_networks import (
     write_networks_by_unit,
     write_weights,
 )
+from hyla_lm.kernels.lanes import LANES, VMEM_LIMIT_BYTES, matrix_product
 from hyla_lm.kernels.spec import ACTIVATIONS
 
 DQ_BYTES = 16 * 2**20

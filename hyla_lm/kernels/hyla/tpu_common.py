@@ -1,7 +1,6 @@
 """What the forward and the backward TPU kernel share: the problem, its tiles, the latent code.
 
-Time lies on lanes: every operand is transposed to (head, feature) rows of positions, which is how
-XLA for TPU stores a BxTxHxK array anyway. README.md draws the layout and counts its cost.
+Time lies on lanes (hyla_lm/kernels/lanes.py). README.md draws the layout and counts its cost.
 """
 
 from dataclasses import dataclass
@@ -12,14 +11,13 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
+from hyla_lm.kernels.lanes import LANES, matrix_product
 from hyla_lm.kernels.scores import RMS_HEAD_EPSILON
 
-LANES = 128
 GROUP_KEYS = 16
 GROUPS = LANES // GROUP_KEYS
 OCTET = 8
 OCTETS = LANES // OCTET
-VMEM_LIMIT_BYTES = 112 * 2**20
 
 
 @dataclass(frozen=True)
@@ -76,18 +74,6 @@ class Problem:
 
     def head(self, index: int, dim: int) -> slice:
         return slice(index * dim, (index + 1) * dim)
-
-
-def matrix_product(x: jax.Array, y: jax.Array, contract: tuple[int, int] = (1, 0)) -> jax.Array:
-    """A product accumulated in float32; float32 operands are not rounded to bfloat16."""
-    exact = x.dtype == jnp.float32
-    return lax.dot_general(
-        x,
-        y,
-        (((contract[0],), (contract[1],)), ((), ())),
-        precision=lax.Precision.HIGHEST if exact else lax.Precision.DEFAULT,
-        preferred_element_type=jnp.float32,
-    )
 
 
 def write_keys(p: Problem, k_ref: Any, keys_ref: Any) -> None:

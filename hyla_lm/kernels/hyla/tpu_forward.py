@@ -18,16 +18,14 @@ from jax.experimental.pallas import tpu as pltpu
 from hyla_lm.kernels.hyla.blocks import ForwardBlocks
 from hyla_lm.kernels.hyla.tpu_common import (
     GROUP_KEYS,
-    LANES,
-    VMEM_LIMIT_BYTES,
     Problem,
     codes_of_group,
-    matrix_product,
     operand_shape,
     write_codes,
     write_keys,
 )
 from hyla_lm.kernels.hyla.tpu_networks import network_shape, write_networks_by_key
+from hyla_lm.kernels.lanes import LANES, VMEM_LIMIT_BYTES, matrix_product
 from hyla_lm.kernels.spec import ACTIVATIONS
 
 STAGE_KEYS = 32

@@ -15,12 +15,11 @@ from jax.experimental.pallas import tpu as pltpu
 from hyla_lm.kernels.hyla.tpu_common import (
     GROUP_KEYS,
     GROUPS,
-    LANES,
     OCTET,
     OCTETS,
     Problem,
-    matrix_product,
 )
+from hyla_lm.kernels.lanes import LANES, matrix_product
 
 
 def network_shape(p: Problem) -> tuple[int, int, int]:
