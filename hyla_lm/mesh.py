@@ -2,13 +2,13 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 from jax.experimental import mesh_utils
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from hyla_lm.config import UserError, configurable, setting
 
@@ -125,3 +125,33 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 def batch_ways(mesh: Mesh) -> int:
     """How many shares a batch is cut into."""
     return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
+
+
+def dividing_mesh() -> AbstractMesh | None:
+    """The mesh in use; None where no array is split over it: without one, or on local arrays."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return None if mesh.empty or mesh.size == 1 or mesh.manual_axes else mesh
+
+
+def summed_over_batch(local_sums: Callable[..., Any]) -> Callable[..., Any]:
+    """local_sums(params, batch, key) of the whole batch, from that of every device's rows.
+
+    Where each device holds all parameters its sums are added up once, at the end. Left to itself
+    XLA adds up every use of a parameter, so those of a tied token table twice. Other meshes are
+    left to XLA.
+    """
+
+    def of_whole_batch(params: Any, batch: Any, key: jax.Array) -> Any:
+        mesh = dividing_mesh()
+        if mesh is None or mesh.shape.get("fsdp", 1) * mesh.shape.get("model", 1) > 1:
+            return local_sums(params, batch, key)
+        axes = mesh.axis_names
+
+        def everywhere(params: Any, batch: Any, key: jax.Array) -> Any:
+            return jax.lax.psum(local_sums(params, batch, key), axes)
+
+        specs = REPLICATED, PartitionSpec(axes), REPLICATED
+        split = jax.shard_map(everywhere, in_specs=specs, out_specs=REPLICATED, check_vma=False)
+        return split(params, batch, key)
+
+    return of_whole_batch

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 from hyla_lm.attention import attend
 from hyla_lm.config import UserError
 from hyla_lm.kernels.spec import AttentionSpec
-from hyla_lm.mesh import BATCH_AXES
+from hyla_lm.mesh import BATCH_AXES, dividing_mesh
 
 Operands = tuple[Any, ...]
 
@@ -24,8 +24,7 @@ def split_by_batch(x_BxTxD: jax.Array) -> jax.Array:
     Left to itself, XLA splits activations as it finds parameters split (`fsdp`), and then moves
     whole batches between chips in every layer.
     """
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.size == 1 or x_BxTxD.shape[1] == 1:
+    if dividing_mesh() is None or x_BxTxD.shape[1] == 1:
         return x_BxTxD
     return jax.lax.with_sharding_constraint(x_BxTxD, P(BATCH_AXES))
 
@@ -45,8 +44,7 @@ def attend_on_mesh(
     implementation: str,
 ) -> jax.Array:
     """`attend`, split over the mesh in use; raises UserError where `model` does not divide."""
-    mesh = jax.sharding.get_abstract_mesh()
-    parts = mesh.shape.get("model", 1)
+    mesh = dividing_mesh()
 
     def run(shards: Operands, first_query: int | jax.Array) -> jax.Array:
         q, k, v, bias, segments, deep_kernel, dropout = shards
@@ -73,8 +71,9 @@ def attend_on_mesh(
         deep_kernel_HxUxU,
         dropout,
     )
-    if mesh.empty or mesh.size == 1 or q_BxTxHxK.shape[1] == 1:
+    if mesh is None or q_BxTxHxK.shape[1] == 1:
         return run(operands, q_offset)
+    parts = mesh.shape.get("model", 1)
     check_mesh(parts, spec, q_BxTxHxK.shape[2], q_BxTxHxK.shape[1])
     split: Callable[..., tuple[P, ...]] = _by_query if spec.mixes_heads else _by_head
     in_specs = split(bias, dropout)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from hyla_lm.mesh import path_of
+from hyla_lm.mesh import path_of, summed_over_batch
 from hyla_lm.metrics import Metrics
 from hyla_lm.task import OBJECTIVE, Batch, LossFn
 
@@ -44,22 +44,22 @@ def make_train_step(
 
     summed_gradients = jax.value_and_grad(objective, has_aux=True)
 
-    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, StepOutput]:
-        key = jax.random.fold_in(jax.random.key(seed), state.step)
-
+    def sum_micro_batches(params: Any, batch: Batch, key: jax.Array) -> tuple[Any, Metrics]:
         def add_micro_batch(total, micro):
             index, micro_batch = micro
-            (_, metrics), grads = summed_gradients(
-                state.params, micro_batch, jax.random.fold_in(key, index)
-            )
+            micro_key = jax.random.fold_in(key, index)
+            (_, metrics), grads = summed_gradients(params, micro_batch, micro_key)
             return jax.tree.map(jnp.add, total, (grads, metrics)), None
 
         micro_batches = (jnp.arange(accumulate_steps), split_batch(batch, accumulate_steps))
         first = jax.tree.map(lambda x: x[0], micro_batches)
-        shapes = jax.eval_shape(lambda m: summed_gradients(state.params, m[1], key), first)
+        shapes = jax.eval_shape(lambda m: summed_gradients(params, m[1], key), first)
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (shapes[1], shapes[0][1]))
-        (grads, metrics), _ = jax.lax.scan(add_micro_batch, zeros, micro_batches)
+        return jax.lax.scan(add_micro_batch, zeros, micro_batches)[0]
 
+    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, StepOutput]:
+        key = jax.random.fold_in(jax.random.key(seed), state.step)
+        grads, metrics = summed_over_batch(sum_micro_batches)(state.params, batch, key)
         count = jnp.maximum(metrics[OBJECTIVE][1], 1)
         grads = jax.tree.map(lambda grad: grad / count, grads)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
