@@ -170,6 +170,22 @@ def test_logits_far_above_their_mean_are_scored_as_any(largest: float) -> None:
     np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize(("largest", "products"), [(0.0, 1), (125.0, 1), (200.0, 3)])
+def test_logits_in_range_are_made_once(largest: float, products: int) -> None:
+    """Out of range they are made again for the largest, and again to be scored."""
+    made: list[None] = []
+
+    def logits_of(_: Any, logits: jax.Array) -> jax.Array:
+        jax.debug.callback(lambda: made.append(None))
+        return logits
+
+    logits = jnp.zeros((1, 3, 500)).at[:, 1, 7].set(largest)
+    targets, weights = jnp.zeros((1, 3), int), jnp.ones((1, 3))
+    cross_entropy(logits_of, lambda _, x: mean(x), {}, logits, targets, weights, 1)
+    jax.effects_barrier()
+    assert len(made) == products * 3
+
+
 @pytest.mark.parametrize("offset", [-1e3, -200.0, 0.0, 200.0, jnp.nan])
 def test_the_mean_logit_is_a_hint_and_no_part_of_the_result(inputs: tuple, offset: float) -> None:
     def hinted(head: Head, hidden: jax.Array, *tokens: Any) -> CrossEntropy:

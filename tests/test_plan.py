@@ -114,9 +114,9 @@ def test_data_parallel_steps_reduce_gradients_and_nothing_else(tmp_path: Path) -
     assert {x["kind"] for x in plan["collectives"]} == {"all-reduce"}
     assert all(x["axes"] == ["data"] and x["group_size"] == 8 for x in plan["collectives"])
     assert square_arrays(plan) == []
-    # Every parameter once; the table twice, as it is also the head. Most gradients in bfloat16.
+    # The gradient of every parameter once, in float32, and some sums of metrics.
     reduced = sum(x["bytes"] * x["times"] for x in plan["collectives"])
-    assert 2 * plan["parameters"] < reduced < 4.1 * plan["parameters_as_applied"]
+    assert 4 * plan["parameters"] < reduced < 4 * plan["parameters"] + 256
     check_sums(plan)
 
 

@@ -17,6 +17,7 @@ from hyla_lm.loss import CrossEntropy, LogitsFn
 
 def cross_entropy(
     logits_of: LogitsFn,
+    mean_logit_of: LogitsFn,
     head_params: Any,
     hidden_BxTxD: jax.Array,
     target_BxT: jax.Array,
