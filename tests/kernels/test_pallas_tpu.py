@@ -229,7 +229,8 @@ def test_error_against_float64(dtype: str) -> None:
         return [y, *pull_back(normal(6, *y.shape).astype(y.dtype))]
 
     with jax.enable_x64(True):
-        exact = outputs(partial(run, case, "reference"), *(x.astype("float64") for x in qkv))
+        in_float64 = (x.astype("float64") for x in qkv)
+        exact = [np.asarray(x) for x in outputs(partial(run, case, "reference"), *in_float64)]
     kernel = outputs(partial(run, case, "pallas_tpu"), *qkv)
     rounded = outputs(rounded_reference, *qkv)
     for got, plain, expected in zip(kernel, rounded, exact, strict=True):
