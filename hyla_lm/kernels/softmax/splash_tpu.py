@@ -6,9 +6,9 @@ import numpy as np
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
+from hyla_lm.kernels.lanes import LANES
 from hyla_lm.kernels.spec import ACTIVATIONS
 
-LANES = 128
 MAX_BLOCK = 512
 
 
