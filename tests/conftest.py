@@ -12,6 +12,8 @@ from data.row_writer import write_rows
 from data.train_tokenizer import train_tokenizer
 from hyla_lm.input.prepared import Rows
 from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.kernels import blocked
+from hyla_lm.kernels.linear import chunked
 
 SEQUENCE_LENGTH = 16
 VOCAB_SIZE = 320
@@ -102,3 +104,10 @@ def tiny_gin(tiny_rows: Rows, tmp_path: Path) -> Path:
     path = tmp_path / "tiny.gin"
     path.write_text(TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH))
     return path
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks shorter than the rows here, so that each row has several and a part of one."""
+    monkeypatch.setattr(blocked, "BLOCK_SIZE", 5)
+    monkeypatch.setattr(chunked, "CHUNK_SIZE", 5)

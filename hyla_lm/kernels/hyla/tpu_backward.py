@@ -209,13 +209,16 @@ class _PairGradient:
         def two_octets(half: Any, carry: int) -> int:
             for odd in range(2):
                 octet = 2 * half + odd
-                self._use_dx(jnp.maximum(octet - 1, 0), self.dx[1 - odd])
+                last = jnp.maximum(octet - 1, 0)
+                self._sum_dv(last, self.dx[1 - odd])
                 self._make_x(jnp.minimum(octet + 1, OCTETS - 1), self.x[1 - odd])
+                self._make_da(last, self.dx[1 - odd])
                 self._make_dx(octet, self.x[odd], self.dx[odd])
             return carry
 
         lax.fori_loop(0, OCTETS // 2, two_octets, 0)
-        self._use_dx(OCTETS - 1, self.dx[1])
+        self._sum_dv(OCTETS - 1, self.dx[1])
+        self._make_da(OCTETS - 1, self.dx[1])
         self._through_scores(query_block)
 
     def _make_x(self, octet: Any, x_ref: Any) -> None:
@@ -229,13 +232,16 @@ class _PairGradient:
             x = product if tile == 0 else x + product
         x_ref[...] = x
 
-    def _use_dx(self, octet: Any, dx_ref: Any) -> None:
-        """da = sum over units of dx times v; dv = sum over queries of dx times code."""
+    def _sum_dv(self, octet: Any, dx_ref: Any) -> None:
+        """dv = sum over queries of dx times code."""
         p, dx = self.p, dx_ref[...]
-        self.da_made[octet] = matrix_product(self.weights[octet], dx)
         for tile in range(p.code_tiles):
             codes = codes_of_group(p, self.operand, octet // 2, tile)
             self.dv[tile, octet] += matrix_product(dx, codes, (1, 1))
+
+    def _make_da(self, octet: Any, dx_ref: Any) -> None:
+        """da = sum over units of dx times v."""
+        self.da_made[octet] = matrix_product(self.weights[octet], dx_ref[...])
 
     def _make_dx(self, octet: Any, x_ref: Any, dx_ref: Any) -> None:
         """dx = phi'(x) * sum over heads of code times dy; da = sum over units of z times dy."""
