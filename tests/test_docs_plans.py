@@ -23,6 +23,7 @@ def load(path: Path) -> ModuleType:
 
 
 MAKER = load(ROOT / "docs" / "make_plans.py")
+BENCH = load(ROOT / "tests" / "benchmarks" / "bench_plan.py")
 CASES = [(name, slice_) for slice_ in MAKER.TOPOLOGIES for name in MAKER.CONFIGS]
 
 
@@ -61,3 +62,24 @@ def test_the_table_is_the_one_that_the_plans_give(
     MAKER.main()
     assert (tmp_path / "README.md").read_text() == written
     assert len(written.splitlines()) == len(MAKER.HEAD.splitlines()) + len(CASES)
+
+
+def test_ours_is_as_much_faster_than_a_plain_step_as_the_documentation_says() -> None:
+    found = json.loads(BENCH.RESULT.read_text())
+    said = (ROOT / "docs" / "plan.md").read_text()
+    assert all(BENCH.row(name, result) in said for name, result in found.items())
+    for attention, least in BENCH.LEAST.items():
+        result = found[f"{attention}_float32"]
+        assert (
+            result["batch"] == 256 < result["plain_batch"] == result["plain_largest_batch"]["rows"]
+        )
+        assert result["ratio"]["estimated"] >= least
+
+
+@pytest.mark.parametrize("attention", BENCH.LEAST)
+def test_the_comparison_is_with_the_plan_of_today(attention: str) -> None:
+    ours = planned(attention, "v5e:4x4")
+    compared = json.loads(BENCH.RESULT.read_text())[f"{attention}_float32"]
+    for method in BENCH.METHODS:
+        rate = BENCH.tokens_per_second_a_chip(ours, method)
+        assert compared["tokens_per_second_a_chip"][method]["ours"] == pytest.approx(rate, rel=1e-9)

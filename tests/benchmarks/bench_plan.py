@@ -91,6 +91,16 @@ def compare(ours: dict[str, Any], plain: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def row(name: str, result: dict[str, Any]) -> str:
+    """A line of the table in docs/plan.md; tokens/s a chip in thousands."""
+    attention, dtype = name.split("_")
+    rates = [result["tokens_per_second_a_chip"][method] for method in METHODS]
+    plain, ours = ([f"{rate[side] / 1e3:.1f}" for rate in rates] for side in ("plain", "ours"))
+    times = [f"{result['ratio'][method]:.2f}" for method in METHODS]
+    cells = [f"{attention}, {dtype}", f"{result['plain_batch']:,}", *plain, *ours, *times]
+    return f"| {' | '.join(cells)} |"
+
+
 def keep(path: Path, found: dict[str, Any]) -> None:
     """Writes aside, then renames."""
     path.parent.mkdir(exist_ok=True)
@@ -111,9 +121,7 @@ def main() -> int:
         result = compare(ours[attention], kept_plain(attention, dtype, options.missing))
         found[f"{attention}_{dtype}"] = result
         keep(RESULT, found)
-        for method, ratio in result["ratio"].items():
-            rows = result["plain_batch"]
-            print(f"{attention} {method}: {ratio:.2f} times plain {dtype} at batch {rows}")
+        print(row(f"{attention}_{dtype}", result))
     ratios = {name: found[f"{name}_float32"]["ratio"]["estimated"] for name in LEAST}
     return 1 if any(ratios[name] < least for name, least in LEAST.items()) else 0
 
