@@ -48,7 +48,8 @@ def test_a_data_parallel_step_fits_and_only_reduces_gradients(name: str, topolog
     shapes = [shape for x in plan["collectives"] for shape in x["shapes"]]
     assert all(shape.count(512) < 2 for shape in shapes if len(shape) > 2)  # T x T
     reduced = sum(x["bytes"] * x["times"] for x in plan["collectives"])
-    assert 2 * plan["parameters"] < reduced < 4.1 * plan["parameters_as_applied"]
+    # Every gradient once in float32, and some sums of metrics.
+    assert 4 * plan["parameters"] < reduced < 4 * plan["parameters"] + 256
 
 
 def test_the_table_is_the_one_that_the_plans_give(
