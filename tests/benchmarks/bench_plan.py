@@ -6,7 +6,7 @@ the largest batch that fits; with float32 activations, NanoDO's default, and wit
 Ours is gin/c4_50m_*.gin at batch 256. The plans of the plain steps go to docs/plans/plain and the
 comparison to docs/plans/plain.json; with --missing, plain plans that are there stay. Ends with an
 error unless XLA's estimate has softmax twice and HYLA four times as fast as plain in float32; what
-counted bundles say is printed beside it.
+counted bundles say is printed beside it, and how far the two part.
 """
 
 import argparse
@@ -74,6 +74,8 @@ def kept_plain(attention: str, dtype: str, missing: bool) -> dict[str, Any]:
 
 
 def compare(ours: dict[str, Any], plain: dict[str, Any]) -> dict[str, Any]:
+    if ours["versions"] != plain["versions"]:
+        raise SystemExit("the plain plans there are of other versions: run without --missing.")
     rates = {
         method: {
             "plain": tokens_per_second_a_chip(plain, method),
@@ -101,6 +103,14 @@ def row(name: str, result: dict[str, Any]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def spreads(result: dict[str, Any]) -> str:
+    """Of both sides: of all operations together, and from their lowest to their highest tenth."""
+    return ", ".join(
+        f"{side} {x['ratio']:.2f} ({x['lowest_tenth']:.2f} to {x['highest_tenth']:.2f})"
+        for side, x in result["spread"].items()
+    )
+
+
 def keep(path: Path, found: dict[str, Any]) -> None:
     """Writes aside, then renames."""
     path.parent.mkdir(exist_ok=True)
@@ -122,6 +132,7 @@ def main() -> int:
         found[f"{attention}_{dtype}"] = result
         keep(RESULT, found)
         print(row(f"{attention}_{dtype}", result))
+        print(f"  counted / estimated, over XLA's operations: {spreads(result)}")
     ratios = {name: found[f"{name}_float32"]["ratio"]["estimated"] for name in LEAST}
     return 1 if any(ratios[name] < least for name, least in LEAST.items()) else 0
 
