@@ -1,4 +1,4 @@
-"""The evaluation suites: python -m evals fuzzy_logic|sraven|report."""
+"""The evaluation suites: python -m evals fuzzy_logic|sraven|latent_codes|report."""
 
 import argparse
 import logging
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from evals.latent_code import add_choices, check_extra, chosen
 from hyla_lm.cli import GIN_PREFIX
 from hyla_lm.config import UserError, exit_status
 from hyla_lm.preemption import EXIT_STATUS, Preempted
@@ -31,7 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("evals", description=__doc__)
-    commands = parser.add_subparsers(required=True, metavar="fuzzy_logic|sraven|report")
+    commands = parser.add_subparsers(
+        required=True, metavar="fuzzy_logic|sraven|latent_codes|report"
+    )
     for suite in ("fuzzy_logic", "sraven"):
         command = commands.add_parser(
             suite,
@@ -49,6 +52,10 @@ def _parser() -> argparse.ArgumentParser:
         add("--steps", type=_count, help="a shortened schedule; default: the published one")
         add("--split", help="covering, published or published_new_jax; default: the preset's")
         add("--runs_at_once", type=_count, help="runs trained together; default: 3, 24 on a GPU")
+    look = commands.add_parser("latent_codes", help="look inside all finished runs of a folder")
+    look.set_defaults(run=_look)
+    look.add_argument("folder", type=Path, help="the --workdir of the runs")
+    add_choices(look)
     report = commands.add_parser("report", help="write the report of a folder's results again")
     report.set_defaults(run=_report)
     report.add_argument("folder", type=Path, help="that has results/")
@@ -96,6 +103,14 @@ def _train(options: argparse.Namespace, bindings: list[str], command: str) -> No
     workdir = Path(options.workdir)
     board.show(workdir, write_report(workdir))
     print(f"{workdir / 'report.md'}; curves: tensorboard --logdir {workdir}")
+
+
+def _look(options: argparse.Namespace, bindings: list[str], command: str) -> None:
+    from evals.latent_table import look_at_all
+
+    check_extra()
+    look_at_all(options.folder, chosen(options), options.tsne_examples, command)
+    _report(options, bindings, command)
 
 
 def _report(options: argparse.Namespace, bindings: list[str], command: str) -> None:

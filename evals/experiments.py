@@ -176,7 +176,7 @@ SUITES: Mapping[str, Suite] = {
         Column("in distribution", "validation/in_distribution_r2"),
         (
             Column("unknown terms", "validation/unknown_terms_r2"),
-            Column("training error", "train/mse", 1.0),
+            Column("training error", "train/mse", 1.0, 4),
         ),
         {"learning_rate": (1e-3, 3e-3), "weight_decay": (0.03, 0.1)},
         {"table_a1": table_a1(FUZZY_LOGIC_A1, Setting()), "context_length": CONTEXT_LENGTH},
@@ -189,7 +189,7 @@ SUITES: Mapping[str, Suite] = {
         Column("in distribution", "validation/in_distribution_accuracy"),
         (
             Column("held out, unambiguous", "validation/held_out_unambiguous_accuracy"),
-            Column("training loss, nats", "train/loss_nats", 1.0),
+            Column("training loss, nats", "train/loss_nats", 1.0, 4),
         ),
         {
             "learning_rate": (3e-4, 1e-3),

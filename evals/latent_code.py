@@ -10,9 +10,11 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import jax
 
+from evals.code_samples import Choices
 from hyla_lm.cli import GIN_PREFIX
 from hyla_lm.config import UserError, exit_status
 
@@ -43,28 +45,47 @@ def check_extra() -> None:
 
 
 def analyse(options: argparse.Namespace, bindings: Sequence[str]) -> None:
-    """Collects codes, writes what they tell, prints a table."""
+    """Looks at one run as the options say, prints a table."""
+    from evals.latent_report import lines
+
+    out = Path(options.out or Path(options.workdir) / "latent_code")
+    found = look_at(
+        options.workdir, options.step, chosen(options), options.tsne_examples, out, bindings
+    )
+    for line in lines(found):
+        print(line)
+    print(f"report, codes and figures: {out}")
+
+
+def look_at(
+    workdir: str,
+    step: int | None,
+    choices: Choices,
+    tsne_examples: int,
+    out: Path,
+    bindings: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Collects codes of a run and writes what they tell to `out`; returns its report.json."""
     from evals import language_codes, latent_report
-    from evals.code_samples import Choices
     from hyla_lm.language_model import LanguageModelTask
     from hyla_lm.restored import open_run
 
-    run = open_run(options.workdir, options.step, (), bindings, jax.devices()[:1])
-    choices = Choices(
-        options.examples, options.seed, options.fixed, options.site, options.feature_order
-    )
+    run = open_run(workdir, step, (), bindings, jax.devices()[:1])
     is_language = isinstance(run.program.task, LanguageModelTask)
     look = language_codes.report if is_language else latent_report.report
-    out = Path(options.out or Path(options.workdir) / "latent_code")
     out.mkdir(parents=True, exist_ok=True)
-    found = look(run, choices, options.tsne_examples, out)
-    found = {"workdir": str(options.workdir), "step": run.step, **found}
+    found = {"workdir": workdir, "step": run.step, **look(run, choices, tsne_examples, out)}
     aside = out / "report.json.partial"
     aside.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")
     aside.rename(out / "report.json")
-    for line in latent_report.lines(found):
-        print(line)
-    print(f"report, codes and figures: {out}")
+    return found
+
+
+def chosen(options: argparse.Namespace) -> Choices:
+    """What the options of `add_choices` say."""
+    return Choices(
+        options.examples, options.seed, options.fixed, options.site, options.feature_order
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -73,10 +94,18 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         epilog="--gin.Class.field=value changes a binding of the run's config.gin.",
     )
+    parser.add_argument("--workdir", required=True, help="folder of a run with checkpoints")
+    parser.add_argument("--step", type=int, help="checkpoint to take (default: the newest)")
+    parser.add_argument(
+        "--out", help="folder for the results (default: latent_code in the workdir)"
+    )
+    add_choices(parser)
+    return parser
+
+
+def add_choices(parser: argparse.ArgumentParser) -> None:
+    """Options of what is looked at."""
     add = parser.add_argument
-    add("--workdir", required=True, help="folder of a run with checkpoints")
-    add("--step", type=int, help="checkpoint to take (default: the newest)")
-    add("--out", help="folder for the results (default: latent_code in the workdir)")
     add("--examples", type=_count, default=4096, help="examples a set, or tokens of a text")
     add("--tsne_examples", type=_count, default=1000, help="points of the tSNE pictures")
     add("--seed", type=int, default=0, help="of the examples and of tSNE")
@@ -98,7 +127,6 @@ def _parser() -> argparse.ArgumentParser:
         default="drawn",
         help="SRAVEN: order of features in columns, drawn as in training or none",
     )
-    return parser
 
 
 def _count(text: str) -> int:

@@ -5,13 +5,13 @@ from pathlib import Path
 
 from etils import epath
 
-from evals import figures, results
+from evals import figures, latent_table, results
 from evals.experiments import SUITES
 from evals.results import Mean, Point, Section
-from evals.rows import Column, Estimate, Experiment, Row
+from evals.rows import Estimate, Experiment, Row
+from evals.tables import NONE, markdown, shown
 from hyla_lm.input.files import write_retrying
 
-NONE = "–"
 FIGURE_ONLY = "figure only"
 DECIDE_CEILING = {
     f"Sraven.{name}"
@@ -36,9 +36,10 @@ def write_report(folder: Path) -> list[Section]:
     Raises UserError where there are no results.
     """
     sections = results.sections(results.read(folder / "results"))
+    decoded = latent_table.read(folder)
     parts = [HEADER]
     for section in sections:
-        parts.append(section_text(section))
+        parts += [section_text(section), *latent_table.text(section, decoded)]
         write_retrying(epath.Path(folder / f"{section.name}.png"), figures.draw(section))
     parts += [untrained_text(e) for e in _untrained(section.runs[0].suite for section in sections)]
     write_retrying(epath.Path(folder / "report.md"), "\n".join(parts).encode())
@@ -110,10 +111,10 @@ def table(section: Section, rows: Sequence[tuple[Row, Point]]) -> list[str]:
         measured = point.mean(suite.published)
         cells = [label_of(row), shown(measured), estimate(row.published)]
         cells += [difference(measured, row.published), seeds(point, measured)]
-        cells += [shown(point.mean(column), column) for column in columns]
+        cells += [shown(point.mean(column), column.digits) for column in columns]
         cells += [estimate(ceiling_of(section, row), NONE)] * has_ceiling
         body.append(cells + [f"`{point.name}`"] * section.has_grid)
-    return _markdown(header, body)
+    return markdown(header, body)
 
 
 def untrained_text(experiment: Experiment) -> str:
@@ -128,21 +129,13 @@ def untrained_text(experiment: Experiment) -> str:
         for row in experiment.rows
         if row.measured
     ]
-    lines = _markdown(["", "measured", "published", "difference"], rows)
+    lines = markdown(["", "measured", "published", "difference"], rows)
     return "\n".join([f"## {experiment.title}", "", experiment.note, "", *lines, ""])
 
 
 def label_of(row: Row) -> str:
     words = row.setting.name.replace("-", ", ").replace("_", " ")
     return f"{row.label}, {words}" if words else row.label
-
-
-def shown(found: Mean | None, column: Column | None = None) -> str:
-    digits = 2 if column is None or column.scale != 1 else 4
-    if found is None:
-        return NONE
-    error = "" if found.error is None else f" ± {found.error:.{digits}f}"
-    return f"{found.value:.{digits}f}{error}"
 
 
 def estimate(value: Estimate | None, missing: str = FIGURE_ONLY) -> str:
@@ -173,8 +166,3 @@ def _untrained(suites: Iterable[str]) -> list[Experiment]:
 
 def _listed(values: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(values))
-
-
-def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [header, ["---"] * len(header), *rows]
-    return [f"| {' | '.join(cells)} |" for cells in lines]

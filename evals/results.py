@@ -45,6 +45,12 @@ class Result:
         place = (self.suite, self.preset, self.experiment, self.row)
         return "-".join([*place, point_name(self.point), f"seed{self.seed}"])
 
+    @property
+    def folder(self) -> Path:
+        """Of the run, in the working folder."""
+        place = Path(self.suite, self.preset, self.experiment, self.row)
+        return place / point_name(self.point) / f"seed{self.seed}"
+
     def figure(self, column: Column) -> float | None:
         """A figure of the summary, scaled; None where the run diverged or has no such figure."""
         part, name = column.path.split("/")

@@ -54,11 +54,12 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Column:
-    """A figure of a run's summary, by its path, and what it is multiplied by."""
+    """A figure of a run's summary, by its path, what it is multiplied by, and how it is written."""
 
     title: str
     path: str
     scale: float = 100.0
+    digits: int = 2
 
 
 @dataclass(frozen=True)

@@ -201,6 +201,7 @@ RESULTS = sorted(path.parent for path in (ROOT / "docs" / "results").glob("*/res
 def test_the_committed_reports_are_those_of_the_committed_results(
     folder: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "results").symlink_to(folder / "results")
+    for name in ("results", "latent_codes"):
+        (tmp_path / name).symlink_to(folder / name)
     assert main(["report", str(tmp_path)]) == 0
     assert (tmp_path / "report.md").read_text() == (folder / "report.md").read_text()
