@@ -1,0 +1,55 @@
+"""Commands that a user got wrong: status 2, one sentence that names what to change, no step."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hyla_lm.cli import main
+from hyla_lm.input.prepared import Rows
+
+Reject = Callable[..., str]
+
+
+@pytest.fixture
+def reject(capsys: pytest.CaptureFixture[str]) -> Reject:
+    """Runs a command that must fail; returns its one line on stderr."""
+
+    def run(*arguments: object) -> str:
+        capsys.readouterr()
+        status = main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        assert (status, out) == (2, ""), err
+        assert err.startswith("hyla-lm: ") and err.endswith("\n") and err.count("\n") == 1, err
+        return err
+
+    return run
+
+
+@pytest.fixture
+def reject_train(reject: Reject, tiny_gin: Path, tmp_path: Path) -> Reject:
+    """Trains the tiny run with bindings that must not reach the first step."""
+
+    def run(*bindings: str) -> str:
+        workdir = tmp_path / "run"
+        options = [f"--gin.{binding}" for binding in bindings]
+        line = reject("train", f"--gin_file={tiny_gin}", f"--workdir={workdir}", *options)
+        assert not (workdir / "metrics.jsonl").exists()
+        return line
+
+    return run
+
+
+@pytest.fixture
+def damaged(tiny_rows: Rows, tmp_path: Path) -> Rows:
+    """A copy of the rows to damage."""
+    home = tmp_path / "damaged"
+    shutil.copytree(Path(tiny_rows.train).parent, home)
+    return Rows(str(home / "train"), str(home / "validation"), str(home / "tokenizer.model"))
+
+
+def bound_to(rows: Rows) -> list[str]:
+    return [f'Rows.{name} = "{getattr(rows, name)}"' for name in ("train", "validation")] + [
+        f'Rows.tokenizer = "{rows.tokenizer}"'
+    ]

@@ -1,0 +1,141 @@
+"""Folders that hold no such run, or something else."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hyla_lm.cli import main
+from hyla_lm.input.prepared import Rows
+from tests.bad_input.conftest import Reject, bound_to
+
+TRAINED = """
+TrainConfig.task = @LanguageModel()
+TrainConfig.steps = 2
+TrainConfig.batch_size = 8
+LanguageModel.data = @Rows()
+LanguageModel.sequence_length = 16
+Rows.train = "{rows.train}"
+Rows.validation = "{rows.validation}"
+Rows.tokenizer = "{rows.tokenizer}"
+ModelConfig.num_layers = 1
+ModelConfig.model_dim = 8
+ModelConfig.num_heads = 2
+ModelConfig.head_dim = 4
+ModelConfig.mlp_dim = 8
+ModelConfig.dtype = "float32"
+OptimizerConfig.warmup_steps = 1
+"""
+
+
+@pytest.mark.parametrize("below", ["", "run"], ids=["a_file", "below_a_file"])
+def test_a_workdir_that_cannot_be_is_named(
+    reject: Reject, tiny_gin: Path, tmp_path: Path, below: str
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    workdir = tmp_path / "file" / below
+    line = reject("train", f"--gin_file={tiny_gin}", f"--workdir={workdir}")
+    assert f"--workdir={workdir}" in line
+
+
+def test_a_workdir_of_something_else_is_left_alone(
+    reject: Reject, tiny_gin: Path, tmp_path: Path
+) -> None:
+    workdir = tmp_path / "mine"
+    workdir.mkdir()
+    (workdir / "notes.txt").write_text("mine")
+    line = reject("train", f"--gin_file={tiny_gin}", f"--workdir={workdir}")
+    assert f"--workdir={workdir}" in line and "notes.txt" in line
+    assert [path.name for path in workdir.iterdir()] == ["notes.txt"]
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The workdir of a run of two steps."""
+    home = tmp_path_factory.mktemp("trained")
+    (home / "run.gin").write_text(TRAINED.format(rows=tiny_rows))
+    assert main(["train", f"--gin_file={home / 'run.gin'}", f"--workdir={home / 'run'}"]) == 0
+    return home / "run"
+
+
+@pytest.mark.parametrize(
+    ("binding", "named"),
+    [
+        ("ModelConfig.mlp_dim = 16", ["ModelConfig.mlp_dim = 8", "16"]),
+        ("ModelConfig.attention = 'softmax'", ["ModelConfig.attention = 'hyla'", "'softmax'"]),
+        ("TrainConfig.seed = 1", ["TrainConfig.seed = 0", "1"]),
+    ],
+)
+def test_another_run_does_not_go_on_in_the_workdir(
+    reject: Reject, trained: Path, binding: str, named: list[str]
+) -> None:
+    before = (trained / "metrics.jsonl").read_text()
+    more = ["--gin.TrainConfig.steps = 4", f"--gin.{binding}"]
+    line = reject("train", f"--gin_file={trained}/config.gin", f"--workdir={trained}", *more)
+    assert all(name in line for name in [*named, str(trained)]), line
+    assert (trained / "metrics.jsonl").read_text() == before
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "sample"])
+def test_a_run_does_not_go_on_with_other_rows(
+    reject: Reject, trained: Path, damaged: Rows, command: str
+) -> None:
+    manifest = Path(damaged.train, "manifest.json")
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "source": "elsewhere"}))
+    line = reject(
+        command,
+        f"--gin_file={trained}/config.gin",
+        f"--workdir={trained}",
+        *(f"--gin.{binding}" for binding in bound_to(damaged)),
+        *(["--prompt=ba"] if command == "sample" else []),
+    )
+    assert "train rows" in line and str(trained) in line
+
+
+@pytest.mark.parametrize("command", [["evaluate"], ["sample", "--prompt=ba"]], ids=" ".join)
+def test_a_workdir_without_a_run_is_named(
+    reject: Reject, tmp_path: Path, command: list[str]
+) -> None:
+    assert f"--workdir={tmp_path}" in reject(*command, f"--workdir={tmp_path}")
+
+
+@pytest.mark.parametrize("command", [["evaluate"], ["sample", "--prompt=ba"]], ids=" ".join)
+def test_a_run_without_a_checkpoint_is_named(
+    reject: Reject, trained: Path, tmp_path: Path, command: list[str]
+) -> None:
+    shutil.copy(trained / "config.gin", tmp_path)
+    line = reject(*command, f"--workdir={tmp_path}")
+    assert str(tmp_path) in line and "no checkpoint" in line and "None" not in line
+
+
+@pytest.mark.parametrize("command", [["evaluate"], ["sample", "--prompt=ba"]], ids=" ".join)
+def test_a_step_without_checkpoint_is_named(
+    reject: Reject, trained: Path, command: list[str]
+) -> None:
+    line = reject(*command, f"--workdir={trained}", "--step=1")
+    assert "step 1" in line and "it has 2" in line
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--prompt=" + "ba " * 40], "prompt"),
+        (["--prompt=ba", "--max_tokens=99"], "--max_tokens=99"),
+        (["--prompt=ba", "--max_tokens=0"], "--max_tokens"),
+        (["--prompt=ba", "--temperature=-1"], "--temperature"),
+        (["--prompt=ba", "--temperature=nan"], "--temperature"),
+        (["--prompt=ba", "--top_k=-1"], "--top_k"),
+        (["--prompt=ba", "--top_p=0"], "--top_p"),
+        (["--prompt=ba", "--top_p=1.1"], "--top_p"),
+    ],
+)
+def test_flags_of_sample_that_do_not_fit_are_named(
+    reject: Reject, trained: Path, flags: list[str], named: str
+) -> None:
+    assert named in reject("sample", f"--workdir={trained}", *flags)
+
+
+def test_a_workdir_in_another_kind_of_store_is_refused(reject: Reject, tiny_gin: Path) -> None:
+    line = reject("train", f"--gin_file={tiny_gin}", "--workdir=s3://bucket/run")
+    assert "s3://bucket/run" in line and "gs://" in line
