@@ -68,7 +68,13 @@ class SuiteConfig:
         with jax.set_mesh(make_mesh(MeshConfig(), jax.local_devices()[:1])):
             members = [self._member(model, seed, folder) for seed in self.seeds]
             until = steps_at(share, members[0])
-            return mean_figures(train_many(members, until)) if until else {}
+            figures = mean_figures(train_many(members, until)) if until else {}
+        sound = len(self.seeds) - int(figures.get("diverged_runs", len(self.seeds)))
+        if sound:
+            described = members[0].program.task.describe(figures)
+            seeds = f"means over {sound} of {len(self.seeds)} seeds"
+            print(f"suite {self.name}: {described} ({seeds})", flush=True)
+        return figures
 
     def _member(self, model: ModelConfig, seed: int, folder: str) -> Member:
         bindings = self._bindings(model, seed)

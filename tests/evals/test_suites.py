@@ -1,6 +1,7 @@
 """Suites in a language model's run: when they train, what they leave, stops, and mistakes."""
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,7 @@ def test_a_stop_in_a_suite_loses_nothing(
 
 
 def test_a_suite_trains_with_the_attention_of_the_run(
-    tiny_gin: Path, suites_gin: Path, tmp_path: Path
+    tiny_gin: Path, suites_gin: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     workdir = tmp_path / "run"
     bindings = (*LINEAR, "TrainConfig.steps = 2")
@@ -157,6 +158,10 @@ def test_a_suite_trains_with_the_attention_of_the_run(
     assert summary(folder)["attention"] == ["linear"]
     figures = summary(folder)["validation"]
     assert summary(workdir)["suites"]["fuzzy_logic"] == {"diverged_runs": 0, **figures}
+    told = f"held_out r2 {figures['held_out_r2']:.3f}"
+    assert re.search(
+        f"suite fuzzy_logic: .*{told}.* .means over 1 of 1 seeds", capsys.readouterr().out
+    )
 
 
 @pytest.mark.full
