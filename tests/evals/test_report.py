@@ -1,5 +1,6 @@
 """Reports: means and standard errors over seeds, which point stands for a row, what is said."""
 
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,7 @@ def test_figures_are_pictures_of_the_rows() -> None:
     assert [line.get_xdata().tolist() for line in axes.lines[::3]] == [[1, 16], [1, 16]]
 
 
+MEAN_AND_ERROR = re.compile(r"(-?\d+\.\d+) ± (\d+\.\d+)")
 RESULTS = sorted(path.parent for path in (ROOT / "docs" / "results").glob("*/results"))
 
 
@@ -205,3 +207,18 @@ def test_the_committed_reports_are_those_of_the_committed_results(
         (tmp_path / name).symlink_to(folder / name)
     assert main(["report", str(tmp_path)]) == 0
     assert (tmp_path / "report.md").read_text() == (folder / "report.md").read_text()
+
+
+@pytest.mark.parametrize("document", ["evals/README.md", "docs/reproduction.md"])
+def test_means_in_documents_are_those_of_committed_reports(document: str) -> None:
+    """To one or two digits. Those below one are ambiguity's, which has a file of its own."""
+    reports = "".join((folder / "report.md").read_text() for folder in RESULTS)
+    measured = {
+        f"{float(mean):.{digits}f} ± {float(error):.{digits}f}"
+        for mean, error in MEAN_AND_ERROR.findall(reports)
+        for digits in (1, 2)
+    }
+    told = MEAN_AND_ERROR.findall((ROOT / document).read_text())
+    of_runs = {f"{mean} ± {error}" for mean, error in told if abs(float(mean)) >= 1}
+    assert of_runs
+    assert of_runs <= measured
