@@ -10,11 +10,11 @@ import numpy as np
 from data.row_writer import DOCUMENTS_PER_BLOCK
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.input.packing import Block, block_of
-from hyla_lm.input.share import Share
 from hyla_lm.input.source import LanguageData, Reading
 from hyla_lm.input.stream import split_in_memory
 from hyla_lm.input.text_stream import Cursor, StreamedText
 from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.parallel.batch_shard import Share
 
 try:
     import seqio

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from evals.latent_code import add_choices, check_extra, chosen
+from evals.latent_codes.look import add_choices, check_extra, chosen
 from hyla_lm.cli import GIN_PREFIX
 from hyla_lm.config import UserError, exit_status
-from hyla_lm.preemption import EXIT_STATUS, Preempted
+from hyla_lm.parallel.preemption import EXIT_STATUS, Preempted
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,10 +80,10 @@ def _count(text: str) -> int:
 
 
 def _train(options: argparse.Namespace, bindings: list[str], command: str) -> None:
-    from evals import board
-    from evals.experiments import SUITES
-    from evals.report import write_report
-    from evals.runner import Request, train
+    from evals.experiments import board
+    from evals.experiments.paper import SUITES
+    from evals.experiments.report import write_report
+    from evals.experiments.runner import Request, train
 
     if options.split:
         bindings.append(f'{SUITES[options.suite].task}.split = "{options.split}"')
@@ -106,7 +106,7 @@ def _train(options: argparse.Namespace, bindings: list[str], command: str) -> No
 
 
 def _look(options: argparse.Namespace, bindings: list[str], command: str) -> None:
-    from evals.latent_table import look_at_all
+    from evals.latent_codes.table import look_at_all
 
     check_extra()
     look_at_all(options.folder, chosen(options), options.tsne_examples, command)
@@ -114,7 +114,7 @@ def _look(options: argparse.Namespace, bindings: list[str], command: str) -> Non
 
 
 def _report(options: argparse.Namespace, bindings: list[str], command: str) -> None:
-    from evals.report import write_report
+    from evals.experiments.report import write_report
 
     write_report(options.folder)
     print(options.folder / "report.md")

@@ -14,14 +14,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from evals.population import generated_task
-from evals.train_many import Member, check_schedule, open_member, train_many
+from evals.populations.population import generated_task
+from evals.populations.train_many import Member, check_schedule, open_member, train_many
 from hyla_lm import config
 from hyla_lm.config import CHECKOUT, UserError, configurable, setting
 from hyla_lm.experiment import from_gin
-from hyla_lm.mesh import MeshConfig, make_mesh
-from hyla_lm.model_config import ModelConfig
-from hyla_lm.setup import make_program
+from hyla_lm.model.config import ModelConfig
+from hyla_lm.parallel.mesh import MeshConfig, make_mesh
+from hyla_lm.running.program import make_program
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class SuiteConfig:
             raise UserError(f"{title}.name = {self.name!r} must be of letters, digits, _ and -.")
 
     def check_model(self, model: ModelConfig) -> None:
-        """See hyla_lm.suite.Suite."""
+        """See hyla_lm.tasks.suite.Suite."""
         title = type(self).__name__
         try:
             config.load([self._gin_path()], self._bindings(model, self.seeds[0]))
@@ -64,7 +64,7 @@ class SuiteConfig:
             ) from None
 
     def run(self, model: ModelConfig, folder: str, share: float) -> dict[str, float]:
-        """See hyla_lm.suite.Suite. Figures are means over seeds, with standard errors."""
+        """See hyla_lm.tasks.suite.Suite. Figures are means over seeds, with standard errors."""
         with jax.set_mesh(make_mesh(MeshConfig(), jax.local_devices()[:1])):
             members = [self._member(model, seed, folder) for seed in self.seeds]
             until = steps_at(share, members[0])

@@ -75,9 +75,9 @@ def _command(commands, name: str, run, text: str) -> argparse.ArgumentParser:
 
 
 def _train(options: argparse.Namespace, bindings: list[str]) -> int:
-    from hyla_lm import multihost
     from hyla_lm.experiment import from_gin
-    from hyla_lm.preemption import EXIT_STATUS, Preempted
+    from hyla_lm.parallel import multihost
+    from hyla_lm.parallel.preemption import EXIT_STATUS, Preempted
     from hyla_lm.trainer import train
 
     with multihost.joined(options.workdir):
@@ -91,8 +91,8 @@ def _train(options: argparse.Namespace, bindings: list[str]) -> int:
 
 
 def _evaluate(options: argparse.Namespace, bindings: list[str]) -> None:
-    from hyla_lm import multihost
-    from hyla_lm.restored import restore
+    from hyla_lm.parallel import multihost
+    from hyla_lm.running.restored import restore
 
     with multihost.joined(options.workdir):
         metrics = restore(options, bindings).evaluate()
@@ -101,8 +101,8 @@ def _evaluate(options: argparse.Namespace, bindings: list[str]) -> None:
 
 
 def _sample(options: argparse.Namespace, bindings: list[str]) -> None:
-    from hyla_lm.restored import restore
-    from hyla_lm.sample import Sampling
+    from hyla_lm.running.restored import restore
+    from hyla_lm.tasks.sampling import Sampling
 
     sampling = Sampling(
         options.max_tokens, options.temperature, options.top_k, options.top_p, options.seed

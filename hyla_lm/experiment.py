@@ -2,16 +2,15 @@
 
 from dataclasses import dataclass
 
-from hyla_lm.checkpoint import CheckpointConfig
 from hyla_lm.config import UserError, build, configurable, setting
 from hyla_lm.input.prepared import Rows  # noqa: F401  makes it known to gin
 from hyla_lm.input.stream import C4Stream  # noqa: F401  makes it known to gin
-from hyla_lm.language_model import LanguageModel  # noqa: F401  makes it known to gin
-from hyla_lm.mesh import MeshConfig
-from hyla_lm.model_config import ModelConfig
+from hyla_lm.model.config import ModelConfig
 from hyla_lm.optim import OptimizerConfig, make_schedule
-from hyla_lm.suite import Suite
-from hyla_lm.task import TaskConfig
+from hyla_lm.parallel.mesh import MeshConfig
+from hyla_lm.tasks.language_model import LanguageModel  # noqa: F401  makes it known to gin
+from hyla_lm.tasks.protocol import TaskConfig
+from hyla_lm.tasks.suite import Suite
 
 
 @configurable
@@ -45,6 +44,17 @@ class LogConfig:
     """How often metrics are written."""
 
     every: int = setting(100, "steps that one logged point is the mean of", minimum=1)
+
+
+@configurable
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """When to save and how many checkpoints stay."""
+
+    every: int = setting(
+        1000, "steps between checkpoints; the last step is always saved", minimum=1
+    )
+    keep: int = setting(3, "newest checkpoints that stay on disk", minimum=1)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from hyla_lm.config import UserError, configurable, setting
-from hyla_lm.mesh import path_of
+from hyla_lm.parallel.mesh import path_of
 
 HEAD_BIASES = r"(query|key|value)/bias$|relative_bias$"
 

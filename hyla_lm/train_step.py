@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from hyla_lm.mesh import path_of, summed_over_batch
 from hyla_lm.metrics import Metrics
-from hyla_lm.task import OBJECTIVE, Batch, LossFn
+from hyla_lm.parallel.mesh import path_of, summed_over_batch
+from hyla_lm.tasks.protocol import OBJECTIVE, Batch, LossFn
 
 
 class TrainState(NamedTuple):

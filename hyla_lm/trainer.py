@@ -8,20 +8,21 @@ from typing import Any
 
 import jax
 
-from hyla_lm import config, multihost
-from hyla_lm.checkpoint import Checkpointer, check_same_run
+from hyla_lm import config
 from hyla_lm.config import UserError
-from hyla_lm.console import TrainingProgress, show_summary
-from hyla_lm.evaluate import evaluate_sets
 from hyla_lm.experiment import Experiment
-from hyla_lm.preemption import Notice, Preempted
-from hyla_lm.report import layout_lines, startup_lines, summary_of
-from hyla_lm.run_folder import RunFolder, git_revision
-from hyla_lm.setup import Program, make_program
-from hyla_lm.step_log import StepLog
-from hyla_lm.suite import SUITES, check_suites, run_suites, tags
-from hyla_lm.suite import due as suites_due
-from hyla_lm.tensorboard import TensorBoard
+from hyla_lm.parallel import multihost
+from hyla_lm.parallel.preemption import Notice, Preempted
+from hyla_lm.running.checkpoint import Checkpointer, check_same_run
+from hyla_lm.running.console import TrainingProgress, show_summary
+from hyla_lm.running.evaluation import evaluate_sets
+from hyla_lm.running.program import Program, identity, make_program, meta_of
+from hyla_lm.running.run_folder import RunFolder, git_revision
+from hyla_lm.running.step_log import StepLog
+from hyla_lm.running.summary import layout_lines, startup_lines, summary_of
+from hyla_lm.running.tensorboard import TensorBoard
+from hyla_lm.tasks.suite import SUITES, check_suites, run_suites, tags
+from hyla_lm.tasks.suite import due as suites_due
 from hyla_lm.train_step import TrainState
 
 
@@ -67,20 +68,6 @@ def _close(program: Program, params: Any, summary: dict[str, Any], folder: RunFo
     for line in program.task.closing_lines(program.model, params, summary["validation"]):
         print(line)
     print(f"curves: tensorboard --logdir {folder.path}")
-
-
-def identity(program: Program) -> dict[str, Any]:
-    """What must be equal for a run to be continued, by the names its user knows."""
-    experiment = program.experiment
-    named = {"ModelConfig": config.as_dict(experiment.model)}
-    seed = {"TrainConfig": {"seed": experiment.train.seed}}
-    return {**named, **seed, "data": program.task.identity()}
-
-
-def meta_of(program: Program, gin: str) -> dict[str, Any]:
-    """What a checkpoint says of the run that saved it."""
-    versions = {name: version(name) for name in ("hyla_lm", "jax", "flax", "optax")}
-    return {"identity": identity(program), "gin": gin, "versions": versions}
 
 
 class _Run:

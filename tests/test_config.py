@@ -14,8 +14,8 @@ from hyla_lm import config
 from hyla_lm.config import REGISTRY, UserError, check_fields, setting
 from hyla_lm.experiment import Experiment, from_gin
 from hyla_lm.input.prepared import Rows
-from hyla_lm.language_model import LanguageModel
-from hyla_lm.model_config import ModelConfig
+from hyla_lm.model.config import ModelConfig
+from hyla_lm.tasks.language_model import LanguageModel
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import pytest
 from hyla_lm import config
 from hyla_lm.cli import main
 from hyla_lm.experiment import from_gin
-from hyla_lm.language_model import LanguageModel
+from hyla_lm.tasks.language_model import LanguageModel
 
 GIN = Path(__file__).parents[1] / "gin"
 VARIANTS = {"quickstart": "hyla", "quickstart_softmax": "softmax", "quickstart_linear": "linear"}

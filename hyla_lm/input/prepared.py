@@ -6,9 +6,9 @@ from typing import Any
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.input.manifest import Manifest
 from hyla_lm.input.row_stream import RowStream, check_equal_states
-from hyla_lm.input.share import Share
 from hyla_lm.input.source import LanguageData, Reading, Split, open_split
 from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.parallel.batch_shard import Share
 
 
 @configurable

@@ -10,8 +10,8 @@ from absl import flags
 
 from hyla_lm.config import UserError
 from hyla_lm.input.order import shuffled
-from hyla_lm.input.share import Share
 from hyla_lm.input.source import Reading, RowTable, Split
+from hyla_lm.parallel.batch_shard import Share
 
 
 @dataclass(frozen=True)

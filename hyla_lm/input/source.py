@@ -11,8 +11,8 @@ from hyla_lm.config import UserError
 from hyla_lm.input.files import as_path
 from hyla_lm.input.manifest import Manifest, check_manifest, read_manifest
 from hyla_lm.input.rows import RowReader
-from hyla_lm.input.share import Share
 from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.parallel.batch_shard import Share
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from hyla_lm.input.files import list_files, names_and_sizes
 from hyla_lm.input.order import shuffled
 from hyla_lm.input.packing import Block, Packer, encode_texts
 from hyla_lm.input.rows import MemoryRows
-from hyla_lm.input.share import Share
 from hyla_lm.input.source import LanguageData, Reading, Split
 from hyla_lm.input.text_records import TextRecords
 from hyla_lm.input.text_stream import Cursor, StreamedText
 from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.parallel.batch_shard import Share
 
 TEXTS_PER_PART = 16
 PARTS_AHEAD = 8

@@ -15,9 +15,9 @@ from grain.experimental import ThreadPrefetchIterDataset
 
 from hyla_lm.config import UserError
 from hyla_lm.input.packing import Block, Packed, Packer
-from hyla_lm.input.share import Share
 from hyla_lm.input.source import Reading
 from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.parallel.batch_shard import Share
 
 DOCUMENTS_PER_BLOCK = 64
 Cursor = dict[str, int]

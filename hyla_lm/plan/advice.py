@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from hyla_lm.experiment import Experiment
-from hyla_lm.mesh import batch_ways
+from hyla_lm.parallel.mesh import batch_ways
 from hyla_lm.plan.compile import OutOfMemory
 from hyla_lm.plan.topology import TOPOLOGIES, Slice
 

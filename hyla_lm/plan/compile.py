@@ -11,9 +11,9 @@ from jax.sharding import Mesh
 
 from hyla_lm.config import UserError
 from hyla_lm.experiment import Experiment
-from hyla_lm.mesh import batch_sharding
-from hyla_lm.setup import Program, make_program
-from hyla_lm.task import Plannable, PlannedTask
+from hyla_lm.parallel.mesh import batch_sharding
+from hyla_lm.running.program import Program, make_program
+from hyla_lm.tasks.protocol import Plannable, PlannedTask
 
 _NEEDED = re.compile(
     r"Ran out of memory.*?\(([\d.]+)([KMG]?)\) exceeds available HBM \(([\d.]+)([KMG]?)\)", re.S

@@ -9,7 +9,7 @@ from typing import Any
 
 from hyla_lm import config
 from hyla_lm.experiment import Experiment
-from hyla_lm.mesh import batch_ways
+from hyla_lm.parallel.mesh import batch_ways
 from hyla_lm.plan import cache
 from hyla_lm.plan.advice import advice
 from hyla_lm.plan.collectives import find_collectives
@@ -20,8 +20,8 @@ from hyla_lm.plan.hlo import Program
 from hyla_lm.plan.largest_batch import search
 from hyla_lm.plan.predict import ERROR, METHOD, consequences, step_time
 from hyla_lm.plan.topology import V5E, Slice
-from hyla_lm.setup import Program as TrainProgram
-from hyla_lm.throughput import (
+from hyla_lm.running.program import Program as TrainProgram
+from hyla_lm.running.throughput import (
     count_applied_parameters,
     count_parameters,
     train_flops_per_token,

@@ -25,10 +25,10 @@ from data.train_tokenizer import train_tokenizer
 from hyla_lm.input.files import as_path
 from hyla_lm.input.manifest import read_manifest
 from hyla_lm.input.prepared import PreparedText
-from hyla_lm.input.share import Share
 from hyla_lm.input.source import Reading, split_of_folder
 from hyla_lm.input.stream import C4Stream
 from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.parallel.batch_shard import Share
 from tests.data.c4_layouts import write_array_records, write_json_gz
 
 SEQUENCE_LENGTH, BATCH_SIZE = 512, 64

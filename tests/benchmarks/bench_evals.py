@@ -15,14 +15,14 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
-from evals.population import Population, generated_task
+from evals.populations.population import Population, generated_task
 from hyla_lm import config
 from hyla_lm.experiment import from_gin
-from hyla_lm.input.share import Share
-from hyla_lm.model import Decoder
-from hyla_lm.model_config import Features
+from hyla_lm.model.config import Features
+from hyla_lm.model.decoder import Decoder
 from hyla_lm.optim import make_optimizer
-from hyla_lm.setup import Program, init_params, make_program
+from hyla_lm.parallel.batch_shard import Share
+from hyla_lm.running.program import Program, init_params, make_program
 from hyla_lm.train_step import init_state, make_train_step
 
 GIN_FILE = "gin/evals/fuzzy_logic_paper.gin"

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from hyla_lm import language_model
 from hyla_lm.cli import main
-from hyla_lm.loss import CrossEntropy, LogitsFn
+from hyla_lm.model.loss import CrossEntropy, LogitsFn
+from hyla_lm.tasks import language_model
 
 
 def cross_entropy(
@@ -25,7 +25,7 @@ def cross_entropy(
     chunk_length: int,
     z_loss: float = 0.0,
 ) -> CrossEntropy:
-    """See hyla_lm.loss.cross_entropy, of which it takes the place; without chunks."""
+    """See hyla_lm.model.loss.cross_entropy, of which it takes the place; without chunks."""
     assert z_loss == 0.0, "the plain loss has no z-loss: leave LanguageModel.z_loss at 0"
     logits_BxTxV = logits_of(head_params, hidden_BxTxD).astype(jnp.float32)
     nats_BxT = optax.softmax_cross_entropy_with_integer_labels(logits_BxTxV, target_BxT)

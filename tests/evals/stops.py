@@ -1,6 +1,6 @@
 """A notice to stop that comes when a test wants it."""
 
-from hyla_lm.preemption import Notice
+from hyla_lm.parallel.preemption import Notice
 
 
 class Stops(Notice):

@@ -18,10 +18,10 @@ from hyla_lm.attention import VARIANTS
 from hyla_lm.cli import main
 from hyla_lm.config import UserError
 from hyla_lm.experiment import Experiment, from_gin
-from hyla_lm.input.share import Share
-from hyla_lm.setup import make_program
-from hyla_lm.sharded_attention import check_mesh
-from hyla_lm.throughput import count_parameters
+from hyla_lm.parallel.batch_shard import Share
+from hyla_lm.parallel.sharded_attention import check_mesh
+from hyla_lm.running.program import make_program
+from hyla_lm.running.throughput import count_parameters
 
 ROOT = Path(__file__).parents[2]
 SMALL = """
@@ -177,8 +177,8 @@ import jax
 import numpy as np
 from jax.sharding import AxisType
 
-from evals.fuzzy_logic import FuzzyLogic
-from hyla_lm.input.share import Share
+from evals.tasks.fuzzy_logic import FuzzyLogic
+from hyla_lm.parallel.batch_shard import Share
 
 task = FuzzyLogic(sequence_length=4, evaluation_examples=8).prepare_task(8)
 

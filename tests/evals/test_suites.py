@@ -10,15 +10,15 @@ import jax
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from evals.populations.train_many import Member, open_member
 from evals.suites import FuzzyLogicSuite, SravenSuite, mean_figures, steps_at
-from evals.train_many import Member, open_member
 from hyla_lm import config
 from hyla_lm.cli import main
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.experiment import TrainConfig
-from hyla_lm.model_config import ModelConfig
-from hyla_lm.preemption import EXIT_STATUS, Preempted
-from hyla_lm.suite import check_suites, due
+from hyla_lm.model.config import ModelConfig
+from hyla_lm.parallel.preemption import EXIT_STATUS, Preempted
+from hyla_lm.tasks.suite import check_suites, due
 from tests.evals.stops import Stops
 
 LINEAR = ('ModelConfig.attention = "linear"',)  # compiles faster than HYLA
@@ -201,13 +201,13 @@ def test_suites_train_alongside_and_a_stop_in_one_loses_nothing(
     assert at_12[f"{TAG}_standard_error"] == pytest.approx(abs(means[0] - means[1]) / 2)
 
     with monkeypatch.context() as patch:
-        patch.setattr("evals.train_many.Notice", lambda: Stops(1))
+        patch.setattr("evals.populations.train_many.Notice", lambda: Stops(1))
         assert train(stopped, tiny_gin, suites_gin, bindings=alongside) == EXIT_STATUS
     told = capsys.readouterr().err
     assert "suite fuzzy_logic stopped after step 2, which is saved; of this run step 7" in told
     assert lines(stopped, "suites/") == []
     with monkeypatch.context() as patch:
-        patch.setattr("evals.train_many.Notice", lambda: Stops(2))
+        patch.setattr("evals.populations.train_many.Notice", lambda: Stops(2))
         assert train(stopped, tiny_gin, suites_gin, bindings=alongside) == EXIT_STATUS
     assert len(lines(stopped, "suites/")) == 1
     assert not (stopped / "summary.json").exists()

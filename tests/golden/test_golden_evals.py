@@ -8,10 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from evals.ambiguity import consistent_panels, is_ambiguous, paper_code_count, posterior
-from evals.fuzzy_logic import FuzzyLogic, example_of, fuzzy_function, regression_metrics, term_bits
-from evals.sraven import Sraven, panel_metrics, permute_columns, tokenize
-from evals.sraven_rules import completions, draw_grids
+from evals.tasks.ambiguity import consistent_panels, is_ambiguous, paper_code_count, posterior
+from evals.tasks.fuzzy_logic import (
+    FuzzyLogic,
+    example_of,
+    fuzzy_function,
+    regression_metrics,
+    term_bits,
+)
+from evals.tasks.sraven import Sraven, panel_metrics, permute_columns, tokenize
+from evals.tasks.sraven_rules import completions, draw_grids
 from hyla_lm.metrics import means, to_host
 
 Load = Callable[[str], dict[str, np.ndarray]]

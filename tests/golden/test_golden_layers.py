@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.feedforward import GeluMlp, MixtureOfExperts, SwiGlu
-from hyla_lm.positions import relative_buckets
+from hyla_lm.model.feedforward import GeluMlp, MixtureOfExperts, SwiGlu
+from hyla_lm.model.positions import relative_buckets
 
 Load = Callable[[str], dict[str, np.ndarray]]
 FLOAT32 = jnp.dtype("float32")

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.language_model import unpack
-from hyla_lm.loss import cross_entropy
+from hyla_lm.model.loss import cross_entropy
+from hyla_lm.tasks.language_model import unpack
 
 Load = Callable[[str], dict[str, np.ndarray]]
 # A float32 mean of 16 numbers of order 3.

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from hyla_lm.attention import latent_codes
-from hyla_lm.model import Decoder
-from hyla_lm.model_config import Features, ModelConfig, Tokens
-from hyla_lm.positions import relative_buckets
+from hyla_lm.model.config import Features, ModelConfig, Tokens
+from hyla_lm.model.decoder import Decoder
+from hyla_lm.model.positions import relative_buckets
 
 Load = Callable[[str], dict[str, np.ndarray]]
 Params = dict

@@ -15,8 +15,8 @@ import numpy as np
 from jax.experimental.pallas import tpu as pltpu
 
 from hyla_lm.attention import VARIANTS
-from hyla_lm.mesh import MeshConfig, make_mesh
-from hyla_lm.sharded_attention import attend_on_mesh
+from hyla_lm.parallel.mesh import MeshConfig, make_mesh
+from hyla_lm.parallel.sharded_attention import attend_on_mesh
 
 B, T, H, K, U = 2, 260, 3, 8, 8
 

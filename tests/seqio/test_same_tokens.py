@@ -12,9 +12,9 @@ from data.prepare import prepare
 from hyla_lm import config
 from hyla_lm.input.files import list_files
 from hyla_lm.input.rows import RowReader
-from hyla_lm.input.share import Share
 from hyla_lm.input.source import Reading
 from hyla_lm.input.stream import C4Stream
+from hyla_lm.parallel.batch_shard import Share
 from tests.data.c4_layouts import c4_fields, tf_example
 from tests.seqio.conftest import C4, TRAIN
 

@@ -12,9 +12,9 @@ from data.train_tokenizer import train_tokenizer
 from hyla_lm import config
 from hyla_lm.cli import main
 from hyla_lm.config import UserError
-from hyla_lm.input.share import Share
 from hyla_lm.input.source import LanguageData, Reading
 from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.parallel.batch_shard import Share
 from tests.seqio.conftest import C4, TRAIN, VALIDATION
 
 pytestmark = pytest.mark.seqio

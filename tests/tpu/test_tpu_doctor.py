@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hyla_lm.input.files import as_path
-from tests.fake_bucket import FakeBucket, lead_here
+from tests.running.buckets.fake_bucket import FakeBucket, lead_here
 from tpu import checks, doctor
 from tpu.checks import FAIL, OK, WARN, Check
 from tpu.job import Slice

@@ -1,0 +1,25 @@
+"""Reports in TensorBoard, beside the curves of their runs."""
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from evals.experiments.results import Section
+from hyla_lm.running.tensorboard import TensorBoard
+
+
+def show(workdir: Path, sections: Iterable[Section]) -> None:
+    """Writes each section's picture and its rows' means, in place of those of an earlier report."""
+    for section in sections:
+        first = section.runs[0]
+        experiment = workdir / first.suite / first.preset / first.experiment
+        folder = experiment / "tensorboard" / section.name
+        shutil.rmtree(folder, ignore_errors=True)
+        board = TensorBoard(folder, None)
+        last = max(run.steps for run in section.runs)
+        board.image(last, section.suite.metric, (workdir / f"{section.name}.png").read_bytes())
+        for row, point in section.best(section.suite.chosen_by):
+            found = point.mean(section.suite.published)
+            if found:
+                board.scalars(point.runs[0].steps, {f"final/{row.name}": found.value})
+        board.close()

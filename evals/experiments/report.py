@@ -1,0 +1,169 @@
+"""Tables beside the published ones, and their figures, from a folder of results."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from etils import epath
+
+from evals.experiments import figures, results
+from evals.experiments.paper import SUITES
+from evals.experiments.results import Mean, Point, Section
+from evals.experiments.rows import Estimate, Experiment, Row
+from evals.experiments.tables import NONE, markdown, shown
+from evals.latent_codes import table as latent_table
+from hyla_lm.input.files import write_retrying
+
+FIGURE_ONLY = "figure only"
+DECIDE_CEILING = {
+    f"Sraven.{name}"
+    for name in (
+        "num_features",
+        "num_symbols",
+        "grid_rows",
+        "permute_features",
+        "filter_ambiguous",
+    )
+}
+HEADER = """# Published against measured
+
+R2 and accuracy are times 100. Errors are standard errors over seeds; published figures have three.
+`python -m evals report FOLDER` makes this page from the JSON files in `FOLDER/results`.
+"""
+
+
+def write_report(folder: Path) -> list[Section]:
+    """Writes report.md and its figures from a folder's results; returns the sections.
+
+    Raises UserError where there are no results.
+    """
+    sections = results.sections(results.read(folder / "results"))
+    decoded = latent_table.read(folder)
+    parts = [HEADER]
+    for section in sections:
+        parts += [section_text(section), *latent_table.text(section, decoded)]
+        write_retrying(epath.Path(folder / f"{section.name}.png"), figures.draw(section))
+    parts += [untrained_text(e) for e in _untrained(section.runs[0].suite for section in sections)]
+    write_retrying(epath.Path(folder / "report.md"), "\n".join(parts).encode())
+    return sections
+
+
+def section_text(section: Section) -> str:
+    """An experiment's conditions, tables, figure and commands."""
+    suite, experiment = section.suite, section.experiment
+    lines = [f"## {suite.title}: {experiment.title}", "", *conditions(section), ""]
+    if experiment.note:
+        lines += [experiment.note, ""]
+    if section.has_grid:
+        lines += [
+            f"Each row at its point of the grid with the best mean {suite.chosen_by.title} figure:",
+            "",
+        ]
+    lines += [*table(section, section.best(suite.chosen_by)), ""]
+    if section.has_grid:
+        lines += [
+            f"Each row at its point with the best mean {suite.published.title} figure, which looks "
+            "at what is to be predicted (the paper does not say by which it chose):",
+            "",
+            *table(section, section.best(suite.published)),
+            "",
+        ]
+    commands = dict.fromkeys(run.command for run in section.runs)
+    return "\n".join(
+        [*lines, f"![{suite.metric}]({section.name}.png)", "", "```", *commands, "```", ""]
+    )
+
+
+def conditions(section: Section) -> list[str]:
+    """Bullets: what was run, how long, and on what."""
+    runs, suite = section.runs, section.suite
+    steps = sorted({run.steps for run in runs})
+    share, said = runs[0].share, " or ".join(f"{count:,}" for count in steps)
+    schedule = f"{said} steps a run, the published schedule"
+    if share != 1:
+        schedule = f"{said} steps a run: **{100 * share:.3g} % of the schedule**"
+    points = _listed(f"`{results.point_name(run.point)}`" for run in runs)
+    made_by = _listed(
+        f"{run.summary['device']}, jax {run.summary['jax']}, "
+        f"revision {(run.summary['git_revision'] or 'unknown')[:10]}"
+        for run in runs
+    )
+    lines = [
+        f"- Preset `{runs[0].preset}`; split {_listed(f'`{run.split}`' for run in runs)}; seeds "
+        f"{', '.join(map(str, sorted({run.seed for run in runs})))}.",
+        f"- {schedule}; optimizer {points}.",
+        f"- “{suite.published.title}” is the paper's {suite.metric}.",
+        f"- Made on {made_by}.",
+    ]
+    if runs[0].bindings:
+        lines.insert(1, f"- **Changed**: {_listed(f'`{b}`' for b in runs[0].bindings)}.")
+    return lines
+
+
+def table(section: Section, rows: Sequence[tuple[Row, Point]]) -> list[str]:
+    """Each row's measured figures at a point, beside the published one."""
+    suite = section.suite
+    columns = (suite.chosen_by, *suite.others)
+    has_ceiling = any(ceiling_of(section, row) for row, _ in rows)
+    header = ["", suite.published.title, "published", "difference", "seeds"]
+    header += [column.title for column in columns]
+    header += ["best possible"] * has_ceiling + ["optimizer"] * section.has_grid
+    body = []
+    for row, point in rows:
+        measured = point.mean(suite.published)
+        cells = [label_of(row), shown(measured), estimate(row.published)]
+        cells += [difference(measured, row.published), seeds(point, measured)]
+        cells += [shown(point.mean(column), column.digits) for column in columns]
+        cells += [estimate(ceiling_of(section, row), NONE)] * has_ceiling
+        body.append(cells + [f"`{point.name}`"] * section.has_grid)
+    return markdown(header, body)
+
+
+def untrained_text(experiment: Experiment) -> str:
+    """An experiment whose figures need no training."""
+    rows = [
+        [
+            row.label,
+            estimate(row.measured),
+            estimate(row.published),
+            difference(Mean(*row.measured, 1), row.published),
+        ]
+        for row in experiment.rows
+        if row.measured
+    ]
+    lines = markdown(["", "measured", "published", "difference"], rows)
+    return "\n".join([f"## {experiment.title}", "", experiment.note, "", *lines, ""])
+
+
+def label_of(row: Row) -> str:
+    words = row.setting.name.replace("-", ", ").replace("_", " ")
+    return f"{row.label}, {words}" if words else row.label
+
+
+def estimate(value: Estimate | None, missing: str = FIGURE_ONLY) -> str:
+    return missing if value is None else f"{value[0]:.2f} ± {value[1]:.2f}"
+
+
+def difference(measured: Mean | None, published: Estimate | None) -> str:
+    if measured is None or published is None:
+        return NONE
+    return f"{measured.value - published[0]:+.2f}"
+
+
+def seeds(point: Point, measured: Mean | None) -> str:
+    sound, count = measured.count if measured else 0, len(point.runs)
+    return str(count) if sound == count else f"{sound} of {count}, others diverged"
+
+
+def ceiling_of(section: Section, row: Row) -> Estimate | None:
+    """The best solver's accuracy; not known where the instances were changed."""
+    changed = {binding.split("=")[0].strip() for binding in section.runs[0].bindings}
+    return None if changed & DECIDE_CEILING else row.setting.ceiling
+
+
+def _untrained(suites: Iterable[str]) -> list[Experiment]:
+    experiments = [e for name in dict.fromkeys(suites) for e in SUITES[name].experiments.values()]
+    return [e for e in experiments if e.rows[0].measured]
+
+
+def _listed(values: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(values))

@@ -1,0 +1,134 @@
+"""What an experiment consists of: rows of gin bindings, and where their figures belong.
+
+Figures are in hundredths, as in the paper's tables: R2 and accuracy times 100, mean and standard
+error.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from evals.experiments.published import Estimate
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What variants are compared in; `x` and `panel` place it in the experiment's figure.
+
+    `schedule` is its number of steps as a share of the suite's, `ceiling` the accuracy of the best
+    solver.
+    """
+
+    name: str = ""
+    bindings: tuple[str, ...] = ()
+    x: float | None = None
+    panel: str = ""
+    schedule: float = 1.0
+    ceiling: Estimate | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A variant in a setting; `measured` is there for rows that are not trained."""
+
+    variant: str
+    label: str
+    bindings: tuple[str, ...] = ()
+    published: Estimate | None = None
+    measured: Estimate | None = None
+    setting: Setting = Setting()
+
+    @property
+    def name(self) -> str:
+        return f"{self.variant}-{self.setting.name}" if self.setting.name else self.variant
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Rows to compare; `x_label` where they make curves."""
+
+    title: str
+    rows: tuple[Row, ...]
+    note: str = ""
+    x_label: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A figure of a run's summary, by its path, what it is multiplied by, and how it is written."""
+
+    title: str
+    path: str
+    scale: float = 100.0
+    digits: int = 2
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A task: its presets, the figure that was published, the one runs are chosen by, the grid."""
+
+    title: str
+    task: str
+    metric: str
+    published: Column
+    chosen_by: Column
+    others: tuple[Column, ...]
+    grid: Mapping[str, tuple[float, ...]]
+    experiments: Mapping[str, Experiment]
+
+
+def attention(name: str) -> tuple[str, ...]:
+    return (f'ModelConfig.attention = "{name}"',)
+
+
+def table_a1(published: Mapping[str, Estimate], setting: Setting) -> Experiment:
+    """The 14 rows of Table A1, with one column of its figures."""
+    rows = [
+        Row(name, label, attention(name), published[name], setting=setting)
+        for name, label in ATTENTION_LABELS.items()
+    ]
+    rows += [
+        Row(
+            f"{name}_moe",
+            f"{ATTENTION_LABELS[name]} + MoE",
+            (*attention(name), 'ModelConfig.feedforward = "moe"'),
+            published[f"{name}_moe"],
+            setting=setting,
+        )
+        for name in BASIC
+    ]
+    return Experiment("Table A1, model ablations", tuple(rows), TABLE_A1_NOTE)
+
+
+def crossed(settings: Sequence[Setting]) -> tuple[Row, ...]:
+    """Softmax, linear attention and HYLA in every setting."""
+    return tuple(
+        Row(
+            name,
+            ATTENTION_LABELS[name],
+            (*attention(name), *setting.bindings),
+            setting=setting,
+        )
+        for name in BASIC
+        for setting in settings
+    )
+
+
+BASIC = ("softmax", "linear", "hyla")
+ATTENTION_LABELS = {
+    "softmax": "Softmax attention",
+    "linear": "Linear attention",
+    "hyla": "HYLA",
+    "linear_rms_head": "Linear attention + RMSHead",
+    "linear_rms_head_nonlinear_value": "Linear attention + RMSHead + nonlinear value",
+    "hyla_no_rms_head": "HYLA − RMSHead",
+    "hyla_no_nonlinearity": "HYLA − nonlinearity",
+    "hyla_no_nonlinearity_no_rms_head": "HYLA − nonlinearity − RMSHead",
+    "hyla_softmax_no_rms_head": "HYLA − RMSHead + softmax",
+    "hyla_deep": "HYLA + deep value network",
+    "hyla_softmax": "HYLA + softmax",
+}
+TABLE_A1_NOTE = (
+    "The paper defines neither “nonlinear value” nor “+ softmax”. Here the first is the sum over "
+    "keys of a · φ(v) in each head, the second a softmax over keys and then RMSHead. MoE: 5 "
+    "experts of the full size, 2 a token, as its reviews say."
+)

@@ -1,0 +1,232 @@
+"""Which runs an experiment needs, and training them several at once.
+
+Every run is an ordinary one, in SUITE/PRESET/EXPERIMENT/ROW/POINT/seedK of the working folder, with
+a result in results/ when it is finished. What is finished is not run again, what was stopped goes
+on.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import jax
+from etils import epath
+
+from evals.experiments import results
+from evals.experiments.paper import PRESETS, SUITES
+from evals.experiments.results import Result
+from evals.experiments.rows import Row, Suite
+from evals.populations.population import Population
+from evals.populations.train_many import Member, compiled, open_member, train_many
+from evals.tasks.generated import GeneratedConfig
+from hyla_lm import config
+from hyla_lm.config import CHECKOUT, UserError
+from hyla_lm.experiment import from_gin
+from hyla_lm.running.checkpoint import check_same_run
+
+SAVING = "CheckpointConfig."  # settings that change nothing of what is measured
+RUNS_AT_ONCE_ON_CPU = 3
+RUNS_AT_ONCE = 24  # three seeds at SRAVEN's eight points
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for; no variants are all rows, no steps the published schedule."""
+
+    suite: str
+    workdir: str
+    experiment: str = "table_a1"
+    preset: str = "paper"
+    variants: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = (0, 1, 2)
+    grid: bool = False
+    steps: int | None = None
+    bindings: tuple[str, ...] = ()
+    command: str = ""
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.workdir) / self.suite / self.preset / self.experiment
+
+    @property
+    def gin_file(self) -> str:
+        return str(CHECKOUT / "gin" / "evals" / f"{self.suite}_{self.preset}.gin")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run to be."""
+
+    row: Row
+    seed: int
+    point: Mapping[str, float]
+    split: str
+    steps: int
+    share: float
+    bindings: tuple[str, ...]
+    folder: Path
+
+    @property
+    def is_finished(self) -> bool:
+        return (self.folder / "summary.json").is_file()
+
+    @property
+    def saved_step(self) -> int:
+        """The newest step in its folder, 0 where there is none."""
+        names = [path.name for path in (self.folder / "checkpoints").glob("*")]
+        return max((int(name) for name in names if name.isdigit()), default=0)
+
+
+def train(request: Request, runs_at_once: int | None = None) -> None:
+    """Trains what is not finished, and keeps a result of every run.
+
+    Raises UserError for what is not known or cannot be, before anything trains, and Preempted when
+    it is asked to stop, after saving.
+    """
+    is_cpu = jax.default_backend() == "cpu"
+    at_once = runs_at_once or (RUNS_AT_ONCE_ON_CPU if is_cpu else RUNS_AT_ONCE)
+    planned = plan(request)
+    to_do = populations([one for one in planned if not one.is_finished], at_once)
+    finished = sum(one.is_finished for one in planned)
+    print(f"{len(planned)} runs, {finished} of them finished; {len(to_do)} populations to train")
+    with ThreadPoolExecutor(1) as ahead:
+        ready = [ahead.submit(_ready, request, population) for population in to_do[:1]]
+        for number, population in enumerate(to_do, start=1):
+            members, compiled_population = ready.pop().result()
+            ready = [ahead.submit(_ready, request, next) for next in to_do[number : number + 1]]
+            names = ", ".join(str(one.folder.relative_to(request.folder)) for one in population)
+            print(f"population {number} of {len(to_do)}: {names}", flush=True)
+            train_many(members, population=compiled_population)
+            keep_results(request, population)
+    keep_results(request, planned)
+
+
+def _ready(request: Request, runs: Sequence[Run]) -> tuple[list[Member], Population]:
+    """Opens and compiles runs, in a thread of its own while those before them train."""
+    members = [open_member([request.gin_file], one.bindings, str(one.folder)) for one in runs]
+    return members, compiled(members)
+
+
+def plan(request: Request) -> list[Run]:
+    """The runs of a request, all checked; a point's seeds stand together."""
+    if "://" in request.workdir:
+        raise UserError(f"--workdir={request.workdir} must be a folder of a disk.")
+    suite = SUITES[request.suite]
+    rows = chosen_rows(request, suite)
+    config.load([request.gin_file], [])
+    published = from_gin().train.steps
+    share = (request.steps or published) / published
+    runs = []
+    for row, point, seed in product(rows, _points(suite, request.grid), request.seeds):
+        steps = round(published * share * row.setting.schedule)
+        bindings = (*row.bindings, *point, f"TrainConfig.steps = {steps}", f"SEED = {seed}")
+        _check_bindings(request, suite, bindings)
+        runs.append(_planned(request, row, seed, share, (*bindings, *request.bindings)))
+    return runs
+
+
+def _points(suite: Suite, grid: bool) -> list[tuple[str, ...]]:
+    """The bindings of each point of the grid; without it those of the preset stay."""
+    values = {f"OptimizerConfig.{name}": values for name, values in suite.grid.items() if grid}
+    points = product(*values.values())
+    return [tuple(f"{k} = {v}" for k, v in zip(values, point, strict=True)) for point in points]
+
+
+def chosen_rows(request: Request, suite: Suite) -> list[Row]:
+    """The rows whose name or variant is asked for; raises UserError for what is not known."""
+    _check_known("--experiment", request.experiment, suite.experiments)
+    _check_known("--preset", request.preset, PRESETS)
+    rows = suite.experiments[request.experiment].rows
+    if any(row.measured for row in rows):
+        raise UserError(
+            f"--experiment={request.experiment} has nothing to train: every report of "
+            f"{request.suite} has its table, and its note says what measures it."
+        )
+    known = list(dict.fromkeys([r.variant for r in rows] + [r.name for r in rows]))
+    for name in request.variants:
+        _check_known("--variants", name, known)
+    wanted = request.variants or known
+    return [row for row in rows if row.variant in wanted or row.name in wanted]
+
+
+def populations(runs: Sequence[Run], at_once: int) -> list[list[Run]]:
+    """Runs that share a compiled program and have saved the same step, `at_once` at a time."""
+    groups: dict[tuple[str, int], list[Run]] = {}
+    for one in runs:
+        groups.setdefault((one.row.name, one.saved_step), []).append(one)
+    return [
+        group[start : start + at_once]
+        for group in groups.values()
+        for start in range(0, len(group), at_once)
+    ]
+
+
+def keep_results(request: Request, runs: Sequence[Run]) -> None:
+    """Writes the results of finished runs that are not yet in results/."""
+    folder = Path(request.workdir) / "results"
+    changes = [binding for binding in request.bindings if not binding.startswith(SAVING)]
+    for one in runs:
+        result = Result(
+            request.suite,
+            request.preset,
+            request.experiment,
+            one.row.name,
+            one.seed,
+            one.point,
+            one.split,
+            one.steps,
+            one.share,
+            changes,
+            request.command,
+            json.loads((one.folder / "summary.json").read_text()),
+        )
+        if not (folder / f"{result.name}.json").is_file():
+            results.write(folder, result)
+
+
+def _planned(request: Request, row: Row, seed: int, share: float, bindings: tuple[str, ...]) -> Run:
+    config.load([request.gin_file], bindings)
+    e = from_gin()
+    task = e.train.task
+    assert isinstance(task, GeneratedConfig)
+    task.prepare_task(e.train.batch_size)
+    point = {name: getattr(e.optimizer, name) for name in results.SHORT}
+    folder = request.folder / row.name / results.point_name(point) / f"seed{seed}"
+    _check_unchanged(folder, config.operative())
+    return Run(row, seed, point, task.split, e.train.steps, share, bindings, folder)
+
+
+def _check_unchanged(folder: Path, gin: str) -> None:
+    """Raises UserError for a folder with a run of another configuration.
+
+    How often checkpoints are written may change.
+    """
+    path = folder / "config.gin"
+    if path.is_file():
+        check_same_run(_settings(path.read_text()), _settings(gin), epath.Path(folder))
+
+
+def _settings(gin: str) -> dict[str, str]:
+    lines = (line.partition(" = ") for line in gin.splitlines() if " = " in line)
+    settings = {name: value for name, _, value in lines}
+    return {name: value for name, value in settings.items() if not name.startswith(SAVING)}
+
+
+def _check_bindings(request: Request, suite: Suite, bindings: Sequence[str]) -> None:
+    taken = {binding.split("=")[0].strip() for binding in bindings}
+    taken |= {"TrainConfig.task", "TrainConfig.seed", f"{suite.task}.seed"}
+    for binding in request.bindings:
+        name = binding.split("=")[0].strip()
+        if name in taken:
+            raise UserError(
+                f"--gin.{name} sets what the suite, the row, --seeds, --steps or --grid sets: "
+                "leave it out."
+            )
+
+
+def _check_known(option: str, name: str, known: Sequence[str] | Mapping[str, object]) -> None:
+    if name not in known:
+        raise UserError(f"{option}={name} is not known: use one of {', '.join(known)}.")

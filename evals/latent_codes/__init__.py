@@ -1,0 +1,1 @@
+"""What the latent codes of trained models tell: decoding, pictures, tables."""

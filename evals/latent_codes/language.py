@@ -1,0 +1,152 @@
+"""Latent codes of a language model at tokens of validation rows, saved for study.
+
+For each of some query tokens, in every layer: the code of the token with itself, and the codes of
+its TOP_KEYS keys that add most to it (the norm of a[h] z or a[h] v[h]; the length of the code alone
+says nothing where it is normalised over heads).
+
+Dimensions: N layers, Q queries, J keys, H heads, T tokens a row, B rows.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from evals.latent_codes import figures as latent_figures
+from evals.latent_codes.report import Report, value_units, write_npz
+from evals.latent_codes.samples import Choices, CodeSample, active_units, any_active
+from evals.latent_codes.statistics import effective_rank
+from hyla_lm.config import UserError
+from hyla_lm.model.inspection import attention_layers
+from hyla_lm.parallel.batch_shard import Share
+from hyla_lm.running.restored import RestoredRun
+from hyla_lm.tasks.language_model import LanguageModelTask, unpack
+
+QUERIES_A_ROW, TOP_KEYS = 8, 4
+PAIRS_AT_ONCE = 2**18
+FREQUENT = 15
+NAMES = ("self_code_NxQxH", "key_code_NxQxJxH", "key_position_NxQxJ")
+
+
+def report(run: RestoredRun, choices: Choices, tsne_examples: int, out: Path) -> Report:
+    """Ranks and dead units of a language model; codes and pictures are written to `out`."""
+    task = run.program.task
+    if not isinstance(task, LanguageModelTask):
+        raise UserError("--workdir holds no language model.")
+    arrays, active = collect(run, task, choices)
+    pieces = np.array([task.tokenizer.processor.IdToPiece(i) for i in range(task.io.vocab_size)])
+    write_npz(out / "codes.npz", {**arrays, "piece_V": pieces})
+    own, others = arrays["self_code_NxQxH"], arrays["key_code_NxQxJxH"]
+    colours = {
+        "token": _frequent(arrays["token_Q"], pieces),
+        "position in row": (arrays["position_Q"], None),
+    }
+    latent_figures.draw_tsne(out / "tsne.png", own[:, :tsne_examples], colours, choices.seed)
+    strongest = others[:, :, 0]
+    return {
+        "task": "language model",
+        "attention": list(run.program.experiment.model.pattern),
+        "choices": asdict(choices),
+        "queries": int(own.shape[1]),
+        "effective_rank": {
+            "with itself": [effective_rank(code) for code in own],
+            "with the key that adds most": [effective_rank(code) for code in strongest],
+        },
+        "code_size": own.shape[-1],
+        "value_units": value_units([CodeSample(own, {}, active)]),
+    }
+
+
+def collect(
+    run: RestoredRun, task: LanguageModelTask, choices: Choices
+) -> tuple[dict[str, np.ndarray], list[np.ndarray | None]]:
+    """Arrays over choices.examples query tokens (fewer if rows are), and which units were active.
+
+    key_position is -1, and the code 0, where fewer keys than J add anything.
+    """
+    length, model = task.sequence_length, run.program.model
+    rng = np.random.default_rng(choices.seed)
+
+    @jax.jit
+    def look(params: Any, tokens_BxT1: jax.Array, query_BxQ: jax.Array) -> Any:
+        input_BxT, _, _, segment_BxT = unpack(tokens_BxT1, task.tokenizer.bos)
+        layers = attention_layers(model, params, input_BxT, segment_BxT)
+        found = [pick(layer.code_BxHxTxS, layer.contributions(), query_BxQ) for layer in layers]
+        codes = jax.tree.map(lambda *leaves: jnp.stack(leaves), *found)
+        return codes, [active_units(layer) for layer in layers]
+
+    a_row = min(QUERIES_A_ROW, length)
+    rows_at_once = max(1, PAIRS_AT_ONCE // length**2)
+    parts: list[dict[str, np.ndarray]] = []
+    active: list[list[np.ndarray | None]] = []
+    left = choices.examples
+    for tokens_BxT1, row_B in _rows(task, rows_at_once):
+        query_BxQ = np.stack(
+            [np.sort(rng.choice(length, a_row, replace=False)) for _ in range(rows_at_once)]
+        )
+        codes, units = jax.device_get(look(run.params, tokens_BxT1, query_BxQ))
+        flat = {
+            name: values.reshape(len(values), rows_at_once * a_row, *values.shape[3:])
+            for name, values in zip(NAMES, codes, strict=True)
+        }
+        kept = np.flatnonzero(np.repeat(row_B >= 0, a_row))[:left]
+        parts.append(
+            {name: values[:, kept] for name, values in flat.items()}
+            | {
+                "row_Q": np.repeat(row_B, a_row)[kept],
+                "position_Q": query_BxQ.ravel()[kept],
+                "token_Q": np.take_along_axis(tokens_BxT1, query_BxQ, 1).ravel()[kept],
+                "next_token_Q": np.take_along_axis(tokens_BxT1, query_BxQ + 1, 1).ravel()[kept],
+            }
+        )
+        active.append(units)
+        left -= len(kept)
+        if left <= 0:
+            break
+    arrays = {
+        name: np.concatenate([part[name] for part in parts], axis=1 if name in NAMES else 0)
+        for name in parts[0]
+    }
+    return arrays, any_active(active)
+
+
+def pick(
+    code_BxHxTxS: jax.Array, contribution_BxTxS: jax.Array, query_BxQ: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Codes of queries with themselves, BxQxH, and with the keys that add most, BxQxJxH, and those
+    keys' positions, BxQxJ, largest first.
+    """
+    code_BxTxSxH = jnp.moveaxis(code_BxHxTxS, 1, -1)
+    of_query = jax.vmap(lambda per_T, query_Q: per_T[query_Q])
+    code_BxQxSxH, added_BxQxS = (of_query(x, query_BxQ) for x in (code_BxTxSxH, contribution_BxTxS))
+    largest_BxQxJ, key_BxQxJ = jax.lax.top_k(added_BxQxS, min(TOP_KEYS, added_BxQxS.shape[-1]))
+
+    def of_keys(key_BxQxJ: jax.Array) -> jax.Array:
+        return jnp.take_along_axis(code_BxQxSxH, key_BxQxJ[..., None], axis=2)
+
+    adds = largest_BxQxJ > 0
+    return (
+        of_keys(query_BxQ[..., None])[:, :, 0],
+        jnp.where(adds[..., None], of_keys(key_BxQxJ), 0),
+        jnp.where(adds, key_BxQxJ, -1),
+    )
+
+
+def _rows(task: LanguageModelTask, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Validation rows in order, with -1 for the row numbers that fill up the last batch."""
+    for batch in task.evaluation_sets(count, Share(), True)[""]:
+        yield batch["tokens"], batch["row"]
+
+
+def _frequent(token_Q: np.ndarray, pieces: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """Each token's place among the most frequent, or the last place for all others."""
+    ids, counts = np.unique(token_Q, return_counts=True)
+    chosen = ids[np.argsort(-counts, kind="stable")[:FREQUENT]]
+    place_Q = np.full(len(token_Q), len(chosen))
+    for place, token in enumerate(chosen):
+        place_Q[token_Q == token] = place
+    return place_Q, [*(str(pieces[token]).replace("\u2581", "_") for token in chosen), "others"]

@@ -1,0 +1,140 @@
+"""Looks inside the latent code of a trained run: python -m evals.latent_codes.look --workdir=RUN.
+
+For fuzzy logic and SRAVEN it reads terms and rules from codes of tasks held out of training, and
+draws what the codes are like; for language models it saves codes of validation tokens.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from evals.latent_codes.samples import Choices
+from hyla_lm.cli import GIN_PREFIX
+from hyla_lm.config import UserError, exit_status
+
+NEEDED = ("sklearn", "matplotlib")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Writes report.json, codes.npz and figures to --out; a mistake of the user is status 2."""
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    bindings = [a[len(GIN_PREFIX) :] for a in argv if a.startswith(GIN_PREFIX)]
+    options = _parser().parse_args([a for a in argv if not a.startswith(GIN_PREFIX)])
+    try:
+        check_extra()
+        analyse(options, bindings)
+    except UserError as error:
+        print(f"latent_code: {error}", file=sys.stderr)
+        return exit_status(error)
+    return 0
+
+
+def check_extra() -> None:
+    """Raises UserError without the packages of the extra `evals`."""
+    for name in NEEDED:
+        if find_spec(name) is None:
+            raise UserError(
+                f"the analysis of latent codes needs {name}: pip install 'hyla_lm[evals]'."
+            )
+
+
+def analyse(options: argparse.Namespace, bindings: Sequence[str]) -> None:
+    """Looks at one run as the options say, prints a table."""
+    from evals.latent_codes.report import lines
+
+    out = Path(options.out or Path(options.workdir) / "latent_code")
+    found = look_at(
+        options.workdir, options.step, chosen(options), options.tsne_examples, out, bindings
+    )
+    for line in lines(found):
+        print(line)
+    print(f"report, codes and figures: {out}")
+
+
+def look_at(
+    workdir: str,
+    step: int | None,
+    choices: Choices,
+    tsne_examples: int,
+    out: Path,
+    bindings: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Collects codes of a run and writes what they tell to `out`; returns its report.json."""
+    from evals.latent_codes import language as language_codes
+    from evals.latent_codes import report as latent_report
+    from hyla_lm.running.restored import open_run
+    from hyla_lm.tasks.language_model import LanguageModelTask
+
+    run = open_run(workdir, step, (), bindings, jax.devices()[:1])
+    is_language = isinstance(run.program.task, LanguageModelTask)
+    look = language_codes.report if is_language else latent_report.report
+    out.mkdir(parents=True, exist_ok=True)
+    found = {"workdir": workdir, "step": run.step, **look(run, choices, tsne_examples, out)}
+    aside = out / "report.json.partial"
+    aside.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")
+    aside.rename(out / "report.json")
+    return found
+
+
+def chosen(options: argparse.Namespace) -> Choices:
+    """What the options of `add_choices` say."""
+    return Choices(
+        options.examples, options.seed, options.fixed, options.site, options.feature_order
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "latent_code",
+        description=__doc__,
+        epilog="--gin.Class.field=value changes a binding of the run's config.gin.",
+    )
+    parser.add_argument("--workdir", required=True, help="folder of a run with checkpoints")
+    parser.add_argument("--step", type=int, help="checkpoint to take (default: the newest)")
+    parser.add_argument(
+        "--out", help="folder for the results (default: latent_code in the workdir)"
+    )
+    add_choices(parser)
+    return parser
+
+
+def add_choices(parser: argparse.ArgumentParser) -> None:
+    """Options of what is looked at."""
+    add = parser.add_argument
+    add("--examples", type=_count, default=4096, help="examples a set, or tokens of a text")
+    add("--tsne_examples", type=_count, default=1000, help="points of the tSNE pictures")
+    add("--seed", type=int, default=0, help="of the examples and of tSNE")
+    add(
+        "--fixed",
+        choices=("nothing", "context", "query"),
+        default="nothing",
+        help="fuzzy logic: inputs that are the same in all examples",
+    )
+    add(
+        "--site",
+        choices=("self", "row"),
+        default="self",
+        help="SRAVEN: what the last query attends to, itself or the shown panels of its row",
+    )
+    add(
+        "--feature_order",
+        choices=("drawn", "identity"),
+        default="drawn",
+        help="SRAVEN: order of features in columns, drawn as in training or none",
+    )
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no number above 0")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,201 @@
+"""Many runs of one generated task at once: vmapped over runs, many steps a dispatch, one device.
+
+Every run stays an ordinary run: its folder holds the configuration, metrics, checkpoints and
+summary that `hyla-lm train` writes, and that command goes on from its checkpoints. Runs may differ
+in seed, split, learning rate, weight decay and warm-up, which the compiled program takes as
+numbers, and in nothing else.
+
+Dimensions: R runs, B batch.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from evals.tasks.generated import GeneratedTask
+from hyla_lm.config import UserError, as_dict
+from hyla_lm.metrics import Metrics
+from hyla_lm.optim import cosine_end, make_optimizer, warmup_cosine
+from hyla_lm.running.program import Program, init_params
+from hyla_lm.tasks.protocol import Batch
+from hyla_lm.train_step import TrainState, init_state, make_train_step
+
+
+class Numbers(NamedTuple):
+    """What runs differ in; every leaf has a leading axis R. Keys and tables are by set."""
+
+    seed: jax.Array
+    learning_rate: jax.Array
+    weight_decay: jax.Array
+    warmup_steps: jax.Array
+    cosine_end: jax.Array
+    keys: dict[str, jax.Array]
+    tables: dict[str, jax.Array]
+
+
+class Population:
+    """The compiled steps of R runs; states and metrics have a leading axis R.
+
+    Raises UserError where runs differ in more than numbers.
+    """
+
+    def __init__(self, programs: Sequence[Program]):
+        check_alike(programs)
+        self.program = programs[0]
+        self.task = generated_task(self.program)
+        self.numbers: Numbers = jax.tree.map(_stack, *map(_numbers_of, programs))
+        self._init = jax.jit(jax.vmap(self._init_one))
+        self._advance = jax.jit(
+            lambda state, numbers, steps: jax.vmap(partial(self._advance_one, steps))(
+                state, numbers
+            ),
+            static_argnums=2,
+            donate_argnums=0,
+        )
+        self._evaluate = jax.jit(
+            lambda params, numbers, name, examples: jax.vmap(
+                partial(self._evaluate_one, name, examples)
+            )(params, numbers),
+            static_argnums=(2, 3),
+        )
+
+    def compile(self, windows: Iterable[int], examples: Iterable[int]) -> None:
+        """Compiles what follows: steps in these numbers, evaluations of these many examples."""
+        state = self.init()
+        for steps in windows:
+            self._advance.lower(state, self.numbers, steps).compile()
+        for name, count in product(self.task.evaluation_names(), examples):
+            self._evaluate.lower(state.params, self.numbers, name, count).compile()
+
+    def init(self) -> TrainState:
+        """The states before the first update."""
+        return self._init(self.numbers)
+
+    def advance(self, state: TrainState, steps: int) -> tuple[TrainState, Metrics]:
+        """The states after `steps` updates in one dispatch, and the metrics summed over them."""
+        return self._advance(state, self.numbers, steps)
+
+    def evaluate(self, params: Any, name: str, examples: int) -> Metrics:
+        """Metrics summed over the first `examples` of an evaluation set."""
+        return self._evaluate(params, self.numbers, name, examples)
+
+    def _init_one(self, numbers: Numbers) -> TrainState:
+        return init_state(
+            partial(init_params, self.program.model), self._optimizer(numbers), numbers.seed
+        )
+
+    def _advance_one(
+        self, steps: int, state: TrainState, numbers: Numbers
+    ) -> tuple[TrainState, Metrics]:
+        train = self.program.experiment.train
+        step = make_train_step(
+            self.task.loss(self.program.model),
+            self._optimizer(numbers),
+            train.accumulate_steps,
+            numbers.seed,
+        )
+
+        def one(state: TrainState, _: None) -> tuple[TrainState, Metrics]:
+            row_B = state.step * train.batch_size + jnp.arange(train.batch_size)
+            batch = self.task.draw(numbers.keys["train"], row_B, numbers.tables["train"])
+            state, output = step(state, batch)
+            return state, output.metrics
+
+        state, metrics = jax.lax.scan(one, state, length=steps)
+        return state, jax.tree.map(lambda sums: jnp.sum(sums, axis=0), metrics)
+
+    def _evaluate_one(self, name: str, examples: int, params: Any, numbers: Numbers) -> Metrics:
+        size = self.program.experiment.train.batch_size
+        loss = self.task.loss(self.program.model)
+
+        def of_batch(start: jax.Array) -> Metrics:
+            row_B = start + jnp.arange(size)
+            row_B = jnp.where(row_B < examples, row_B, -1)
+            key, table = numbers.keys[name], numbers.tables[name]
+            batch: Batch = self.task.draw_for_evaluation(key, row_B, table)
+            return loss(params, batch, None)
+
+        metrics = jax.lax.map(of_batch, jnp.arange(0, examples, size))
+        return jax.tree.map(lambda sums: jnp.sum(sums, axis=0), metrics)
+
+    def _optimizer(self, numbers: Numbers) -> Any:
+        config = self.program.experiment.optimizer
+        schedule = warmup_cosine(
+            numbers.learning_rate, numbers.warmup_steps, numbers.cosine_end, config.final_fraction
+        )
+        return make_optimizer(config, schedule, weight_decay=numbers.weight_decay)
+
+
+def generated_task(program: Program) -> GeneratedTask:
+    """The program's task; raises UserError for one whose examples come from a host."""
+    if not isinstance(program.task, GeneratedTask):
+        raise UserError(
+            f"TrainConfig.task = @{type(program.experiment.train.task).__name__}() does not draw "
+            "its examples on the device: train it with hyla-lm train."
+        )
+    return program.task
+
+
+def check_alike(programs: Sequence[Program]) -> None:
+    """Raises UserError where runs differ in more than seed, split and optimizer numbers."""
+    first, sizes = _fixed_settings(programs[0]), _table_shapes(programs[0])
+    for program in programs[1:]:
+        for name, value in _fixed_settings(program).items():
+            if value != first[name]:
+                raise UserError(
+                    f"runs that train together differ in {name}: {first[name]!r} and {value!r}; "
+                    "train them apart."
+                )
+        if _table_shapes(program) != sizes:
+            raise UserError(
+                "runs that train together have splits of different sizes "
+                f"({sizes} and {_table_shapes(program)}): train them apart."
+            )
+
+
+def _fixed_settings(program: Program) -> Mapping[str, Any]:
+    e = program.experiment
+    same = replace(e.optimizer, learning_rate=0.0, weight_decay=0.0, warmup_steps=0)
+    parts = {
+        "TrainConfig": as_dict(replace(e.train, seed=0)),
+        "ModelConfig": as_dict(e.model),
+        "OptimizerConfig": as_dict(same),
+        "CheckpointConfig": as_dict(e.checkpoint),
+        "LogConfig": as_dict(e.log),
+    }
+    parts["TrainConfig"]["task"]["seed"] = 0
+    return {
+        f"{name}.{field}": value for name, part in parts.items() for field, value in part.items()
+    }
+
+
+def _table_shapes(program: Program) -> dict[str, tuple[int, ...]]:
+    return {name: table.shape for name, table in generated_task(program).tables.items()}
+
+
+def _numbers_of(program: Program) -> Numbers:
+    e, task = program.experiment, generated_task(program)
+    return Numbers(
+        jnp.int32(e.train.seed),
+        jnp.float32(e.optimizer.learning_rate),
+        jnp.float32(e.optimizer.weight_decay),
+        jnp.int32(e.optimizer.warmup_steps),
+        jnp.int32(cosine_end(e.optimizer, e.train.steps)),
+        {"train": task.train_key(e.train.seed)}
+        | {s: task.evaluation_key(s) for s in task.evaluation_names()},
+        {name: jnp.asarray(table) for name, table in task.tables.items()},
+    )
+
+
+def _stack(*leaves: jax.Array) -> jax.Array:
+    return jnp.stack(leaves)
+
+
+def of_run(stacked: Any, index: int) -> Any:
+    """One run's part of a stacked tree."""
+    return jax.tree.map(lambda leaf: leaf[index], stacked)

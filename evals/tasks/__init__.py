@@ -1,0 +1,1 @@
+"""Fuzzy logic and SRAVEN: examples drawn on the device, splits, ambiguity."""

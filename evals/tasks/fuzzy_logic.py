@@ -1,0 +1,205 @@
+"""Fuzzy logic in context: functions of K terms over L variables, inferred from N - 1 examples.
+
+A function is the maximum of K terms; a term is the minimum of all L variables, each plain or
+negated (paper Eq. 8 and 9). Term i negates the variables whose bit in i, the first variable's being
+the highest, is 0. Training draws pairs of known terms; held-out pairs of known terms test
+composition (the paper's OOD R2; its code calls this set `test`), pairs of terms that are never
+trained test more than can be asked (the code's `ood`).
+
+Dimensions: B batch, N examples of a function with the query last, L variables, K terms,
+C combinations.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from evals.tasks.draws import below, random_bits
+from evals.tasks.generated import GeneratedConfig, GeneratedTask, keys_of_rows
+from evals.tasks.splits import make_split
+from hyla_lm.config import UserError, configurable, setting
+from hyla_lm.metrics import Metrics
+from hyla_lm.model.config import Features
+from hyla_lm.model.decoder import Decoder
+from hyla_lm.tasks.protocol import OBJECTIVE, Batch
+
+MAX_VARIABLES = 10
+
+
+@configurable
+@dataclass(frozen=True)
+class FuzzyLogic(GeneratedConfig):
+    """In-context regression of fuzzy-logic functions, split by the pairs of their terms."""
+
+    num_variables: int = setting(4, "L, variables; there are 2^L terms", minimum=1)
+    num_terms: int = setting(2, "K, terms of a function", minimum=1)
+    sequence_length: int = setting(32, "N, examples of a function, the query included", minimum=2)
+    unknown_terms: tuple[int, ...] | None = setting(
+        None, "terms that are never trained on; None takes the last quarter"
+    )
+
+    def check(self) -> None:
+        if self.num_variables > MAX_VARIABLES:
+            raise UserError(
+                f"FuzzyLogic.num_variables = {self.num_variables} must be at most {MAX_VARIABLES}."
+            )
+        count, unknown = 2**self.num_variables, self.unknown
+        if len(set(unknown)) != len(unknown) or not set(unknown) <= set(range(count)):
+            raise UserError(
+                f"FuzzyLogic.unknown_terms = {unknown} must be different numbers below {count}."
+            )
+        for kind, terms in (("known", self.known), ("unknown", unknown)):
+            if len(terms) < self.num_terms and (terms or kind == "known"):
+                raise UserError(
+                    f"FuzzyLogic.num_terms = {self.num_terms} is more than the {len(terms)} {kind} "
+                    "terms: lower it, raise FuzzyLogic.num_variables or set "
+                    "FuzzyLogic.unknown_terms."
+                )
+
+    @property
+    def unknown(self) -> tuple[int, ...]:
+        if self.unknown_terms is not None:
+            return self.unknown_terms
+        count = 2**self.num_variables
+        return tuple(range(count - count // 4, count))
+
+    @property
+    def known(self) -> tuple[int, ...]:
+        return tuple(sorted(set(range(2**self.num_variables)) - set(self.unknown)))
+
+    def prepare_task(self, batch_size: int) -> "FuzzyLogicTask":
+        known = np.array(list(combinations(self.known, self.num_terms)))
+        split = make_split(known, self)
+        tables = {
+            "train": split.train_CxM,
+            "in_distribution": split.train_CxM,
+            "held_out": split.held_out_CxM,
+        }
+        if self.unknown:
+            tables["unknown_terms"] = np.array(list(combinations(self.unknown, self.num_terms)))
+        return FuzzyLogicTask(self, tables, split.missing_parts())
+
+
+@dataclass(frozen=True)
+class FuzzyLogicTask(GeneratedTask):
+    """The prepared task; see hyla_lm.tasks.protocol.Task."""
+
+    config: FuzzyLogic
+    tables: Mapping[str, np.ndarray]
+    missing_terms: list[int] = field(default_factory=list)
+
+    @cached_property
+    def io(self) -> Features:
+        return Features(self.config.num_variables + 1, 1, answers=1)
+
+    @property
+    def sequence_length(self) -> int:
+        return self.config.sequence_length
+
+    def summary(self) -> dict[str, str]:
+        c, count = self.config, {name: len(table) for name, table in self.tables.items()}
+        missing = ", ".join(map(str, self.missing_terms))
+        return {
+            "data": f"fuzzy logic, {c.num_terms} of {2**c.num_variables} terms over "
+            f"{c.num_variables} variables, {c.sequence_length} examples",
+            "split": f"{c.split}, seed {c.seed}: {count['train']} combinations trained, "
+            f"{count['held_out']} held out, {count.get('unknown_terms', 0)} of unknown terms"
+            + (f"; terms {missing} are held out but never trained" if missing else ""),
+        }
+
+    def draw(
+        self, key: jax.Array, row_B: jax.Array, combinations_CxM: jax.Array
+    ) -> dict[str, jax.Array]:
+        def example(key: jax.Array) -> dict[str, jax.Array]:
+            return draw_example(
+                key, combinations_CxM, self.config.num_variables, self.config.sequence_length
+            )
+
+        return {"row": row_B, **jax.vmap(example)(keys_of_rows(key, row_B))}
+
+    def metrics(self, output_BxTxO: jax.Array, batch: Batch, weight_B: jax.Array) -> Metrics:
+        """Those of the query, the last token."""
+        prediction_B = output_BxTxO[:, -1, 0]
+        return regression_metrics(prediction_B, batch["target"], batch["variance"], weight_B)
+
+    def figures(self, means: Mapping[str, float]) -> dict[str, float]:
+        """R2 over all queries at once, beside `r2`, the mean of each sequence's own."""
+        shown = dict(means)
+        spread = shown.pop("target_squared") - shown.pop("target") ** 2
+        return {**shown, "r2_pooled": 1 - shown["mse"] / spread if spread > 0 else float("nan")}
+
+    def describe(self, values: Mapping[str, float]) -> str:
+        if "mse" in values:
+            return f"loss {values['mse']:.4f}  r2 {values['r2']:.3f}"
+        sets = (name for name in self.tables if name != "train")
+        return "  ".join(f"{name} r2 {values[f'{name}_r2']:.3f}" for name in sets)
+
+    def closing_lines(
+        self, model: Decoder, params: Any, validation: Mapping[str, float]
+    ) -> list[str]:
+        """R2 of each evaluation set: the paper's mean over sequences, and pooled."""
+        lines = [f"{'R2 of':<18}{'mean of sequences':>18}{'pooled':>10}"]
+        for name in (name for name in self.tables if name != "train"):
+            r2, pooled = validation[f"{name}_r2"], validation[f"{name}_r2_pooled"]
+            lines.append(f"  {name:<16}{r2:>18.4f}{pooled:>10.4f}")
+        return lines
+
+
+def term_bits(term: Any, num_variables: int) -> jax.Array:
+    """The signs of terms, ...xL: 1 where the variable stands plain, 0 where negated."""
+    return (jnp.asarray(term)[..., None] >> jnp.arange(num_variables - 1, -1, -1)) & 1
+
+
+def fuzzy_function(x_NxL: jax.Array, terms_K: jax.Array) -> jax.Array:
+    """Values, N, of the function with these terms at points in [0, 1]^L (Eq. 8 and 9)."""
+    bits_KxL = term_bits(terms_K, x_NxL.shape[-1])
+    literal_NxKxL = jnp.where(bits_KxL == 1, x_NxL[:, None], 1 - x_NxL[:, None])
+    return jnp.max(jnp.min(literal_NxKxL, axis=-1), axis=-1)
+
+
+def draw_example(
+    key: jax.Array, combinations_CxK: Any, num_variables: int, length: int
+) -> dict[str, jax.Array]:
+    """One sequence: `features` NxL+1, `target` of the query, `variance` of all targets, `terms`."""
+    terms_key, input_key = jax.random.split(key)
+    (choice,) = random_bits(terms_key, ())
+    terms_K = jnp.asarray(combinations_CxK)[below(choice, len(combinations_CxK))]
+    x_NxL = jax.random.uniform(input_key, (length, num_variables))
+    return example_of(x_NxL, terms_K)
+
+
+def example_of(x_NxL: jax.Array, terms_K: jax.Array) -> dict[str, jax.Array]:
+    """The sequence of these points: tokens are inputs and target, with 0 for the query's."""
+    target_N = fuzzy_function(x_NxL, terms_K)
+    shown_N = target_N.at[-1].set(0)
+    return {
+        "features": jnp.concatenate([x_NxL, shown_N[:, None]], axis=1),
+        "target": target_N[-1],
+        "variance": jnp.var(target_N),
+        "terms": terms_K,
+    }
+
+
+def regression_metrics(
+    prediction_B: jax.Array, target_B: jax.Array, variance_B: jax.Array, weight_B: jax.Array
+) -> Metrics:
+    """Squared error and R2: the paper's is the mean of 1 - error / variance of each sequence."""
+    error_B = jnp.square(prediction_B - target_B)
+    count = jnp.sum(weight_B)
+
+    def summed(x_B: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jnp.sum(weight_B * x_B), count
+
+    return {
+        OBJECTIVE: summed(error_B),
+        "mse": summed(error_B),
+        "r2": summed(1 - error_B / variance_B),
+        "target": summed(target_B),
+        "target_squared": summed(jnp.square(target_B)),
+    }

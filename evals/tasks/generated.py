@@ -1,0 +1,235 @@
+"""What tasks with generated examples share: streams, evaluation sets and what they are told by.
+
+Example `row` of a set is a pure function of the set's key and of `row` alone, drawn on the device.
+Batches therefore do not depend on batch size, processes or resumes, and can be drawn within jit,
+vmap and scan.
+"""
+
+import hashlib
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh
+
+from hyla_lm.config import UserError, as_dict, setting
+from hyla_lm.input.row_stream import check_equal_states
+from hyla_lm.metrics import Metrics
+from hyla_lm.model.decoder import Decoder
+from hyla_lm.parallel.batch_shard import Share
+from hyla_lm.tasks.protocol import Batch, LossFn
+
+HostBatch = dict[str, np.ndarray]
+Draw = Callable[[jax.Array, Any], dict[str, jax.Array]]
+
+
+@dataclass(frozen=True)
+class GeneratedConfig(ABC):
+    """Settings that every generated task has."""
+
+    held_out_fraction: float = setting(0.5, "share of known combinations held out of training")
+    split: str = setting(
+        "covering", "which are held out", choices=("covering", "published", "published_new_jax")
+    )
+    seed: int = setting(0, "of the split and of the evaluation sets", minimum=0)
+    evaluation_examples: int = setting(16000, "examples of each evaluation set", minimum=1)
+    periodic_examples: int | None = setting(
+        None, "examples of each set in periodic evaluations; None takes all", minimum=1
+    )
+    in_distribution_repeats_training: bool = setting(
+        False, "in-distribution set is the first training examples, as in the paper's code"
+    )
+
+    @abstractmethod
+    def prepare_task(self, batch_size: int) -> "GeneratedTask":
+        """See hyla_lm.tasks.protocol.TaskConfig."""
+
+    def planned_task(self) -> "GeneratedTask":
+        """See hyla_lm.tasks.protocol.Plannable: the task needs no data."""
+        return self.prepare_task(1)
+
+
+class GeneratedTask(ABC):
+    """A task whose sets of examples differ in the combinations they draw from.
+
+    `tables` has the combinations, CxM, of "train" and of each evaluation set.
+    """
+
+    config: GeneratedConfig
+    tables: Mapping[str, np.ndarray]
+
+    @property
+    @abstractmethod
+    def sequence_length(self) -> int:
+        """T, tokens an example."""
+
+    @abstractmethod
+    def metrics(self, output_BxTxO: jax.Array, batch: Batch, weight_B: jax.Array) -> Metrics:
+        """Summed metrics of the model's outputs; an example counts by its weight, 0 or 1."""
+
+    @abstractmethod
+    def figures(self, means: Mapping[str, float]) -> dict[str, float]:
+        """See hyla_lm.tasks.protocol.Task."""
+
+    @abstractmethod
+    def describe(self, values: Mapping[str, float]) -> str:
+        """See hyla_lm.tasks.protocol.Task."""
+
+    @abstractmethod
+    def draw(
+        self, key: jax.Array, row_B: jax.Array, combinations_CxM: jax.Array
+    ) -> dict[str, jax.Array]:
+        """The examples of the given rows: a pure function, for any table of the same shape."""
+
+    def draw_for_evaluation(
+        self, key: jax.Array, row_B: jax.Array, combinations_CxM: jax.Array
+    ) -> dict[str, jax.Array]:
+        """`draw`, with what only evaluation looks at."""
+        return self.draw(key, row_B, combinations_CxM)
+
+    def loss(self, model: Decoder) -> LossFn:
+        """See hyla_lm.tasks.protocol.Task; the rows that only fill a batch up are numbered -1."""
+
+        def loss_fn(params: Any, batch: Batch, dropout_key: jax.Array | None) -> Metrics:
+            output_BxTxO: Any = model.apply(
+                {"params": params},
+                batch["features"],
+                dropout=dropout_key is not None,
+                rngs=None if dropout_key is None else {"dropout": dropout_key},
+            )
+            weight_B = (batch["row"] >= 0).astype(jnp.float32)
+            return self.metrics(output_BxTxO, batch, weight_B)
+
+        return loss_fn
+
+    def train_key(self, seed: int) -> jax.Array:
+        """The key under which the rows of the training set are drawn."""
+        return key_of(seed, "train")
+
+    def evaluation_key(self, name: str) -> jax.Array:
+        """The key of an evaluation set."""
+        if name == "in_distribution" and self.config.in_distribution_repeats_training:
+            return self.train_key(self.config.seed)
+        return key_of(self.config.seed, name)
+
+    def identity(self) -> dict[str, Any]:
+        config = as_dict(self.config)
+        for name in ("evaluation_examples", "periodic_examples"):
+            del config[name]
+        table = np.ascontiguousarray(self.tables["train"], np.int32)
+        return {**config, "train combinations": hashlib.sha256(table.tobytes()).hexdigest()}
+
+    def tokens_per_batch(self, batch_size: int) -> int:
+        return batch_size * self.sequence_length
+
+    def batch_shapes(self, batch_size: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """See hyla_lm.tasks.protocol.PlannedTask."""
+        key, row_B = jax.random.key(0), jax.ShapeDtypeStruct((batch_size,), jnp.int32)
+        return jax.eval_shape(self.draw, key, row_B, jnp.asarray(self.tables["train"]))
+
+    def train_stream(
+        self, batch_size: int, seed: int, share: Share, states: list[dict[str, Any]] | None
+    ) -> "GeneratedStream":
+        if self.config.in_distribution_repeats_training and seed != self.config.seed:
+            name = type(self.config).__name__
+            raise UserError(
+                f"{name}.in_distribution_repeats_training needs {name}.seed = {self.config.seed} "
+                f"to be TrainConfig.seed = {seed}: set one to the other."
+            )
+        state = check_equal_states(states) if states else None
+        with one_device():
+            key = self.train_key(seed)
+        return GeneratedStream(self._drawers["train"], key, batch_size, share, state)
+
+    def evaluation_sets(
+        self, batch_size: int, share: Share, final: bool
+    ) -> Mapping[str, Iterator[HostBatch]]:
+        count, draw = self.evaluation_count(final), self._drawers
+        with one_device():
+            keys = {name: self.evaluation_key(name) for name in self.evaluation_names()}
+        return {
+            name: rows_in_order(draw[name], key, count, batch_size, share)
+            for name, key in keys.items()
+        }
+
+    def evaluation_names(self) -> list[str]:
+        """The evaluation sets."""
+        return [name for name in self.tables if name != "train"]
+
+    def evaluation_count(self, final: bool) -> int:
+        """Examples of each evaluation set that are looked at."""
+        config = self.config
+        limit = None if final else config.periodic_examples
+        return min(config.evaluation_examples, limit or config.evaluation_examples)
+
+    @cached_property
+    def _drawers(self) -> Mapping[str, Draw]:
+        def drawer(name: str) -> Draw:
+            draw = self.draw if name == "train" else self.draw_for_evaluation
+            table_CxM = self.tables[name]
+            return jax.jit(lambda key, row_B: draw(key, row_B, jnp.asarray(table_CxM)))
+
+        return {name: drawer(name) for name in self.tables}
+
+
+def key_of(seed: int, name: str) -> jax.Array:
+    """The key of a set of examples."""
+    return jax.random.fold_in(jax.random.key(seed), zlib.crc32(name.encode()))
+
+
+def keys_of_rows(key: jax.Array, row_B: jax.Array) -> jax.Array:
+    """A key for each example of a set."""
+    return jax.vmap(lambda row: jax.random.fold_in(key, row))(row_B)
+
+
+def one_device() -> AbstractContextManager[object]:
+    """Computes on a device of this process, not on the mesh in use: each draws rows of its own."""
+    mesh = Mesh(np.array(jax.local_devices()[:1]), ("local",), axis_types=(AxisType.Auto,))
+    return jax.set_mesh(mesh)
+
+
+class GeneratedStream:
+    """Endless batches of one process's share; the state is the rows that all have drawn."""
+
+    def __init__(
+        self,
+        draw: Draw,
+        key: jax.Array,
+        batch_size: int,
+        share: Share | None = None,
+        state: Mapping[str, Any] | None = None,
+    ):
+        self._draw, self._key, self._batch_size = draw, key, batch_size
+        self._places = np.array((share or Share()).places(batch_size), np.int32)
+        self._rows_drawn = int(state["rows_drawn"]) if state else 0
+
+    def __next__(self) -> HostBatch:
+        rows = self._rows_drawn + self._places
+        self._rows_drawn += self._batch_size
+        with one_device():
+            return jax.device_get(self._draw(self._key, rows))
+
+    def state(self) -> dict[str, Any]:
+        return {"rows_drawn": self._rows_drawn}
+
+    def close(self) -> None:
+        """Nothing runs ahead."""
+
+
+def rows_in_order(
+    draw: Draw, key: jax.Array, count: int, batch_size: int, share: Share | None = None
+) -> Iterator[HostBatch]:
+    """One process's share of the first `count` rows in whole batches; those beyond have row -1."""
+    places = np.array((share or Share()).places(batch_size), np.int32)
+    for start in range(0, count, batch_size):
+        rows = start + places
+        with one_device():
+            batch = jax.device_get(draw(key, np.where(rows < count, rows, -1)))
+        yield batch

@@ -1,0 +1,102 @@
+"""What a decoder is made of: its settings, its inputs and its outputs."""
+
+from dataclasses import dataclass, replace
+
+from hyla_lm.attention import ACTIVATIONS, VARIANTS, AttentionSpec
+from hyla_lm.config import UserError, configurable, setting
+from hyla_lm.model.feedforward import FEEDFORWARDS
+
+POSITIONS = ("rotary", "relative", "learned", "none")
+
+
+@configurable
+@dataclass(frozen=True)
+class ModelConfig:
+    """A pre-norm decoder: sizes, attention pattern, positions, feed-forward and precision."""
+
+    num_layers: int = setting(6, "N, blocks", minimum=1)
+    model_dim: int = setting(512, "D, width of the residual stream", minimum=1)
+    num_heads: int = setting(8, "H, heads; in HYLA the size of the latent code", minimum=1)
+    head_dim: int = setting(64, "K, size of a query and key head", minimum=1)
+    value_dim: int | None = setting(None, "U, size of a value head; None takes head_dim", minimum=1)
+    mlp_dim: int = setting(2048, "F, width of the feed-forward layer", minimum=1)
+    attention: str | tuple[str, ...] = setting(
+        "hyla", "a variant, or a pattern such as ('hyla', 'softmax') repeated over the layers"
+    )
+    value_activation: str | None = setting(
+        None,
+        "phi of the hypernetwork layers; None takes the variant's",
+        choices=(None, *ACTIVATIONS),
+    )
+    attention_implementation: str = setting("auto", "auto, reference, blocked or pallas_tpu")
+    attention_dropout: float = setting(0.0, "share of codes dropped, one mask for all heads")
+    causal: bool = setting(True, "whether a token sees only those before it")
+    positions: str = setting("rotary", "how positions enter", choices=POSITIONS)
+    relative_buckets: int = setting(32, "buckets of the T5 bias of each layer", minimum=2)
+    relative_max_distance: int = setting(128, "distance from which T5 buckets are one", minimum=1)
+    max_length: int = setting(512, "rows of the table of learned positions", minimum=1)
+    feedforward: str = setting("gelu", "kind of feed-forward layer", choices=FEEDFORWARDS)
+    num_experts: int = setting(5, "E, experts of a moe layer", minimum=1)
+    experts_per_token: int = setting(2, "experts that a token is routed to", minimum=1)
+    use_bias: bool = setting(True, "whether dense layers and norms have biases")
+    tie_embeddings: bool = setting(True, "whether the head is the token table")
+    scale_tied_logits: bool = setting(True, "whether tied logits are divided by sqrt(D)")
+    dtype: str = setting("bfloat16", "of activations", choices=("bfloat16", "float32"))
+    remat: bool = setting(False, "recompute each block in the backward pass to save memory")
+    scan_layers: bool = setting(False, "compile one repeat of the pattern and loop over it")
+
+    def check(self) -> None:
+        if not self.pattern:
+            raise UserError("ModelConfig.attention = () names no variant: give at least one.")
+        for name in self.pattern:
+            if name not in VARIANTS:
+                known = ", ".join(VARIANTS)
+                raise UserError(f"ModelConfig.attention = {name!r} must be one of {known}.")
+        if self.num_layers % len(self.pattern):
+            raise UserError(
+                f"ModelConfig.num_layers = {self.num_layers} is no multiple of the "
+                f"{len(self.pattern)} entries of ModelConfig.attention: change one."
+            )
+        if self.positions == "rotary" and self.head_dim % 2:
+            raise UserError(
+                f"ModelConfig.head_dim = {self.head_dim} is odd, so rotary positions cannot split "
+                "it: make it even or change ModelConfig.positions."
+            )
+        if self.feedforward == "moe" and self.experts_per_token > self.num_experts:
+            raise UserError("ModelConfig.experts_per_token exceeds ModelConfig.num_experts.")
+        if not 0 <= self.attention_dropout < 1:
+            raise UserError("ModelConfig.attention_dropout must be at least 0 and below 1.")
+
+    @property
+    def pattern(self) -> tuple[str, ...]:
+        return (self.attention,) if isinstance(self.attention, str) else self.attention
+
+    @property
+    def value_size(self) -> int:
+        return self.value_dim or self.head_dim
+
+    def spec(self, layer: int) -> AttentionSpec:
+        """The attention of a layer."""
+        spec = VARIANTS[self.pattern[layer % len(self.pattern)]]
+        if spec.value_network == "hypernetwork" and self.value_activation:
+            return replace(spec, activation=self.value_activation)
+        return spec
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Token ids in, logits over the vocabulary out."""
+
+    vocab_size: int
+
+
+@dataclass(frozen=True)
+class Features:
+    """Dense features in, dense outputs out, of the last `answers` positions or of all.
+
+    What only other positions' outputs need is not computed, unless layers are scanned.
+    """
+
+    input_size: int
+    output_size: int
+    answers: int | None = None

@@ -1,0 +1,283 @@
+"""The decoder.
+
+Dimensions: B batch, T query position, S key position, H heads, K query/key head size, U value head
+size, D model, F feed-forward, V vocabulary, N layers, E experts.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from hyla_lm.attention import AttentionSpec, Operands
+from hyla_lm.model.config import Features, ModelConfig, Tokens
+from hyla_lm.model.feedforward import GeluMlp, MixtureOfExperts, SwiGlu
+from hyla_lm.model.positions import relative_buckets, rotate
+from hyla_lm.parallel.sharded_attention import attend_on_mesh, split_by_batch
+
+
+@dataclass(frozen=True)
+class Context:
+    """What all layers share about a call: positions, documents, decoding and dropout."""
+
+    position_BxT: jax.Array
+    segment_BxT: jax.Array | None
+    cache_index: jax.Array | None
+    dropout: bool
+
+
+jax.tree_util.register_dataclass(
+    Context, ["position_BxT", "segment_BxT", "cache_index"], ["dropout"]
+)
+
+
+class SelfAttention(nn.Module):
+    """Projections around `attend`, with rotary or relative positions and a key-value cache.
+
+    Of T positions the last `answers` are queries, or all. What goes into `attend` is left in the
+    collection `intermediates`, where a caller asks for it.
+    """
+
+    config: ModelConfig
+    spec: AttentionSpec
+    cache_length: int
+    answers: int | None = None
+
+    @nn.compact
+    def __call__(self, x_BxTxD: jax.Array, context: Context) -> jax.Array:
+        c, dtype = self.config, jnp.dtype(self.config.dtype)
+
+        def project(x: jax.Array, size: int, name: str) -> jax.Array:
+            shape = (c.num_heads, size)
+            return nn.DenseGeneral(shape, use_bias=c.use_bias, dtype=dtype, name=name)(x)
+
+        q = project(last(x_BxTxD, self.answers), c.head_dim, "query")
+        k = project(x_BxTxD, c.head_dim, "key")
+        v = project(x_BxTxD, c.value_size, "value")
+        if c.positions == "rotary":
+            q = rotate(q, last(context.position_BxT, self.answers))
+            k = rotate(k, context.position_BxT)
+        offset: int | jax.Array = k.shape[1] - q.shape[1]
+        if context.cache_index is not None:
+            start, offset = context.cache_index, context.cache_index + offset
+            k, v = self._extend("cached_key", k, start), self._extend("cached_value", v, start)
+        bias, deep_kernel = self._relative_bias(q.shape[1], k.shape[1], offset), self._deep_kernel()
+        self.sow("intermediates", "operands", Operands(q, k, v, bias, deep_kernel))
+        y_BxTxHxU = attend_on_mesh(
+            q,
+            k,
+            v,
+            self.spec,
+            bias=bias,
+            causal=c.causal,
+            segment_ids=context.segment_BxT,
+            q_offset=offset,
+            deep_kernel_HxUxU=deep_kernel,
+            dropout=self._dropout_mask(q.shape[1], k.shape[1], context.dropout),
+            implementation=c.attention_implementation,
+        )
+        out = nn.DenseGeneral(
+            x_BxTxD.shape[-1], axis=(-2, -1), use_bias=c.use_bias, dtype=dtype, name="out"
+        )
+        return out(y_BxTxHxU)
+
+    def _extend(self, name: str, new_BxTxHxK: jax.Array, index: jax.Array) -> jax.Array:
+        batch, _, heads, size = new_BxTxHxK.shape
+        shape = (batch, self.cache_length, heads, size)
+        cache = self.variable("cache", name, jnp.zeros, shape, new_BxTxHxK.dtype)
+        cache.value = jax.lax.dynamic_update_slice_in_dim(cache.value, new_BxTxHxK, index, 1)
+        return cache.value
+
+    def _deep_kernel(self) -> jax.Array | None:
+        if self.spec.value_depth == 1:
+            return None
+        shape = (self.config.num_heads, self.config.value_size, self.config.value_size)
+        init = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal", in_axis=(0, 1))
+        return self.param("deep_kernel", init, shape)
+
+    def _relative_bias(
+        self, q_length: int, k_length: int, offset: int | jax.Array
+    ) -> jax.Array | None:
+        c = self.config
+        if c.positions != "relative":
+            return None
+        init = nn.initializers.normal(c.relative_buckets**-0.5)
+        table_HxR = self.param("relative_bias", init, (c.num_heads, c.relative_buckets))
+        bucket_TxS = relative_buckets(
+            jnp.arange(q_length) + offset,
+            jnp.arange(k_length),
+            c.relative_buckets,
+            c.relative_max_distance,
+        )
+        return table_HxR[None, :, bucket_TxS]
+
+    def _dropout_mask(self, q_length: int, k_length: int, active: bool) -> jax.Array | None:
+        rate = self.config.attention_dropout
+        if not active or rate == 0:
+            return None
+        key, shape = self.make_rng("dropout"), (1, 1, k_length, k_length)
+        kept = jax.random.bernoulli(key, 1 - rate, shape)[:, :, k_length - q_length :]
+        return kept / (1 - rate)
+
+
+def last(x_BxTx: jax.Array, count: int | None) -> jax.Array:
+    """The last `count` positions, or all."""
+    return x_BxTx if count is None else x_BxTx[:, -count:]
+
+
+class Block(nn.Module):
+    """u = y + attention(norm(y)); u + feedforward(norm(u)), of the last `answers` positions."""
+
+    config: ModelConfig
+    layer: int
+    cache_length: int
+    answers: int | None = None
+
+    @nn.compact
+    def __call__(self, y_BxTxD: jax.Array, context: Context) -> jax.Array:
+        c, dtype = self.config, jnp.dtype(self.config.dtype)
+        attention = SelfAttention(
+            c, c.spec(self.layer), self.cache_length, self.answers, name="attention"
+        )
+        normed = nn.LayerNorm(use_bias=c.use_bias, dtype=dtype, name="attention_norm")(y_BxTxD)
+        u_BxTxD = split_by_batch(last(y_BxTxD, self.answers) + attention(normed, context))
+        normed = nn.LayerNorm(use_bias=c.use_bias, dtype=dtype, name="feedforward_norm")(u_BxTxD)
+        return split_by_batch(u_BxTxD + make_feedforward(c)(normed))
+
+
+def make_feedforward(c: ModelConfig) -> nn.Module:
+    """The feed-forward layer of a block, as ModelConfig.feedforward says."""
+    dtype = jnp.dtype(c.dtype)
+    if c.feedforward == "gelu":
+        return GeluMlp(c.mlp_dim, c.use_bias, dtype, name="feedforward")
+    if c.feedforward == "swiglu":
+        return SwiGlu(c.mlp_dim, dtype, name="feedforward")
+    return MixtureOfExperts(
+        c.mlp_dim, c.num_experts, c.experts_per_token, dtype, name="feedforward"
+    )
+
+
+class Blocks(nn.Module):
+    """One repeat of the attention pattern, or all layers where nothing is scanned."""
+
+    config: ModelConfig
+    count: int
+    cache_length: int
+    answers: int | None = None
+
+    @nn.compact
+    def __call__(self, y_BxTxD: jax.Array, context: Context) -> tuple[jax.Array, None]:
+        make_block = nn.remat(Block, prevent_cse=False) if self.config.remat else Block
+        for layer in range(self.count):
+            answers = self.answers if layer == self.count - 1 else None
+            name = f"block_{layer}"
+            block = make_block(self.config, layer, self.cache_length, answers, name=name)
+            y_BxTxD = block(y_BxTxD, context)
+        return y_BxTxD, None
+
+
+class Decoder(nn.Module):
+    """A pre-norm decoder over tokens or dense features.
+
+    cache_length is the S of the key-value cache when decoding.
+    """
+
+    config: ModelConfig
+    io: Tokens | Features
+    cache_length: int = 0
+
+    def setup(self) -> None:
+        c, dtype = self.config, jnp.dtype(self.config.dtype)
+        if isinstance(self.io, Tokens):
+            self.embed: nn.Module = TokenTable(self.io.vocab_size, c.model_dim)
+            if not c.tie_embeddings:
+                self.head = nn.Dense(self.io.vocab_size, c.use_bias, jnp.float32)
+        else:
+            self.embed = nn.Dense(c.model_dim, c.use_bias, dtype)
+            self.head = nn.Dense(self.io.output_size, c.use_bias, jnp.float32)
+        if c.positions == "learned":
+            self.position_embed = TokenTable(c.max_length, c.model_dim)
+        self.blocks = self._make_blocks()
+        self.final_norm = nn.LayerNorm(use_bias=c.use_bias, dtype=dtype)
+
+    @property
+    def answers(self) -> int | None:
+        """Positions whose outputs are asked for; None for all."""
+        return self.io.answers if isinstance(self.io, Features) else None
+
+    @property
+    def tied_scale(self) -> float:
+        """What logits from the token table are multiplied by."""
+        return self.config.model_dim**-0.5 if self.config.scale_tied_logits else 1.0
+
+    def _make_blocks(self) -> nn.Module:
+        c = self.config
+        if not c.scan_layers:
+            return Blocks(c, c.num_layers, self.cache_length, self.answers)
+        scanned = nn.scan(
+            Blocks,
+            variable_axes={"params": 0, "cache": 0, "intermediates": 0},
+            split_rngs={"params": True, "dropout": True},
+            in_axes=nn.broadcast,
+            length=c.num_layers // len(c.pattern),
+        )
+        return scanned(c, len(c.pattern), self.cache_length)
+
+    def hidden(
+        self,
+        inputs: jax.Array,
+        segment_ids: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        cache_index: jax.Array | None = None,
+        dropout: bool = False,
+    ) -> jax.Array:
+        """Normed last states, BxTxD, of tokens BxT or features BxTxI; T may be fewer `answers`.
+
+        cache_index is the position of the first input when decoding against the cache.
+        """
+        batch, length = inputs.shape[:2]
+        if positions is None:
+            start = 0 if cache_index is None else cache_index
+            positions = jnp.broadcast_to(jnp.arange(length) + start, (batch, length))
+        context = Context(positions, segment_ids, cache_index, dropout)
+        dtype = jnp.dtype(self.config.dtype)
+        y_BxTxD = self.embed(inputs).astype(dtype)
+        if self.config.positions == "learned":
+            y_BxTxD += self.position_embed(positions).astype(dtype)
+        y_BxTxD = split_by_batch(y_BxTxD)
+        y_BxTxD, _ = self.blocks(y_BxTxD, context)
+        return self.final_norm(last(y_BxTxD, self.answers))
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        """float32 logits over V, or dense outputs, of normed states."""
+        if isinstance(self.io, Features) or not self.config.tie_embeddings:
+            return self.head(hidden)
+        table_VxD = self.embed.table.astype(hidden.dtype)
+        logits = jnp.einsum("...d,vd->...v", hidden, table_VxD, preferred_element_type=jnp.float32)
+        return logits * self.tied_scale
+
+    def mean_logit(self, hidden: jax.Array) -> jax.Array:
+        """The mean of the logits over V, without making them."""
+        if not self.config.tie_embeddings:
+            head = self.head.variables["params"]
+            return hidden @ head["kernel"].mean(axis=-1) + head.get("bias", jnp.zeros(1)).mean()
+        return hidden @ self.embed.table.mean(axis=0) * self.tied_scale
+
+    def __call__(self, inputs: jax.Array, **context: Any) -> jax.Array:
+        return self.logits(self.hidden(inputs, **context))
+
+
+class TokenTable(nn.Module):
+    """A table of vectors looked up by id, drawn with variance 1/D."""
+
+    size: int
+    model_dim: int
+
+    def setup(self) -> None:
+        init = nn.initializers.normal(self.model_dim**-0.5)
+        self.table = self.param("table", init, (self.size, self.model_dim))
+
+    def __call__(self, ids: jax.Array) -> jax.Array:
+        return self.table[ids]

@@ -1,0 +1,1 @@
+"""Many devices and many processes: the mesh, what each holds, and how they stay together."""

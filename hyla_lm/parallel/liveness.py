@@ -1,0 +1,143 @@
+"""What the processes of a run tell each other while it goes: who is gone, and named barriers.
+
+The connections of hyla_lm.parallel.rendezvous stay open. A process that dies closes its own, which
+process 0 sees at once and tells all others: they end with a message instead of waiting in a
+collective for one that is gone. Process 0 also counts who has come to a barrier.
+"""
+
+import os
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from hyla_lm.config import UserError, exit_status
+from hyla_lm.parallel.rendezvous import Connection, tell
+
+EXIT_STATUS = 69  # EX_UNAVAILABLE: another process is gone; the same command goes on
+FAILURE, USER_MISTAKE = 1, 2
+# JAX ends processes by force when process 0 is gone: they are given time to say why themselves.
+LAST_WORD_SECONDS = 1.0
+# An error in this process often comes of another's end, which is then the thing to tell.
+CAUSE_SECONDS = 3.0
+GOES_ON = "the same command goes on from the newest checkpoint."
+
+
+class Peers:
+    """This process's connections to the others, each read by a thread of its own."""
+
+    def __init__(self, connections: Mapping[int, Connection], index: int, barrier_seconds: float):
+        self._connections, self._index = connections, index
+        self._seconds = barrier_seconds
+        self._changed = threading.Condition()
+        self._arrived: dict[str, set[int]] = defaultdict(set)
+        self._passed: set[str] = set()
+        self._left: set[int] = set()
+        self._timers: dict[str, threading.Timer] = {}
+        self._ending = threading.Lock()
+        for other, connection in connections.items():
+            threading.Thread(target=self._listen, args=(other, connection), daemon=True).start()
+
+    def meet(self, name: str) -> None:
+        """Waits until every process has come here; ends them all where one does not in time."""
+        if not self._connections:
+            return
+        if self._index:
+            tell(self._connections[0], at=name)
+        else:
+            self._arrive(0, name)
+        with self._changed:
+            self._changed.wait_for(lambda: name in self._passed)
+
+    def leave(self) -> None:
+        """Says that this process ends in good order; its going is no alarm from here on."""
+        for connection in self._connections.values():
+            tell(connection, left=True)
+
+    def fail(self, error: BaseException) -> NoReturn:
+        """Ends this process with an error, of which the others are told; never returns.
+
+        JAX would wait at its own exit for the others, which wait for this process.
+        """
+        if isinstance(error, UserError):
+            self._end(self._ended(str(error)), exit_status(error), f"hyla-lm: {error}")
+        time.sleep(CAUSE_SECONDS)
+        words = (str(error).strip() or "no message").splitlines()[0]
+        shown = "".join(traceback.format_exception(error))
+        self._end(self._ended(f"{type(error).__name__}: {words}"), FAILURE, shown)
+
+    def _ended(self, why: str) -> str:
+        return f"process {self._index} ({socket.gethostname()}) ended: {why}"
+
+    def _listen(self, other: int, connection: Connection) -> None:
+        while (message := _next(connection)) is not None:
+            self._take(other, message)
+        if other not in self._left:
+            sentence = f"process {other} ({connection.name}) is gone; {GOES_ON}"
+            self._end(sentence, EXIT_STATUS)
+
+    def _take(self, other: int, message: Mapping[str, Any]) -> None:
+        if "failed" in message:
+            self._end(str(message["failed"]), int(message["status"]))
+        elif "at" in message:
+            self._arrive(other, str(message["at"]))
+        elif "passed" in message:
+            self._pass(str(message["passed"]))
+        elif "left" in message:
+            self._left.add(other)
+
+    def _arrive(self, index: int, name: str) -> None:
+        """Process 0 counts; the first to come starts the clock."""
+        with self._changed:
+            if name not in self._timers:
+                self._timers[name] = threading.Timer(self._seconds, self._expire, [name])
+                self._timers[name].daemon = True
+                self._timers[name].start()
+            self._arrived[name].add(index)
+            if len(self._arrived[name]) <= len(self._connections):
+                return
+            self._timers[name].cancel()
+        for connection in self._connections.values():
+            tell(connection, passed=name)
+        self._pass(name)
+
+    def _pass(self, name: str) -> None:
+        with self._changed:
+            self._passed.add(name)
+            self._changed.notify_all()
+
+    def _expire(self, name: str) -> None:
+        missing = {0, *self._connections} - self._arrived[name]
+        if not missing:
+            return
+        named = ", ".join(
+            f"{index} ({self._connections[index].name})" if index else "0"
+            for index in sorted(missing)
+        )
+        sentence = f"process {named} did not come to {name} within {self._seconds:g} s of the first"
+        self._end(f"{sentence}: see its log.", EXIT_STATUS)
+
+    def _end(self, sentence: str, status: int, shown: str = "") -> NoReturn:
+        """Ends this process, whatever it waits for, and tells the others why; never returns."""
+        self._ending.acquire()  # for good: the first thread that comes here ends the process
+        try:
+            others = USER_MISTAKE if status == USER_MISTAKE else EXIT_STATUS
+            for connection in self._connections.values():
+                tell(connection, failed=sentence, status=others)
+            print(shown or f"hyla-lm: {sentence}", file=sys.stderr, flush=True)
+            sys.stdout.flush()
+            if self._index == 0:
+                time.sleep(LAST_WORD_SECONDS)
+        finally:
+            os._exit(status)
+
+
+def _next(connection: Connection) -> dict[str, Any] | None:
+    try:
+        return connection.receive()
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,165 @@
+"""The processes of one run: how they find each other, and what they tell each other."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from glob import glob
+from importlib.util import find_spec
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh
+
+from hyla_lm.config import UserError
+from hyla_lm.parallel.batch_shard import Share
+from hyla_lm.parallel.liveness import Peers
+from hyla_lm.parallel.mesh import batch_sharding
+from hyla_lm.parallel.rendezvous import Place, join
+
+COORDINATOR = "JAX_COORDINATOR_ADDRESS"
+# The port that JAX takes on TPU hosts, and GKE's variables for several slices with their defaults.
+GKE_PORT, GKE_SLICES = 8482, (("NUM_SLICES", "1"), ("SLICE_ID", "0"))
+TPU_DEVICES = ("/dev/accel*", "/dev/vfio/[0-9]*")
+JOIN_SECONDS, BARRIER_SECONDS = 300, 1800
+# A host that is there but does not answer is noticed by JAX, which then ends the others.
+HEARTBEAT_SECONDS = 60
+
+_peers = Peers({}, 0, BARRIER_SECONDS)
+
+
+@contextmanager
+def joined(run: str) -> Iterator[None]:
+    """Within it this process is one of the processes that the environment names; `run` tells runs
+    apart.
+
+    They are named by JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or on GKE by
+    what it tells the hosts of a TPU slice. On other TPU hosts JAX finds the slice by itself.
+    Raises UserError where one does not come in HYLA_LM_JOIN_SECONDS. An error in one process ends
+    all of them.
+    """
+    global _peers
+    place = _place()
+    if place is None:
+        if _is_tpu_host() and not jax.distributed.is_initialized():
+            jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
+        yield
+        return
+    connections = join(place, run, _number("HYLA_LM_JOIN_SECONDS", JOIN_SECONDS))
+    seconds = _number("HYLA_LM_BARRIER_SECONDS", BARRIER_SECONDS)
+    _peers = Peers(connections, place.index, seconds)
+    try:
+        jax.distributed.initialize(
+            place.coordinator,
+            place.count,
+            place.index,
+            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+        )
+        yield
+        meet("the end of the run")
+    except BaseException as error:
+        _peers.fail(error)
+    _peers.leave()
+
+
+def meet(name: str) -> None:
+    """Waits for all processes; ends them, naming the missing, after HYLA_LM_BARRIER_SECONDS."""
+    _peers.meet(name)
+
+
+def _place() -> Place | None:
+    """This process's place by the environment; None where it says nothing of other processes."""
+    if COORDINATOR in os.environ:
+        count, index = _number("JAX_NUM_PROCESSES"), _number("JAX_PROCESS_ID")
+        return Place(os.environ[COORDINATOR], count, index)
+    return gke_place(os.environ) if _is_tpu_host() else None
+
+
+def gke_place(environment: Mapping[str, str]) -> Place | None:
+    """The place that GKE's variables for hosts of TPU slices give, slice after slice."""
+    hosts = environment.get("TPU_WORKER_HOSTNAMES", "").split(",")
+    if "TPU_WORKER_ID" not in environment or hosts == [""]:
+        return None
+    first = environment.get("MEGASCALE_COORDINATOR_ADDRESS", hosts[0]).split(":")[0]
+    slices, here = (int(environment.get(f"MEGASCALE_{n}", d)) for n, d in GKE_SLICES)
+    index = here * len(hosts) + int(environment["TPU_WORKER_ID"])
+    return Place(f"{first}:{GKE_PORT}", slices * len(hosts), index)
+
+
+def _is_tpu_host() -> bool:
+    return find_spec("libtpu") is not None and any(map(glob, TPU_DEVICES))
+
+
+def _number(name: str, default: int | None = None) -> int:
+    value = os.environ.get(name, "" if default is None else str(default))
+    if not value.isdigit():
+        raise UserError(f"{name} = {value!r} must be a whole number: correct the environment.")
+    return int(value)
+
+
+def is_lead() -> bool:
+    """Whether this is the process that writes logs and speaks."""
+    return jax.process_index() == 0
+
+
+def share_of(mesh: Mesh, batch_size: int) -> Share:
+    """The rows of each global batch whose devices are this process's."""
+    rows: dict[int, set[int]] = {index: set() for index in range(jax.process_count())}
+    placed: Mapping[Any, Any] = batch_sharding(mesh).devices_indices_map((batch_size,))
+    for device, (part,) in placed.items():
+        rows[device.process_index].update(range(*part.indices(batch_size)))
+    parts = sorted({tuple(sorted(held)) for held in rows.values()})
+    mine = tuple(sorted(rows[jax.process_index()]))
+    if sum(map(len, parts)) != batch_size:
+        raise UserError(
+            "the mesh gives processes parts of the batch that overlap: "
+            "let MeshConfig.model divide, or be a multiple of, the devices of a process."
+        )
+    return Share(parts.index(mine), len(parts), mine)
+
+
+def gather(value: Any) -> list[Any]:
+    """Every process's JSON value, in the order of processes; all of them must call this."""
+    if jax.process_count() == 1:
+        return [value]
+    text = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    sizes = multihost_utils.process_allgather(np.array(len(text)))
+    padded = np.pad(text, (0, int(sizes.max()) - len(text)))
+    gathered = multihost_utils.process_allgather(padded)
+    return [
+        json.loads(entry[:size].tobytes())
+        for entry, size in zip(gathered, sizes.ravel(), strict=True)
+    ]
+
+
+def gather_shares(value: Any, share: Share) -> list[Any]:
+    """Every share's value, in the order of shares."""
+    by_share = {index: entry for index, entry in gather((share.index, value))}
+    return [by_share[index] for index in range(share.count)]
+
+
+def check_agreement(facts: Mapping[str, Any]) -> None:
+    """Raises UserError, in every process, where one differs from the first in what it runs."""
+    hashes = {name: _hash(value) for name, value in facts.items()}
+    everyone = gather(hashes)
+    for name in hashes:
+        odd = [i for i, other in enumerate(everyone) if other[name] != everyone[0][name]]
+        if odd:
+            raise UserError(
+                f"process {odd[0]} runs with another {name} than process 0: "
+                "give all hosts the same command, code and data."
+            )
+
+
+def on_host(tree: Any) -> Any:
+    """Whole arrays of all devices in this process's memory; all processes must call this."""
+    if jax.process_count() == 1:
+        return jax.device_get(tree)
+    return multihost_utils.process_allgather(tree, tiled=True)
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

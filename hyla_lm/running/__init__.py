@@ -1,0 +1,1 @@
+"""A run and its folder: program, duties, checkpoints, logs, evaluation, summary."""

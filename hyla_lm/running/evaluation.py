@@ -1,0 +1,51 @@
+"""Metrics over fixed evaluation sets: sums and counts in float64, divided once."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from hyla_lm.metrics import HostMetrics, Metrics, add, means, to_host
+from hyla_lm.parallel.preemption import Notice, Preempted
+from hyla_lm.tasks.protocol import OBJECTIVE, Batch, Task
+
+EvaluationStep = Callable[[Any, Batch], Metrics]
+
+
+def evaluate_sets(
+    task: Task,
+    evaluation_step: EvaluationStep,
+    params: Any,
+    sets: Mapping[str, Iterable[Batch]],
+    place: Callable[[Batch], Batch],
+    notice: Notice | None = None,
+) -> dict[str, float]:
+    """The task's figures of every set, under the set's name; raises Preempted on a notice."""
+    values: dict[str, float] = {}
+    for name, batches in sets.items():
+        sums = evaluate(evaluation_step, params, batches, place, notice)
+        sums.pop(OBJECTIVE, None)
+        prefix = f"{name}_" if name else ""
+        values |= {f"{prefix}{key}": value for key, value in task.figures(means(sums)).items()}
+    return values
+
+
+def evaluate(
+    evaluation_step: EvaluationStep,
+    params: Any,
+    batches: Iterable[Batch],
+    place: Callable[[Batch], Batch],
+    notice: Notice | None = None,
+) -> HostMetrics:
+    """Summed metrics of all batches; the device works on one while the next is read.
+
+    Raises Preempted when a notice comes meanwhile.
+    """
+    total: HostMetrics = {}
+    pending: Metrics | None = None
+    for batch in batches:
+        if notice is not None and notice.came():
+            raise Preempted
+        started = evaluation_step(params, place(batch))
+        if pending is not None:
+            total = add(total, to_host(pending))
+        pending = started
+    return total if pending is None else add(total, to_host(pending))

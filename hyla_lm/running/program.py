@@ -1,0 +1,155 @@
+"""From an experiment to a compiled-to-be program: mesh, model, state layout and steps."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from hyla_lm import config
+from hyla_lm.config import UserError
+from hyla_lm.experiment import Experiment
+from hyla_lm.metrics import Metrics
+from hyla_lm.model.config import Features, ModelConfig
+from hyla_lm.model.decoder import Decoder
+from hyla_lm.optim import make_optimizer, make_schedule
+from hyla_lm.parallel.mesh import batch_sharding, batch_ways, make_mesh, state_sharding
+from hyla_lm.parallel.sharded_attention import check_mesh
+from hyla_lm.tasks.protocol import Batch, Task
+from hyla_lm.train_step import TrainState, TrainStep, init_state, make_train_step
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a run computes with: call `init`, `train_step` and `evaluation_step` under `mesh`."""
+
+    experiment: Experiment
+    task: Task
+    model: Decoder
+    mesh: Mesh
+    schedule: Any
+    abstract_state: TrainState
+    init: Any
+    train_step: TrainStep
+    evaluation_step: Any
+
+    def place(self, batch: Mapping[str, Any]) -> Batch:
+        """A host batch (this process's share) as global device arrays."""
+        sharding = batch_sharding(self.mesh)
+        return {
+            name: jax.make_array_from_process_local_data(sharding, value)
+            for name, value in batch.items()
+        }
+
+
+def make_program(
+    experiment: Experiment,
+    devices: Sequence[jax.Device] | None = None,
+    task: Task | None = None,
+) -> Program:
+    """Prepares the task, unless it is given, and lays the program out.
+
+    Every check before training happens here.
+    """
+    train = experiment.train
+    mesh = make_mesh(experiment.mesh, devices)
+    _check_batch(experiment, mesh)
+    _check_platform(experiment.model, mesh)
+    if task is None:
+        assert train.task is not None
+        task = train.task.prepare_task(train.batch_size)
+    _check_length(experiment.model, task.sequence_length)
+    model = Decoder(experiment.model, task.io)
+    _check_model_axis(model, task.sequence_length, mesh.shape["model"])
+    schedule = make_schedule(experiment.optimizer, train.steps)
+    optimizer = make_optimizer(experiment.optimizer, schedule)
+    init = partial(init_state, partial(init_params, model), optimizer, train.seed)
+    shapes = jax.eval_shape(init)
+    layout = state_sharding(shapes, mesh)
+    abstract = jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        shapes,
+        layout,
+    )
+    loss = task.loss(model)
+    step = make_train_step(loss, optimizer, train.accumulate_steps, train.seed)
+
+    def evaluation_step(params: Any, batch: Batch) -> Metrics:
+        return loss(params, batch, None)
+
+    return Program(
+        experiment,
+        task,
+        model,
+        mesh,
+        schedule,
+        abstract,
+        jax.jit(init, out_shardings=layout),
+        jax.jit(step, donate_argnums=0, out_shardings=(layout, None)),
+        jax.jit(evaluation_step),
+    )
+
+
+def identity(program: Program) -> dict[str, Any]:
+    """What must be equal for a run to be continued, by the names its user knows."""
+    experiment = program.experiment
+    named = {"ModelConfig": config.as_dict(experiment.model)}
+    seed = {"TrainConfig": {"seed": experiment.train.seed}}
+    return {**named, **seed, "data": program.task.identity()}
+
+
+def meta_of(program: Program, gin: str) -> dict[str, Any]:
+    """What a checkpoint says of the run that saved it."""
+    versions = {name: version(name) for name in ("hyla_lm", "jax", "flax", "optax")}
+    return {"identity": identity(program), "gin": gin, "versions": versions}
+
+
+def init_params(model: Decoder, key: jax.Array) -> Any:
+    """The model's parameters before training."""
+    local = model.clone(config=replace(model.config, attention_implementation="reference"))
+    io = model.io
+    inputs = (
+        jnp.zeros((1, 1, io.input_size)) if isinstance(io, Features) else jnp.zeros((1, 1), int)
+    )
+    return local.init(key, inputs)["params"]
+
+
+def _check_model_axis(model: Decoder, length: int, parts: int) -> None:
+    """Checks the queries of every layer; a single one is never divided."""
+    config = model.config
+    for layer in range(config.num_layers):
+        is_last = layer == config.num_layers - 1
+        queries = model.answers or length if is_last else length
+        if queries > 1:
+            check_mesh(parts, config.spec(layer), config.num_heads, queries)
+
+
+def _check_length(config: ModelConfig, length: int) -> None:
+    if config.positions == "learned" and config.max_length < length:
+        raise UserError(
+            f"ModelConfig.max_length = {config.max_length} is below the sequence length {length}: "
+            "raise it to that."
+        )
+
+
+def _check_platform(config: ModelConfig, mesh: Mesh) -> None:
+    platform = mesh.devices.flat[0].platform
+    if config.attention_implementation == "pallas_tpu" and platform != "tpu":
+        raise UserError(
+            "ModelConfig.attention_implementation = 'pallas_tpu' needs TPUs but the devices are "
+            f"{platform}: use 'auto' or 'blocked'."
+        )
+
+
+def _check_batch(experiment: Experiment, mesh: Mesh) -> None:
+    train, ways = experiment.train, batch_ways(mesh)
+    micro = train.batch_size // train.accumulate_steps
+    if micro % ways:
+        raise UserError(
+            f"TrainConfig.batch_size = {train.batch_size} in {train.accumulate_steps} micro-batches"
+            f" does not divide over MeshConfig replica x data x fsdp = {ways} devices: change one."
+        )

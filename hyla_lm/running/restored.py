@@ -1,0 +1,89 @@
+"""A trained run, opened again to evaluate or sample."""
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from hyla_lm import config
+from hyla_lm.config import UserError
+from hyla_lm.experiment import from_gin
+from hyla_lm.input.files import as_path, read_whole
+from hyla_lm.parallel import multihost
+from hyla_lm.running.checkpoint import Checkpointer, check_same_run
+from hyla_lm.running.evaluation import evaluate_sets
+from hyla_lm.running.program import Program, identity, make_program
+from hyla_lm.tasks.language_model import LanguageModelTask
+from hyla_lm.tasks.sampling import Sampling, generate
+
+
+@dataclass(frozen=True)
+class RestoredRun:
+    """The program and parameters of a checkpoint."""
+
+    program: Program
+    params: Any
+    step: int
+
+    def evaluate(self) -> dict[str, float]:
+        """Figures of the whole evaluation sets."""
+        p, size = self.program, self.program.experiment.train.batch_size
+        share = multihost.share_of(p.mesh, size)
+        with jax.set_mesh(p.mesh):
+            sets = p.task.evaluation_sets(size, share, final=True)
+            values = evaluate_sets(p.task, p.evaluation_step, self.params, sets, p.place)
+        return {"step": self.step, **values}
+
+    def sample(self, prompt: str, sampling: Sampling) -> str:
+        """A continuation; raises UserError for a run that is no language model."""
+        task = self.program.task
+        if not isinstance(task, LanguageModelTask):
+            raise UserError("--workdir holds no language model: sample one that is.")
+        params = multihost.on_host(self.params)
+        return generate(
+            self.program.model, params, task.tokenizer, prompt, sampling, task.sequence_length
+        )
+
+
+def restore(options: argparse.Namespace, bindings: list[str]) -> RestoredRun:
+    """Opens --workdir with its own config.gin, or the gin files given."""
+    return open_run(options.workdir, options.step, options.gin_file, bindings)
+
+
+def open_run(
+    path: str,
+    step: int | None = None,
+    gin_files: Sequence[str] = (),
+    bindings: Sequence[str] = (),
+    devices: Sequence[jax.Device] | None = None,
+) -> RestoredRun:
+    """A checkpoint of a run, the newest if no step is given, on these devices or on all.
+
+    Raises UserError for a folder without a run or without that checkpoint, and for gin files that
+    describe another run.
+    """
+    workdir = as_path(path)
+    own = read_whole(workdir / "config.gin")
+    if own is None:
+        raise UserError(f"--workdir={path} holds no run: train one first.")
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "config.gin"
+        copy.write_bytes(own)
+        config.load(gin_files or [str(copy)], bindings)
+    program = make_program(from_gin(), devices)
+    checkpoints = Checkpointer(workdir / "checkpoints", program.experiment.checkpoint.keep)
+    if step is None:
+        step = checkpoints.latest_step()
+    if step is None:
+        raise UserError(f"{workdir} has no checkpoint yet: train it first.")
+    if step not in checkpoints.steps():
+        known = ", ".join(map(str, checkpoints.steps())) or "none"
+        raise UserError(f"{workdir} has no checkpoint of step {step} (it has {known}).")
+    check_same_run(checkpoints.meta(step)["identity"], identity(program), workdir)
+    state, _ = checkpoints.restore(step, program.abstract_state)
+    checkpoints.close()
+    return RestoredRun(program, state.params, step)

@@ -1,0 +1,165 @@
+"""A run's folder: config.gin, metrics.jsonl and summary.json, written whole or not at all.
+
+In a bucket, where nothing can be appended to, lines and TensorBoard events are written to a local
+folder and mirrored: before every checkpoint, every minute and at the end.
+"""
+
+import json
+import os
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from etils import epath
+
+from hyla_lm.config import UserError
+from hyla_lm.input.files import (
+    as_path,
+    bucket_errors,
+    bucket_of,
+    read_whole,
+    size_of,
+    write_retrying,
+    write_whole,
+)
+from hyla_lm.running.mirror import Mirror
+
+OURS = {"config.gin", "checkpoints", "tensorboard", "metrics.jsonl", "summary.json", "suites"}
+
+
+class RunFolder:
+    """The files of one run; raises UserError for a folder that is not ours or not writable.
+
+    Only the lead process checks and writes; the others know the paths.
+    """
+
+    def __init__(self, path: str, lead: bool = True):
+        scheme, separator, _ = path.partition("://")
+        if separator and scheme != "gs":
+            raise UserError(f"--workdir={path} must be a folder of a disk or begin with gs://.")
+        self.path = as_path(path)
+        self._lead = lead
+        self._mirror: Mirror | None = None
+        self._logs = Path(self.path)
+        if lead:
+            self._check(path)
+        if lead and separator:
+            self._temporary = tempfile.TemporaryDirectory(prefix="hyla_lm-")
+            self._logs = Path(self._temporary.name)
+            self._mirror = Mirror(self._logs, self.path)
+
+    def _check(self, path: str) -> None:
+        with self._using("used"):
+            self.path.mkdir(parents=True, exist_ok=True)
+            entries = self.path.iterdir() if self.path.exists() else ()
+            names = {entry.name for entry in entries}
+        if not bucket_of(path) and not os.access(self.path, os.W_OK | os.X_OK):
+            raise UserError(f"--workdir={path} is not writable: give another folder.")
+        strange = sorted(name for name in names - OURS if not name.startswith("."))
+        if strange and not names & OURS:
+            raise UserError(
+                f"--workdir={path} holds {strange[0]!r} and no run: give an empty or new folder."
+            )
+
+    @property
+    def checkpoints(self) -> epath.Path:
+        return self.path / "checkpoints"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self._logs / "tensorboard"
+
+    def write(self, name: str, text: str) -> None:
+        if self._lead:
+            write_retrying(self.path / name, text.encode())
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        self.write("summary.json", json.dumps(summary, indent=1) + "\n")
+
+    def keep_metrics_until(self, step: int, due: Sequence[str] = ()) -> None:
+        """Drops lines that will be written again, and one that a kill cut short.
+
+        Those are the lines after a step, and its own lines of tags that are still due, such as
+        "validation/".
+        """
+        if not self._lead:
+            return
+        lines = (read_whole(self.path / "metrics.jsonl") or b"").decode().splitlines()
+        kept = "".join(f"{line}\n" for line in lines if _stays(line, step, due))
+        write_retrying(as_path(self._logs) / "metrics.jsonl", kept.encode())
+
+    def append_metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """One object on one line, on disk when this returns."""
+        if not self._lead:
+            return
+        with (self._logs / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps({"step": step, **values}) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def check(self) -> None:
+        """Raises UserError where logs could not be mirrored in the background."""
+        if self._mirror is not None:
+            self._mirror.check()
+
+    def mirror(self) -> None:
+        """Returns when the logs written so far are in the bucket, if the folder is in one."""
+        if self._mirror is not None:
+            self._mirror.copy()
+
+    def close(self) -> None:
+        """Mirrors the last logs."""
+        if self._mirror is not None:
+            self._mirror.close()
+            self._temporary.cleanup()
+
+    def leave_mark(self) -> str:
+        """The name of a new file, which every process of a run must see."""
+        name = f".{uuid.uuid4().hex}.mark"
+        if self._lead:
+            with self._using("written"):
+                write_whole(self.path / name, b"")
+        return name
+
+    def sees(self, mark: str) -> bool:
+        return size_of(self.path / mark) is not None
+
+    def remove_mark(self, mark: str) -> None:
+        if self._lead:
+            with self._using("written"):
+                (self.path / mark).unlink()
+
+    @contextmanager
+    def _using(self, how: str) -> Iterator[None]:
+        try:
+            with bucket_errors(self.path):
+                yield
+        except OSError as error:
+            bucket = " or bucket that exists and in which this account has storage.objectAdmin"
+            raise UserError(
+                f"--workdir={self.path} cannot be {how} ({error.strerror or error}): "
+                f"give another folder{bucket if bucket_of(self.path) else ''}."
+            ) from error
+
+
+def _stays(line: str, step: int, due: Sequence[str]) -> bool:
+    try:
+        values = json.loads(line)
+    except ValueError:
+        return False
+    is_due = values["step"] == step and any(name.startswith(tuple(due)) for name in values)
+    return values["step"] <= step and not is_due
+
+
+def git_revision() -> str | None:
+    """The commit of the checkout this package runs from, if it is one."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

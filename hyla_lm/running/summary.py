@@ -1,0 +1,81 @@
+"""The figures of a run: its start-up summary and summary.json."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from hyla_lm.attention import resolve_implementation
+from hyla_lm.parallel.mesh import AXES
+from hyla_lm.parallel.sharding_table import lines, sharding_table
+from hyla_lm.running.program import Program
+from hyla_lm.running.run_folder import git_revision
+from hyla_lm.running.throughput import (
+    count_applied_parameters,
+    count_parameters,
+    model_flops_utilization,
+    train_flops_per_token,
+)
+
+
+def startup_lines(program: Program, params: Any, first_step: int) -> dict[str, str]:
+    """What a person wants to know before the first step."""
+    e = program.experiment
+    c, o, t = e.model, e.optimizer, e.train
+    unique = count_parameters(params)
+    applied = count_applied_parameters(params, c, program.task.io)
+    length = program.task.sequence_length
+    queries = length // program.mesh.shape["model"] if c.spec(0).mixes_heads else length
+    implementations = {
+        resolve_implementation(c.spec(i), c.attention_implementation, queries, length)
+        for i in range(len(c.pattern))
+    }
+    axes = ", ".join(f"{axis} {program.mesh.shape[axis]}" for axis in AXES)
+    tokens = program.task.tokens_per_batch(t.batch_size)
+    start = f"from the checkpoint of step {first_step}" if first_step else "from the start"
+    return {
+        "model": f"{c.num_layers} layers, D {c.model_dim}, {c.num_heads} heads of {c.head_dim}, "
+        f"F {c.mlp_dim} {c.feedforward}, {c.positions} positions, {c.dtype}",
+        "parameters": f"{unique:,} unique, {applied:,} as applied",
+        "attention": f"{' + '.join(c.pattern)} ({', '.join(sorted(implementations))})",
+        "mesh": f"{program.mesh.size} x {jax.devices()[0].device_kind}: {axes}",
+        **program.task.summary(),
+        "batch": f"{t.batch_size} rows, {tokens:,} tokens a step"
+        + (f" in {t.accumulate_steps} micro-batches" if t.accumulate_steps > 1 else ""),
+        "schedule": f"{t.steps:,} steps {start}; AdamW, learning rate 0 to {o.learning_rate:g} in "
+        f"{o.warmup_steps:,} steps, cosine to {o.learning_rate * o.final_fraction:g}",
+    }
+
+
+def layout_lines(program: Program) -> list[str]:
+    """What each device holds of the parameters, where the mesh divides them."""
+    if program.mesh.shape["fsdp"] * program.mesh.shape["model"] == 1:
+        return []
+    return lines(sharding_table(program.abstract_state.params, program.mesh))
+
+
+def summary_of(
+    program: Program,
+    params: Any,
+    train: Mapping[str, float],
+    validation: Mapping[str, float],
+    tokens_per_second: float,
+) -> dict[str, Any]:
+    """The content of summary.json but for the wall time."""
+    e, t = program.experiment, program.experiment.train
+    summary: dict[str, Any] = {
+        "step": t.steps,
+        "train": dict(train),
+        "validation": dict(validation),
+        "tokens_seen": t.steps * program.task.tokens_per_batch(t.batch_size),
+        "tokens_per_second": tokens_per_second,
+        "attention": list(e.model.pattern),
+        "num_params": count_parameters(params),
+        "num_params_applied": count_applied_parameters(params, e.model, program.task.io),
+        "git_revision": git_revision(),
+        "device": program.mesh.devices.flat[0].device_kind,
+        "jax": jax.__version__,
+    }
+    flops = train_flops_per_token(e.model, program.task.io, program.task.sequence_length)
+    utilization = model_flops_utilization(tokens_per_second, flops)
+    return summary if utilization is None else {**summary, "mfu": utilization}

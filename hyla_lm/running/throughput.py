@@ -1,0 +1,78 @@
+"""Work per token, counted by hand, and the share of a chip's peak that it takes."""
+
+from typing import Any
+
+import jax
+
+from hyla_lm.model.config import Features, ModelConfig, Tokens
+
+# bfloat16 peak of one device in FLOP/s, by jax's device_kind.
+PEAK_FLOPS = {
+    "TPU v4": 275e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5e": 197e12,
+    "TPU v5p": 459e12,
+    "TPU v6 lite": 918e12,
+    "NVIDIA A100-SXM4-80GB": 312e12,
+    "NVIDIA H100 80GB HBM3": 989e12,
+    "NVIDIA H200": 989e12,
+}
+
+
+def count_parameters(params: Any) -> int:
+    """Unique parameters."""
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def count_applied_parameters(params: Any, config: ModelConfig, io: Tokens | Features) -> int:
+    """Parameters as applied: a table that is also the head counts twice (the paper's 50M)."""
+    shared = isinstance(io, Tokens) and config.tie_embeddings
+    return count_parameters(params) + (params["embed"]["table"].size if shared else 0)
+
+
+def train_flops_per_token(config: ModelConfig, io: Tokens | Features, length: int) -> float:
+    """Multiply-adds count two; backward is twice forward; causal attention sees half the keys.
+
+    In the last layer only the positions whose outputs are asked for count as queries.
+    """
+    c = config
+    projections = c.model_dim * c.num_heads * (c.head_dim + c.value_size)
+    experts = c.experts_per_token if c.feedforward == "moe" else 1
+    mlp = c.model_dim * c.mlp_dim * (3 if c.feedforward == "swiglu" else 2) * experts
+    keys = (length + 1) / 2 if c.causal else length
+    answered = answered_share(config, io, length)
+    width = io.vocab_size if isinstance(io, Tokens) else io.output_size
+    forward = c.model_dim * width * answered
+    for layer in range(c.num_layers):
+        queries = answered if layer == c.num_layers - 1 else 1.0
+        of_query = projections + mlp + _attention_products(c, layer, keys)
+        forward += projections + queries * of_query
+    return 6.0 * forward
+
+
+def answered_share(config: ModelConfig, io: Tokens | Features, length: int) -> float:
+    """The share of positions whose outputs are computed."""
+    if isinstance(io, Tokens) or io.answers is None or config.scan_layers:
+        return 1.0
+    return io.answers / length
+
+
+def _attention_products(c: ModelConfig, layer: int, keys: float) -> float:
+    """Multiply-adds a query spends on its keys; linear attention on its state instead."""
+    spec = c.spec(layer)
+    if spec.normalization == "identity" and spec.value_network == "linear":
+        return 2.0 * c.num_heads * c.head_dim * c.value_size
+    products = c.num_heads * (c.head_dim + c.value_size) * keys
+    if spec.value_network == "hypernetwork":
+        products += c.num_heads * c.value_size * keys
+    if spec.value_depth == 2:
+        products += c.num_heads * c.value_size * (c.value_size + 1) * keys
+    return products
+
+
+def model_flops_utilization(tokens_per_second: float, flops_per_token: float) -> float | None:
+    """Share of the peak of all devices; None where the chip's peak is not known."""
+    peak = PEAK_FLOPS.get(jax.devices()[0].device_kind)
+    if peak is None:
+        return None
+    return tokens_per_second * flops_per_token / (peak * jax.device_count())

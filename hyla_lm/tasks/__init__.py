@@ -1,0 +1,1 @@
+"""What is trained: the protocol of a task, the language model, suites beside it."""

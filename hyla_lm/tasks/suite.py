@@ -1,0 +1,88 @@
+"""Suites: small models that are trained with a language model's attention, beside it."""
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import jax
+from etils import epath
+
+from hyla_lm.config import UserError
+from hyla_lm.model.config import ModelConfig
+from hyla_lm.parallel.preemption import Notice, Preempted
+
+SUITES = "suites"
+
+
+@runtime_checkable
+class Suite(Protocol):
+    """A gin-bindable suite; `every` is None where it trains after the language model."""
+
+    @property
+    def name(self) -> str:
+        """Its folder within the run's `suites`, and the middle of its TensorBoard tags."""
+        ...
+
+    @property
+    def every(self) -> int | None:
+        """Steps of the language model after which the suite's models catch up with it."""
+        ...
+
+    def check_model(self, model: ModelConfig) -> None:
+        """Raises UserError where the suite cannot train with this model's attention."""
+        ...
+
+    def run(self, model: ModelConfig, folder: str, share: float) -> dict[str, float]:
+        """Trains to this share of the suite's steps, going on from what is in the folder; figures.
+
+        Raises Preempted when it is asked to stop, after saving.
+        """
+        ...
+
+
+def check_suites(suites: Sequence[Suite], model: ModelConfig) -> None:
+    """Raises UserError for suites that cannot run; call it before anything is trained."""
+    if not suites:
+        return
+    names = [suite.name for suite in suites]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(
+                f"TrainConfig.suites has {name!r} twice: take one out or change its name."
+            )
+    if jax.process_count() > 1:
+        raise UserError(
+            f"TrainConfig.suites run in one process, and this run has {jax.process_count()}: leave "
+            "them out, and give the same command with them on one host when training is over."
+        )
+    for suite in suites:
+        suite.check_model(model)
+
+
+def due(suites: Sequence[Suite], step: int, steps: int) -> list[Suite]:
+    """The suites that train after this step of the language model."""
+    return [s for s in suites if step == steps or (s.every and step % s.every == 0)]
+
+
+def run_suites(
+    suites: Sequence[Suite], model: ModelConfig, workdir: epath.Path, share: float, notice: Notice
+) -> dict[str, dict[str, float]]:
+    """Figures by suite, each trained in its folder of the run's; raises Preempted on a notice."""
+    figures = {}
+    for suite in suites:
+        if notice.came():
+            raise Preempted(f"stopped before suite {suite.name}")
+        print(f"suite {suite.name}: training to {share:.0%} of its steps", flush=True)
+        try:
+            figures[suite.name] = suite.run(model, str(workdir / SUITES / suite.name), share)
+        except Preempted as stop:
+            raise Preempted(f"suite {suite.name} {stop}") from None
+    return figures
+
+
+def tags(figures: dict[str, dict[str, float]]) -> dict[str, float]:
+    """Figures by their tag in TensorBoard and metrics.jsonl."""
+    return {
+        f"{SUITES}/{name}/{figure}": value
+        for name, found in figures.items()
+        for figure, value in found.items()
+    }

@@ -1,0 +1,86 @@
+"""The plans in docs/plans: of the configs as they are, and what pure data parallelism promises."""
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from hyla_lm import config
+from hyla_lm.experiment import from_gin
+
+ROOT = Path(__file__).parents[2]
+
+
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+MAKER = load(ROOT / "docs" / "make_plans.py")
+BENCH = load(ROOT / "tests" / "benchmarks" / "bench_plan.py")
+CASES = [(name, slice_) for slice_ in MAKER.TOPOLOGIES for name in MAKER.CONFIGS]
+
+
+def planned(name: str, topology: str) -> dict[str, Any]:
+    return json.loads(MAKER.path_of(name, topology).read_text())
+
+
+@pytest.mark.parametrize("name", MAKER.CONFIGS)
+def test_plans_are_of_the_configs_as_they_are(name: str) -> None:
+    config.load([str(ROOT / "gin" / f"c4_50m_{name}.gin")], [])
+    from_gin()
+    for topology in MAKER.TOPOLOGIES:
+        assert planned(name, topology)["config"] == config.operative()
+
+
+@pytest.mark.parametrize(("name", "topology"), CASES)
+def test_a_data_parallel_step_fits_and_only_reduces_gradients(name: str, topology: str) -> None:
+    plan = planned(name, topology)
+    assert plan["fits"] and plan["topology"] == topology
+    assert plan["mesh"] == {"replica": 1, "data": plan["chips"], "fsdp": 1, "model": 1}
+    assert {(x["kind"], *x["axes"]) for x in plan["collectives"]} == {("all-reduce", "data")}
+    shapes = [shape for x in plan["collectives"] for shape in x["shapes"]]
+    assert all(shape.count(512) < 2 for shape in shapes if len(shape) > 2)  # T x T
+    reduced = sum(x["bytes"] * x["times"] for x in plan["collectives"])
+    # Every gradient once in float32, and some sums of metrics.
+    assert 4 * plan["parameters"] < reduced < 4 * plan["parameters"] + 256
+
+
+def test_the_table_is_the_one_that_the_plans_give(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = (MAKER.FOLDER / "README.md").read_text()
+    for path in MAKER.FOLDER.glob("c4_50m_*.json"):
+        (tmp_path / path.name).write_text(path.read_text())
+    monkeypatch.setattr(MAKER, "FOLDER", tmp_path)
+    monkeypatch.setattr("sys.argv", ["make_plans.py", "--table"])
+    MAKER.main()
+    assert (tmp_path / "README.md").read_text() == written
+    assert len(written.splitlines()) == len(MAKER.HEAD.splitlines()) + len(CASES)
+
+
+def test_ours_is_as_much_faster_than_a_plain_step_as_the_documentation_says() -> None:
+    found = json.loads(BENCH.RESULT.read_text())
+    said = (ROOT / "docs" / "plan.md").read_text()
+    assert all(BENCH.row(name, result) in said for name, result in found.items())
+    for attention, least in BENCH.LEAST.items():
+        result = found[f"{attention}_float32"]
+        assert (
+            result["batch"] == 256 < result["plain_batch"] == result["plain_largest_batch"]["rows"]
+        )
+        assert result["ratio"]["estimated"] >= least
+
+
+@pytest.mark.parametrize("attention", BENCH.LEAST)
+def test_the_comparison_is_with_the_plan_of_today(attention: str) -> None:
+    ours = planned(attention, "v5e:4x4")
+    compared = json.loads(BENCH.RESULT.read_text())[f"{attention}_float32"]
+    for method in BENCH.METHODS:
+        rate = BENCH.tokens_per_second_a_chip(ours, method)
+        assert compared["tokens_per_second_a_chip"][method]["ours"] == pytest.approx(rate, rel=1e-9)

@@ -1,0 +1,98 @@
+"""The experiments are the paper's: its rows, its figures, its sizes."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from evals.experiments.paper import PRESETS, SUITES
+from evals.experiments.runner import Request, Run, plan
+from hyla_lm import config
+from hyla_lm.attention import VARIANTS
+from hyla_lm.experiment import Experiment, from_gin
+
+PAPER = Path(__file__).parents[3].parent / "shared" / "paper" / "attention_as_a_hypernetwork.md"
+TRAINED = [
+    (suite, name)
+    for suite, s in SUITES.items()
+    for name, e in s.experiments.items()
+    if not e.rows[0].measured
+]
+
+
+def planned(suite: str, experiment: str, folder: Path, preset: str = "paper") -> list[Run]:
+    return plan(Request(suite, str(folder), experiment, preset, seeds=(0,)))
+
+
+def configured(run: Run, suite: str, preset: str = "paper") -> Experiment:
+    config.load([Request(suite, "", preset=preset).gin_file], run.bindings)
+    return from_gin()
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize(("suite", "experiment"), TRAINED)
+def test_every_row_can_be_run_and_is_another(
+    suite: str, experiment: str, preset: str, tmp_path: Path
+) -> None:
+    runs = planned(suite, experiment, tmp_path, preset)
+    assert [run.row for run in runs] == list(SUITES[suite].experiments[experiment].rows)
+    assert len({run.folder for run in runs}) == len(runs)
+    found = [configured(run, suite, preset) for run in runs]
+    assert all(found.count(one) == 1 for one in found)
+    for one in found:
+        length = one.train.task.prepare_task(1).sequence_length  # type: ignore
+        assert one.model.relative_buckets == one.model.relative_max_distance == length
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_table_a1_has_every_variant_and_three_with_experts(suite: str, tmp_path: Path) -> None:
+    models = [configured(run, suite).model for run in planned(suite, "table_a1", tmp_path)]
+    dense = [model.attention for model in models if model.feedforward == "gelu"]
+    sparse = [model for model in models if model.feedforward == "moe"]
+    assert sorted(dense) == sorted(VARIANTS)
+    assert [model.attention for model in sparse] == ["softmax", "linear", "hyla"]
+    assert {(model.num_experts, model.experts_per_token) for model in sparse} == {(5, 2)}
+
+
+def test_table_a1_is_as_published() -> None:
+    if not PAPER.is_file():
+        pytest.skip("the paper's text is not beside this checkout")
+    number = r"\$([\d.]+) \\pm ([\d.]+)\$"
+    lines = re.findall(rf"^(.+)\t{number}\t{number}$", PAPER.read_text(), re.MULTILINE)
+    assert len(lines) == 14
+    for line, fuzzy, sraven in zip(
+        lines,
+        SUITES["fuzzy_logic"].experiments["table_a1"].rows,
+        SUITES["sraven"].experiments["table_a1"].rows,
+        strict=True,
+    ):
+        title = re.sub(r"[$\\]", "", line[0]).replace(" - ", " − ").replace("–", "−")
+        assert title == fuzzy.label == sraven.label
+        assert tuple(map(float, line[1:3])) == fuzzy.published
+        assert tuple(map(float, line[3:])) == sraven.published
+
+
+def test_sweeps_change_what_they_say(tmp_path: Path) -> None:
+    models = [configured(run, "sraven").model for run in planned("sraven", "heads", tmp_path)]
+    assert {model.num_heads * model.head_dim for model in models} == {64}
+    assert [model.num_heads for model in models[:5]] == [1, 2, 4, 8, 16]
+    widest = configured(planned("sraven", "width", tmp_path)[-1], "sraven").model
+    assert (widest.model_dim, widest.num_heads, widest.mlp_dim) == (512, 64, 1024)
+    assert widest.head_dim == 4
+    activations = planned("sraven", "activations", tmp_path)
+    phis = [configured(run, "sraven").model.spec(0).activation for run in activations]
+    assert phis == ["gelu", "relu", "sigmoid", "silu", "tanh"]
+
+
+def test_examples_are_steps(tmp_path: Path) -> None:
+    runs = planned("sraven", "depth", tmp_path)
+    assert [run.steps for run in runs[:3]] == [78125, 156250, 312500]
+    assert [run.steps * 128 for run in runs[:3]] == [10_000_000, 20_000_000, 40_000_000]
+    short = plan(Request("sraven", str(tmp_path), "depth", seeds=(0,), steps=15625))
+    assert [run.steps for run in short[:3]] == [7812, 15625, 31250]
+    assert {run.share for run in short} == {0.1}
+
+
+def test_fewer_features_have_no_published_split(tmp_path: Path) -> None:
+    splits = {run.row.setting.x: run.split for run in planned("sraven", "features", tmp_path)}
+    assert splits == {2: "covering", 3: "covering", 4: "published"}

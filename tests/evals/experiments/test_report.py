@@ -1,0 +1,224 @@
+"""Reports: means and standard errors over seeds, which point stands for a row, what is said."""
+
+import re
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evals.__main__ import main
+from evals.experiments import figures, results
+from evals.experiments.results import Result, sections
+
+ROOT = Path(__file__).parents[3]
+MADE_ON = {"device": "NVIDIA H200", "jax": "0.10.2", "git_revision": "0123456789abcdef"}
+
+
+def fuzzy(row: str, seed: int, held_out: float | None, trained: float = 0.9, **more: Any) -> Result:
+    """A run; without a figure it has diverged."""
+    validation = {"held_out_r2": held_out, "in_distribution_r2": trained, "unknown_terms_r2": 0.1}
+    summary = {
+        "train": {"mse": 9.0 if held_out is None else 0.0125},
+        "validation": {} if held_out is None else validation,
+        "diverged_at": None if held_out is not None else 300,
+        **MADE_ON,
+    }
+    settings: dict[str, Any] = {
+        "preset": "paper",
+        "experiment": "table_a1",
+        "point": {"learning_rate": 1e-3, "weight_decay": 0.1, "warmup_steps": 100},
+        "split": "published",
+        "steps": 50000,
+        "share": 1.0,
+        "bindings": [],
+        "command": "python -m evals fuzzy_logic --workdir=runs/table",
+    }
+    return Result("fuzzy_logic", row=row, seed=seed, summary=summary, **{**settings, **more})
+
+
+def sraven(row: str, experiment: str = "table_a1", **more: Any) -> Result:
+    sets = {"held_out": 0.7, "in_distribution": 0.8}
+    validation = {f"{name}_accuracy": value for name, value in sets.items()}
+    summary = {
+        "train": {"loss_nats": 0.5},
+        "validation": {**validation, "held_out_unambiguous_accuracy": 0.75},
+        **MADE_ON,
+    }
+    point = {"learning_rate": 1e-3, "weight_decay": 0.1, "warmup_steps": 1000}
+    settings = {"bindings": [], "steps": 156250, "share": 1.0, **more}
+    return Result(
+        "sraven", "strict", experiment, row, 0, point, "covering", command="c", summary=summary,
+        **settings,
+    )  # fmt: skip
+
+
+def report_of(folder: Path, *runs: Result) -> str:
+    for run in runs:
+        results.write(folder / "results", run)
+    assert main(["report", str(folder)]) == 0
+    return (folder / "report.md").read_text()
+
+
+def line_of(report: str, label: str) -> list[str]:
+    (line,) = [line for line in report.splitlines() if line.startswith(f"| {label} |")]
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_a_row_has_mean_and_standard_error_beside_the_published(tmp_path: Path) -> None:
+    """Of 60, 62 and 70 the mean is 64 and the error sqrt(28 / 3) = 3.055."""
+    values = (0.60, 0.62, 0.70)
+    report = report_of(tmp_path, *(fuzzy("softmax", seed, v) for seed, v in enumerate(values)))
+    assert line_of(report, "Softmax attention") == [
+        "Softmax attention",
+        "64.00 ± 3.06",
+        "63.28 ± 2.31",
+        "+0.72",
+        "3",
+        "90.00 ± 0.00",
+        "10.00 ± 0.00",
+        "0.0125 ± 0.0000",
+    ]
+    for said in (
+        "50,000 steps a run, the published schedule",
+        "NVIDIA H200, jax 0.10.2, revision 0123456789",
+        "Preset `paper`; split `published`; seeds 0, 1, 2",
+        "\npython -m evals fuzzy_logic --workdir=runs/table\n",
+    ):
+        assert said in report
+
+
+def test_one_seed_has_no_error_and_a_diverged_one_no_figure(tmp_path: Path) -> None:
+    report = report_of(
+        tmp_path, fuzzy("softmax", 0, 0.6), fuzzy("hyla", 0, 0.8), fuzzy("hyla", 1, None)
+    )
+    assert line_of(report, "Softmax attention")[1] == "60.00"
+    cells = line_of(report, "HYLA")
+    assert (cells[1], cells[4]) == ("80.00", "1 of 2, others diverged")
+    assert cells[-1] == "0.0125"
+
+
+def test_rows_whose_runs_all_diverged_have_no_figure(tmp_path: Path) -> None:
+    cells = line_of(report_of(tmp_path, fuzzy("hyla", 0, None)), "HYLA")
+    assert cells[1:5] == ["–", "81.13 ± 7.77", "–", "0 of 1, others diverged"]
+
+
+def test_the_point_is_chosen_in_distribution_and_the_best_held_out_is_shown_too(
+    tmp_path: Path,
+) -> None:
+    low = {"learning_rate": 1e-3, "weight_decay": 0.03, "warmup_steps": 100}
+    high = {"learning_rate": 3e-3, "weight_decay": 0.1, "warmup_steps": 100}
+    report = report_of(
+        tmp_path,
+        *(fuzzy("hyla", seed, 0.8, trained=0.90, point=low) for seed in (0, 1)),
+        *(fuzzy("hyla", seed, 0.7, trained=0.95, point=high) for seed in (0, 1)),
+    )
+    chosen, best = report.split("Each row at its point with the best mean held out figure")
+    assert line_of(chosen, "HYLA")[1] == "70.00 ± 0.00"
+    assert line_of(chosen, "HYLA")[-1] == "`lr0.003_wd0.1_warmup100`"
+    assert line_of(best, "HYLA")[1] == "80.00 ± 0.00"
+    assert "the best mean in distribution figure" in chosen
+
+
+def test_a_point_at_which_a_seed_diverged_is_not_chosen(tmp_path: Path) -> None:
+    wild = {"learning_rate": 3e-3, "weight_decay": 0.1, "warmup_steps": 100}
+    report = report_of(
+        tmp_path,
+        *(fuzzy("hyla", seed, 0.6, trained=0.8) for seed in (0, 1)),
+        fuzzy("hyla", 0, 0.9, trained=0.99, point=wild),
+        fuzzy("hyla", 1, None, point=wild),
+    )
+    assert line_of(report.split("Each row at its point with")[0], "HYLA")[1] == "60.00 ± 0.00"
+
+
+def test_schedules_and_settings_are_never_mixed(tmp_path: Path) -> None:
+    short = {"steps": 2500, "share": 0.05}
+    report = report_of(
+        tmp_path,
+        fuzzy("softmax", 0, 0.6),
+        fuzzy("hyla", 0, 0.7, **short),
+        fuzzy("linear", 0, 0.5, bindings=["ModelConfig.mlp_dim=64"]),
+        fuzzy("linear", 1, 0.5, preset="strict"),
+    )
+    assert report.count("## Fuzzy logic: Table A1") == 4
+    assert "2,500 steps a run: **5 % of the schedule**" in report
+    assert "**Changed**: `ModelConfig.mlp_dim=64`" in report
+    assert len(list(tmp_path.glob("*.png"))) == 4
+
+
+def test_sraven_shows_the_best_possible_and_table_a2(tmp_path: Path) -> None:
+    report = report_of(tmp_path, sraven("hyla"))
+    assert line_of(report, "HYLA")[-1] == "93.31 ± 0.26"
+    assert line_of(report, "M = 4, K = 8") == [
+        "M = 4, K = 8",
+        "0.24 ± 0.08",
+        "0.32 ± 0.09",
+        "-0.08",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("binding", "is_known"), [("Sraven.num_symbols=6", False), ("Sraven.split='published'", True)]
+)
+def test_the_ceiling_is_that_of_the_instances(binding: str, is_known: bool, tmp_path: Path) -> None:
+    report = report_of(tmp_path, sraven("hyla", bindings=[binding]))
+    assert ("best possible" in report) == is_known
+
+
+def test_what_was_published_as_a_figure_only_is_said(tmp_path: Path) -> None:
+    rows = [f"{variant}-heads_{heads}" for variant in ("softmax", "hyla") for heads in (1, 16)]
+    report = report_of(tmp_path, *(sraven(row, "heads") for row in rows))
+    assert line_of(report, "HYLA, heads 16")[2:4] == ["figure only", "–"]
+    assert "these are ours" in report
+
+
+def test_a_result_of_a_row_that_is_gone_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results.write(tmp_path / "results", fuzzy("hylla", 0, 0.5))
+    assert main(["report", str(tmp_path)]) == 2
+    assert "a row 'hylla' that is not known" in capsys.readouterr().err
+
+
+def test_figures_are_pictures_of_the_rows() -> None:
+    (bars,) = sections([fuzzy("softmax", 0, 0.6), fuzzy("hyla", 0, 0.7)])
+    (one_bar,) = sections([fuzzy("softmax", 0, 0.6)])
+    rows = [f"{variant}-heads_{heads}" for variant in ("softmax", "hyla") for heads in (1, 16)]
+    (curves,) = sections([sraven(row, "heads") for row in rows])
+    heights = {}
+    for name, section in (("bars", bars), ("one", one_bar), ("curves", curves)):
+        png = figures.draw(section)
+        assert png[:8] == b"\x89PNG\r\n\x1a\n"
+        heights[name] = struct.unpack(">II", png[16:24])[1]
+    assert heights["bars"] > heights["one"]
+    axes = figures._curves(curves).axes[0]
+    assert [line.get_xdata().tolist() for line in axes.lines[::3]] == [[1, 16], [1, 16]]
+
+
+MEAN_AND_ERROR = re.compile(r"(-?\d+\.\d+) ± (\d+\.\d+)")
+RESULTS = sorted(path.parent for path in (ROOT / "docs" / "results").glob("*/results"))
+
+
+@pytest.mark.parametrize("folder", RESULTS, ids=lambda folder: folder.name)
+def test_the_committed_reports_are_those_of_the_committed_results(
+    folder: Path, tmp_path: Path
+) -> None:
+    for name in ("results", "latent_codes"):
+        (tmp_path / name).symlink_to(folder / name)
+    assert main(["report", str(tmp_path)]) == 0
+    assert (tmp_path / "report.md").read_text() == (folder / "report.md").read_text()
+
+
+@pytest.mark.parametrize("document", ["README.md", "evals/README.md", "docs/reproduction.md"])
+def test_means_in_documents_are_those_of_committed_reports(document: str) -> None:
+    """To one or two digits. Those below one are ambiguity's, which has a file of its own."""
+    reports = "".join((folder / "report.md").read_text() for folder in RESULTS)
+    measured = {
+        f"{float(mean):.{digits}f} ± {float(error):.{digits}f}"
+        for mean, error in MEAN_AND_ERROR.findall(reports)
+        for digits in (1, 2)
+    }
+    told = MEAN_AND_ERROR.findall((ROOT / document).read_text())
+    of_runs = {f"{mean} ± {error}" for mean, error in told if abs(float(mean)) >= 1}
+    assert of_runs
+    assert of_runs <= measured

@@ -1,0 +1,312 @@
+"""The runner trains what is missing, once, and says what cannot be before anything trains."""
+
+import json
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from evals.__main__ import main
+from evals.experiments.runner import Request, plan, populations
+from evals.populations.train_many import Member
+from hyla_lm import config
+from hyla_lm.experiment import from_gin
+from hyla_lm.parallel.preemption import EXIT_STATUS, Preempted
+
+ROOT = Path(__file__).parents[3]
+
+
+class FakeTraining:
+    """Stands for train_many: remembers who trained together and leaves what it would leave."""
+
+    def __init__(self) -> None:
+        self.populations: list[list[str]] = []
+        self.stops_at: int | None = None
+
+    def __call__(self, members: Sequence[Member], population: Sequence[Member]) -> None:
+        assert population == [*members, "compiled"], "what was compiled is what is trained"
+        if self.stops_at == len(self.populations):
+            raise Preempted("stopped after step 4, which is saved")
+        self.populations.append(["/".join(m.folder.path.parts[-3:]) for m in members])
+        for member in members:
+            member.folder.write("config.gin", member.gin)
+            member.folder.write_summary(summary(member))
+
+
+def summary(member: Member) -> dict[str, Any]:
+    """Figures that tell runs apart: held out favours a low rate, in distribution a high one."""
+    e = member.program.experiment
+    held_out = 0.5 + 0.01 * e.train.seed - 10 * e.optimizer.learning_rate
+    sets = {"held_out_r2": held_out, "in_distribution_r2": 0.9 + e.optimizer.learning_rate}
+    made_on = {"device": "cpu", "jax": "0", "git_revision": "abc"}
+    return {"step": e.train.steps, "train": {"mse": 0.1}, "validation": sets, **made_on}
+
+
+@pytest.fixture
+def training(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeTraining]:
+    fake = FakeTraining()
+    monkeypatch.setattr("evals.experiments.runner.train_many", fake)
+    monkeypatch.setattr("evals.experiments.runner.compiled", lambda members: [*members, "compiled"])
+    yield fake
+
+
+def command(workdir: Path, *more: str) -> list[str]:
+    return ["fuzzy_logic", f"--workdir={workdir}", "--variants=softmax,hyla", "--seeds=0,1", *more]
+
+
+def test_seeds_of_a_row_train_together_and_each_leaves_a_result(
+    training: FakeTraining, tmp_path: Path
+) -> None:
+    assert main(command(tmp_path)) == 0
+    point = "lr0.001_wd0.1_warmup100"
+    assert training.populations == [
+        [f"softmax/{point}/seed0", f"softmax/{point}/seed1"],
+        [f"hyla/{point}/seed0", f"hyla/{point}/seed1"],
+    ]
+    paths = sorted((tmp_path / "results").iterdir())
+    assert len(paths) == 4
+    found = json.loads(paths[0].read_text())
+    assert (found["row"], found["seed"], found["preset"], found["split"]) == (
+        "hyla",
+        0,
+        "paper",
+        "published",
+    )
+    assert found["point"] == {"learning_rate": 0.001, "weight_decay": 0.1, "warmup_steps": 100}
+    assert (found["steps"], found["share"]) == (50000, 1.0)
+    assert found["command"].startswith("python -m evals fuzzy_logic --workdir=")
+    assert found["summary"]["validation"]["held_out_r2"] == 0.49
+
+
+def test_finished_runs_stay_and_new_seeds_are_added(training: FakeTraining, tmp_path: Path) -> None:
+    main(command(tmp_path))
+    training.populations.clear()
+    assert main(command(tmp_path)) == 0
+    assert training.populations == []
+    assert main(command(tmp_path, "--seeds=0,1,2", "--variants=hyla")) == 0
+    assert training.populations == [["hyla/lr0.001_wd0.1_warmup100/seed2"]]
+    found = [json.loads(path.read_text()) for path in (tmp_path / "results").iterdir()]
+    assert [run["seed"] for run in found if "--seeds=0,1,2" in run["command"]] == [2]
+
+
+def test_a_stop_keeps_what_is_finished_and_the_same_command_goes_on(
+    training: FakeTraining, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training.stops_at = 1
+    assert main(command(tmp_path)) == EXIT_STATUS
+    assert "the same command goes on" in capsys.readouterr().err
+    assert len(list((tmp_path / "results").iterdir())) == 2
+    training.stops_at = None
+    assert main(command(tmp_path)) == 0
+    assert [population[0].split("/")[0] for population in training.populations] == [
+        "softmax",
+        "hyla",
+    ]
+
+
+def test_a_result_that_a_kill_kept_from_being_written_is_written(
+    training: FakeTraining, tmp_path: Path
+) -> None:
+    main(command(tmp_path))
+    lost = next((tmp_path / "results").iterdir())
+    lost.unlink()
+    training.populations.clear()
+    assert main(command(tmp_path)) == 0
+    assert lost.is_file() and training.populations == []
+
+
+def test_the_grid_is_the_published_one(training: FakeTraining, tmp_path: Path) -> None:
+    runs = plan(Request("fuzzy_logic", str(tmp_path), variants=("hyla",), grid=True))
+    points = [(r.point["learning_rate"], r.point["weight_decay"]) for r in runs[::3]]
+    assert points == [(1e-3, 0.03), (1e-3, 0.1), (3e-3, 0.03), (3e-3, 0.1)]
+    assert [run.seed for run in runs[:3]] == [0, 1, 2]
+    assert len(populations(runs, 24)) == 1 and len(populations(runs, 3)) == 4
+    runs = plan(Request("sraven", str(tmp_path), variants=("hyla",), grid=True))
+    assert len({tuple(run.point.values()) for run in runs}) == 8
+    assert {run.point["warmup_steps"] for run in runs} == {1000, 3000}
+
+
+def test_runs_that_have_saved_another_step_train_apart(tmp_path: Path) -> None:
+    runs = plan(Request("fuzzy_logic", str(tmp_path), variants=("hyla", "linear")))
+    (runs[1].folder / "checkpoints" / "5000").mkdir(parents=True)
+    (runs[1].folder / "checkpoints" / "10000.orbax-checkpoint-tmp").mkdir()
+    together = [[(r.row.name, r.seed) for r in group] for group in populations(runs, 2)]
+    assert together == [
+        [("linear", 0), ("linear", 2)],
+        [("linear", 1)],
+        [("hyla", 0), ("hyla", 1)],
+        [("hyla", 2)],
+    ]
+
+
+def test_rows_are_named_one_by_one_or_by_their_variant(tmp_path: Path) -> None:
+    request = Request("sraven", str(tmp_path), "heads", seeds=(0,), variants=("hyla",))
+    assert [run.row.name for run in plan(request)] == [f"hyla-heads_{n}" for n in (1, 2, 4, 8, 16)]
+    request = replace(request, variants=("linear-heads_2", "softmax-heads_1"))
+    assert [run.row.name for run in plan(request)] == ["softmax-heads_1", "linear-heads_2"]
+
+
+def test_options_reach_the_runs(training: FakeTraining, tmp_path: Path) -> None:
+    more = ("--steps=2500", "--split=covering", "--gin.ModelConfig.mlp_dim=64")
+    assert main(command(tmp_path, "--preset=strict", "--runs_at_once=1", *more)) == 0
+    assert len(training.populations) == 4
+    folder = tmp_path / "fuzzy_logic" / "strict" / "table_a1"
+    config.load([str(folder / training.populations[0][0] / "config.gin")], [])
+    e = from_gin()
+    assert (e.train.steps, e.train.task.split, e.model.mlp_dim) == (2500, "covering", 64)  # type: ignore
+    report = (tmp_path / "report.md").read_text()
+    assert "2,500 steps a run: **5 % of the schedule**" in report
+    assert "**Changed**: `ModelConfig.mlp_dim=64`" in report
+
+
+MISTAKES = {
+    "a row": (["--variants=softmax,hylla"], "--variants=hylla is not known: use one of softmax,"),
+    "an experiment": (["--experiment=table_b1"], "--experiment=table_b1 .* table_a1"),
+    "a preset": (["--preset=clean"], "--preset=clean is not known: use one of paper, strict"),
+    "a split": (["--split=random"], "FuzzyLogic.split = 'random' must be one of 'covering'"),
+    "a seed without a split": (
+        ["--seeds=0,3", "--runs_at_once=1"],
+        "known for seeds 0, 1, 2, 2024, not for 3",
+    ),
+    "K above the terms": (["--gin.FuzzyLogic.num_terms=13"], "is more than the 12 known terms"),
+    "an empty split": (["--gin.FuzzyLogic.held_out_fraction=0.01"], "holds out 0 and trains on 66"),
+    "a split that covers nothing": (
+        ["--preset=strict", "--gin.FuzzyLogic.held_out_fraction=0.95"],
+        "none had every part: lower it",
+    ),
+    "no heads": (["--gin.ModelConfig.num_heads=0"], "ModelConfig.num_heads = 0 must be at least 1"),
+    "odd heads": (
+        ["--gin.ModelConfig.head_dim=3", '--gin.ModelConfig.positions="rotary"'],
+        "ModelConfig.head_dim = 3 is odd",
+    ),
+    "a setting": (["--gin.ModelConfig.hedas=3"], "correct that binding"),
+    "a warm-up longer than the run": (["--steps=150"], "OptimizerConfig.warmup_steps = 100"),
+    "what the row sets": (
+        ['--gin.ModelConfig.attention="linear"'],
+        "--gin.ModelConfig.attention sets what the suite, the row",
+    ),
+    "what --grid sets": (
+        ["--grid", "--gin.OptimizerConfig.learning_rate=1e-2"],
+        "--gin.OptimizerConfig.learning_rate sets what",
+    ),
+    "what --seeds sets": (["--gin.SEED=7"], "--gin.SEED sets what"),
+    "a bucket": (["--workdir=gs://bucket/runs"], "must be a folder of a disk"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_told_before_anything_trains(
+    mistake: str, training: FakeTraining, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments, message = MISTAKES[mistake]
+    assert main(command(tmp_path / "runs", *arguments)) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("evals: ") and len(error.splitlines()) == 1
+    assert re.search(message, error)
+    assert training.populations == [] and not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "argument", ["--seeds=a", "--seeds=0,0", "--seeds=-1", "--steps=0", "--runs_at_once=0"]
+)
+def test_arguments_that_are_no_numbers_are_refused(argument: str, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(command(tmp_path / "runs", argument))
+
+
+def test_table_a2_needs_no_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sraven", "--experiment=ambiguity", f"--workdir={tmp_path}"]) == 2
+    assert "has nothing to train" in capsys.readouterr().err
+
+
+def test_a_folder_with_another_configuration_is_refused(
+    training: FakeTraining, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(command(tmp_path, "--gin.ModelConfig.mlp_dim=64"))
+    training.populations.clear()
+    assert main(command(tmp_path, "--steps=2500")) == 2
+    error = capsys.readouterr().err
+    assert "seed0 holds a run with ModelConfig.mlp_dim = '64' but this run has '256'" in error
+    assert "give another --workdir" in error
+    assert training.populations == []
+    other_saves = ("--gin.ModelConfig.mlp_dim=64", "--gin.CheckpointConfig.every=25000")
+    assert main(command(tmp_path, "--seeds=0,1,2", *other_saves)) == 0
+    assert len(training.populations) == 2
+    assert (tmp_path / "report.md").read_text().count("## Fuzzy logic") == 1
+
+
+def test_a_report_needs_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(tmp_path)]) == 2
+    assert "has no results" in capsys.readouterr().err
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "x.json").write_text('{"suite": "sraven"}')
+    assert main(["report", str(tmp_path)]) == 2
+    assert "x.json is not the result of a run" in capsys.readouterr().err
+
+
+def test_make_evals_smoke_trains_both_suites_in_one_folder(
+    training: FakeTraining, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        ["make", "-n", "evals-smoke", f"EVALS_SMOKE={tmp_path}"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+    )
+    text = done.stdout.replace("\\\n", " ")
+    commands = [shlex.split(line) for line in text.splitlines() if " -m evals " in line]
+    assert [main(words[words.index("evals") + 1 :]) for words in commands] == [0, 0]
+    assert len(training.populations) == 4
+    assert "## SRAVEN: Table A1" in (tmp_path / "report.md").read_text()
+    plain = subprocess.run(["make", "-n", "evals-smoke"], capture_output=True, text=True, cwd=ROOT)
+    assert "rm -rf runs/evals_smoke\n" in plain.stdout
+
+
+def test_a_suite_from_its_command_to_its_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is faked here: two seeds of one small model train, are reported and shown."""
+    small = ["num_layers=1", "model_dim=8", "num_heads=2", "mlp_dim=8"]
+    arguments = [
+        "fuzzy_logic",
+        f"--workdir={tmp_path}",
+        "--variants=linear",
+        "--seeds=0,1",
+        "--preset=strict",
+        "--steps=4",
+        *(f"--gin.ModelConfig.{binding}" for binding in small),
+        "--gin.TrainConfig.batch_size=8",
+        "--gin.FuzzyLogic.evaluation_examples=8",
+        "--gin.OptimizerConfig.warmup_steps=1",
+        "--gin.LogConfig.every=4",
+    ]
+    assert main(arguments) == 0
+    experiment = tmp_path / "fuzzy_logic" / "strict" / "table_a1"
+    run = experiment / "linear" / "lr0.001_wd0.1_warmup1" / "seed1"
+    summary = json.loads((run / "summary.json").read_text())
+    name = f"fuzzy_logic-strict-table_a1-linear-{run.parent.name}-seed1.json"
+    assert json.loads((tmp_path / "results" / name).read_text())["summary"] == summary
+    report = (tmp_path / "report.md").read_text()
+    assert "| Linear attention | " in report and "59.89 ± 5.22" in report
+    (picture,) = tmp_path.glob("*.png")
+    assert f"({picture.name})" in report
+    (board,) = (experiment / "tensorboard").iterdir()
+    events = EventAccumulator(str(board))
+    events.Reload()
+    (image,) = events.Images("OOD R2")
+    assert image.encoded_image_string == picture.read_bytes()
+    (final,) = events.Scalars("final/linear")
+    assert f"{final.value:.2f}" in report and final.step == 4
+
+    modified = (run / "metrics.jsonl").stat().st_mtime_ns
+    capsys.readouterr()
+    assert main(arguments) == 0
+    assert "2 runs, 2 of them finished; 0 populations" in capsys.readouterr().out
+    assert (run / "metrics.jsonl").stat().st_mtime_ns == modified

@@ -1,0 +1,222 @@
+"""Latent codes, value units and contributions, read from a model as its parameters make them."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from evals.latent_codes import look as latent_code
+from evals.latent_codes.language import pick
+from evals.latent_codes.samples import Choices, Collector, active_units, any_active, draw_of
+from evals.latent_codes.statistics import (
+    dead_units,
+)
+from evals.tasks.fuzzy_logic import FuzzyLogic
+from evals.tasks.generated import key_of
+from evals.tasks.sraven import Sraven
+from evals.tasks.sraven_rules import RULES, STEPS
+from hyla_lm.attention import VARIANTS, Operands, latent_codes
+from hyla_lm.kernels.block import Pairing, attend_block
+from hyla_lm.model.config import Features, ModelConfig
+from hyla_lm.model.decoder import Decoder
+from hyla_lm.model.inspection import LayerView, attention_layers
+from hyla_lm.model.positions import relative_buckets
+
+SMALL: dict[str, Any] = dict(
+    num_layers=2,
+    model_dim=8,
+    num_heads=3,
+    head_dim=2,
+    mlp_dim=8,
+    causal=False,
+    positions="relative",
+    relative_buckets=6,
+    relative_max_distance=6,
+    dtype="float32",
+)
+
+
+def small_model(task: Any, **changes: Any) -> tuple[Decoder, Any]:
+    model = Decoder(ModelConfig(**{**SMALL, **changes}), task.io)
+    features = jnp.zeros((1, task.sequence_length, task.io.input_size))
+    params = jax.jit(model.init)(jax.random.key(3), features)["params"]
+    return model, jax.tree.map(
+        lambda p: p + 0.1 * jax.random.normal(jax.random.key(4), p.shape), params
+    )
+
+
+def test_codes_are_those_that_the_parameters_give_by_hand() -> None:
+    task = FuzzyLogic(sequence_length=6).prepare_task(8)
+    model, params = small_model(task)
+    choices = Choices(examples=5, seed=7)
+    sample = Collector(model, params, task, choices).collect("held_out", "test")
+
+    key, table = key_of(7, "test held_out"), jnp.asarray(task.tables["held_out"])
+    features = task.draw(key, jnp.arange(5), table)["features"]
+    block = params["blocks"]["block_0"]
+    y = features @ params["embed"]["kernel"] + params["embed"]["bias"]
+    mean, variance = y.mean(-1, keepdims=True), y.var(-1, keepdims=True)
+    norm = block["attention_norm"]
+    y = (y - mean) / jnp.sqrt(variance + 1e-6) * norm["scale"] + norm["bias"]
+    q, k = (
+        jnp.einsum("btd,dhk->bthk", y, part["kernel"]) + part["bias"]
+        for part in (block["attention"]["query"], block["attention"]["key"])
+    )
+    bucket = relative_buckets(jnp.arange(6), jnp.arange(6), 6, 6)
+    bias = block["attention"]["relative_bias"][None, :, bucket]
+    by_hand = latent_codes(q, k, VARIANTS["hyla"], bias=bias)[:, :, -1, -1]
+    # Codes have length sqrt(3); float32 sums in another order were seen to differ by 1e-6.
+    np.testing.assert_allclose(sample.code_NxBxC[0], by_hand, atol=1e-5)
+    assert sample.code_NxBxC.shape == (2, 5, 3)
+
+
+def test_another_purpose_draws_other_examples_of_the_same_tasks() -> None:
+    task = FuzzyLogic(sequence_length=6).prepare_task(8)
+    collector = Collector(*small_model(task), task, Choices(examples=200))
+    one, other = (collector.collect("in_distribution", purpose) for purpose in "ab")
+    assert not np.array_equal(one.labels["target"], other.labels["target"])
+    known = {tuple(pair) for pair in task.tables["train"].tolist()}
+    assert {tuple(pair) for pair in one.labels["terms"].tolist()} <= known
+
+
+@pytest.mark.parametrize("fixed", ["nothing", "context", "query"])
+def test_what_is_fixed_in_fuzzy_logic(fixed: str) -> None:
+    task = FuzzyLogic(sequence_length=6).prepare_task(8)
+    draw = jax.jit(draw_of(task, Choices(fixed=fixed)))
+    batch = draw(key_of(0, "x"), jnp.arange(50), jnp.asarray(task.tables["held_out"]))
+    x_BxNxL = np.asarray(batch["features"])[..., :-1]
+    context, query = x_BxNxL[:, :-1], x_BxNxL[:, -1]
+    assert (context == context[0]).all() == (fixed == "context")
+    assert (query == query[0]).all() == (fixed == "query")
+    assert len(np.unique(batch["terms"], axis=0)) > 20
+    assert fixed == "query" or len(np.unique(batch["target"])) > 10
+    assert (np.asarray(batch["features"])[:, -1, -1] == 0).all()
+
+
+def answer(rule: int, a: int, b: int, num_symbols: int) -> int | None:
+    """What a rule makes of two symbols; None for distribute three."""
+    if rule < len(STEPS):
+        return (b + STEPS[rule]) % num_symbols if (a + STEPS[rule] - b) % num_symbols == 0 else -1
+    return {5: (a + b) % num_symbols, 6: (a - b) % num_symbols}.get(rule)
+
+
+@pytest.mark.parametrize("order", ["drawn", "identity"])
+def test_the_row_of_a_sraven_query_shows_the_feature_it_asks_for(order: str) -> None:
+    task = Sraven(num_features=3).prepare_task(8)
+    draw = jax.jit(draw_of(task, Choices(site="row", order=order)))
+    batch = jax.device_get(draw(key_of(0, "x"), jnp.arange(300), jnp.asarray(task.tables["train"])))
+    symbol_BxT = batch["features"].argmax(-1)
+    a_B, b_B = np.take_along_axis(symbol_BxT, batch["key_position"], 1).T
+    for a, b, rule, target in zip(a_B, b_B, batch["rule"], batch["target"], strict=True):
+        expected = answer(rule, a, b, 8)
+        assert expected == target or (expected is None and len({a, b, target}) == 3)
+    assert len(np.unique(batch["rule"])) == len(RULES)
+    places = {tuple(pair) for pair in batch["key_position"].tolist()}
+    assert places == {(20, 23)} if order == "identity" else len(places) == 9
+    itself = jax.jit(draw_of(task, Choices(site="self", order=order)))
+    keys = itself(key_of(0, "x"), jnp.arange(3), jnp.asarray(task.tables["train"]))["key_position"]
+    assert keys.tolist() == [[26]] * 3
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_views_of_layers_make_the_model_s_own_attention(scan: bool) -> None:
+    """A pattern, scanned or not, and every layer's output made again from its view."""
+    task = FuzzyLogic(sequence_length=6).prepare_task(8)
+    pattern = ("hyla_deep", "softmax")
+    model, params = small_model(task, num_layers=4, attention=pattern, scan_layers=scan)
+    features = jax.random.uniform(jax.random.key(0), (2, 6, 5))
+    of_all_positions = model.clone(io=Features(5, 1))
+
+    @jax.jit
+    def look(params: Any) -> Any:
+        views = attention_layers(model, params, features)
+        everything: Any = dict(capture_intermediates=True, mutable=["intermediates"])
+        _, found = of_all_positions.apply({"params": params}, features, **everything)
+        return [(view.code_BxHxTxS, view.operands) for view in views], found["intermediates"]
+
+    views, found = look(params)
+    for layer, (code, operands) in enumerate(views):
+        name = f"block_{layer % 2 if scan else layer}"
+        of_block = (params["blocks"][name], found["blocks"][name])
+        own, seen = jax.tree.map(lambda x, i=layer // 2: x[i], of_block) if scan else of_block
+        spec, pairing = VARIANTS[pattern[layer % 2]], Pairing(jnp.arange(6), jnp.arange(6))
+        y_BxTxHxU = attend_block(operands, pairing, spec, causal=False)
+        out = own["attention"]["out"]
+        made = jnp.einsum("bthu,hud->btd", y_BxTxHxU, out["kernel"]) + out["bias"]
+        np.testing.assert_allclose(made, seen["attention"]["__call__"][0], atol=1e-5)
+        of_keys_or_heads = code.sum(3) if spec.normalizes_over_keys else jnp.square(code).mean(1)
+        # RMSHead's epsilon of 1e-6 shortens codes whose scores are small.
+        np.testing.assert_allclose(of_keys_or_heads, 1, atol=0.05)
+
+
+def view_of(variant: str, v_BxSxHxU: np.ndarray, deep: np.ndarray | None = None) -> LayerView:
+    """A layer of one head whose query agrees with every key: codes are above 0."""
+    ones = jnp.ones((*v_BxSxHxU.shape[:3], 2))
+    x = Operands(
+        ones, ones, jnp.asarray(v_BxSxHxU), None, None if deep is None else jnp.asarray(deep)
+    )
+    spec = VARIANTS[variant]
+    return LayerView(spec, latent_codes(ones, ones, spec), x)
+
+
+def test_dead_units_are_those_that_no_pair_makes_active() -> None:
+    v = np.array([[-1.0, 2.0, -3.0], [-1.0, -1.0, -0.5]]).reshape(1, 2, 1, 3)
+    active = active_units(view_of("hyla", v))
+    assert active is not None and active.tolist() == [False, True, False]
+    assert dead_units(np.asarray(active)) == {"units": 3, "dead": 2, "share": pytest.approx(2 / 3)}
+
+    second = np.array([[[0.0, 0, 0], [0, 0, 1], [0, 0, 0]]])
+    deep = active_units(view_of("hyla_deep", v, second))
+    assert deep is not None and deep.tolist() == [False, True, False, False, False, True]
+
+    by_head = active_units(view_of("linear_rms_head_nonlinear_value", np.concatenate([v, -v], 2)))
+    assert by_head is not None and by_head.tolist() == [False, True, False, True, True, True]
+    assert active_units(view_of("softmax", v)) is None
+    assert dead_units(None) is None
+    other = np.array([True, False, False])
+    assert any_active([[np.asarray(active), None], [other, None]])[0].tolist() == [
+        True,
+        True,
+        False,
+    ]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("variant", ["softmax", "hyla", "hyla_deep"])
+def test_a_contribution_is_the_length_of_what_a_key_adds(variant: str) -> None:
+    key = jax.random.split(jax.random.key(0), 4)
+    q, k, v = (jax.random.normal(part, (2, 5, 3, 2)) for part in key[:3])
+    deep = jax.random.normal(key[3], (3, 2, 2)) if variant == "hyla_deep" else None
+    x, spec = Operands(q, k, v, None, deep), VARIANTS[variant]
+    view = LayerView(spec, latent_codes(q, k, spec, causal=True), x)
+    pairing = Pairing(jnp.arange(5), jnp.arange(5))
+    whole = attend_block(x, pairing, spec, causal=True)
+    for s in range(5):
+        without = attend_block(x._replace(v_BxSxHxU=v.at[:, s].set(0)), pairing, spec, causal=True)
+        length_BxT = jnp.sqrt(jnp.square(whole - without).sum((2, 3)))
+        np.testing.assert_allclose(view.contributions()[:, :, s], length_BxT, atol=1e-5)
+
+
+def test_pick_takes_the_keys_that_add_most() -> None:
+    code_BxHxTxS = jnp.arange(2 * 3 * 6 * 6.0).reshape(2, 3, 6, 6)
+    added_BxTxS = jnp.tile(jnp.array([0.0, 5, 0, 7, 1, 0]), (2, 6, 1))
+    own, others, position = pick(code_BxHxTxS, added_BxTxS, jnp.array([[4], [2]]))
+    assert position[:, 0].tolist() == [[3, 1, 4, -1]] * 2
+    np.testing.assert_array_equal(own[1, 0], code_BxHxTxS[1, :, 2, 2])
+    np.testing.assert_array_equal(others[0, 0, 1], code_BxHxTxS[0, :, 4, 1])
+    assert not others[:, :, 3].any()
+
+
+def test_mistakes_are_told_in_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert latent_code.main([f"--workdir={tmp_path}"]) == 2
+    assert "holds no run" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        latent_code.main([f"--workdir={tmp_path}", "--examples=0"])
+    assert "0 is no number above 0" in capsys.readouterr().err
+    monkeypatch.setattr("evals.latent_codes.look.find_spec", lambda name: None)
+    assert latent_code.main([f"--workdir={tmp_path}"]) == 2
+    assert "pip install 'hyla_lm[evals]'" in capsys.readouterr().err

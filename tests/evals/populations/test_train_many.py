@@ -1,0 +1,178 @@
+"""Runs that train together are the runs that hyla-lm train would have made one by one."""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from evals.populations.population import Population
+from evals.populations.train_many import (
+    Member,
+    check_schedule,
+    compiled,
+    open_member,
+    train_many,
+    windows,
+)
+from hyla_lm.cli import main
+from hyla_lm.config import UserError
+from hyla_lm.parallel.preemption import Preempted
+from hyla_lm.running.checkpoint import Checkpointer
+from tests.evals.stops import Stops
+
+GIN = "gin/evals/fuzzy_logic_paper.gin"
+SMALL = [
+    "ModelConfig.num_layers=1",
+    "ModelConfig.model_dim=8",
+    "ModelConfig.num_heads=2",
+    "ModelConfig.mlp_dim=16",
+    'ModelConfig.attention_implementation="reference"',
+    "TrainConfig.steps=12",
+    "TrainConfig.batch_size=8",
+    "TrainConfig.eval_every=8",
+    "LogConfig.every=4",
+    "CheckpointConfig.every=4",
+    "FuzzyLogic.evaluation_examples=20",
+    "OptimizerConfig.warmup_steps=2",
+]
+RUNS = {
+    "a": ["SEED=0", "OptimizerConfig.learning_rate=1e-3"],
+    "b": [
+        "SEED=1",
+        "OptimizerConfig.learning_rate=3e-3",
+        "OptimizerConfig.weight_decay=0.03",
+        "OptimizerConfig.warmup_steps=4",
+    ],
+}
+# Batched and single matrix products add in another order; over 12 updates 1e-6 was seen.
+TOLERANCE = 1e-5
+
+
+def members(home: Path, *extra: str) -> list[Member]:
+    return [open_member([GIN], [*SMALL, *own, *extra], str(home / n)) for n, own in RUNS.items()]
+
+
+def train_one(home: Path, name: str) -> None:
+    bindings = [f"--gin.{binding}" for binding in [*SMALL, *RUNS[name]]]
+    assert main(["train", f"--gin_file={GIN}", *bindings, f"--workdir={home / name}"]) == 0
+
+
+def lines(folder: Path) -> list[dict[str, float]]:
+    """Logged figures without speeds."""
+    found = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [{k: v for k, v in line.items() if not k.startswith("perf/")} for line in found]
+
+
+def params(folder: Path, home: Path) -> list[np.ndarray]:
+    """The parameters of the last step."""
+    program = members(home)[0].program
+    checkpoints = Checkpointer(folder / "checkpoints", 3)
+    state, _ = checkpoints.restore(12, program.abstract_state)
+    checkpoints.close()
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(state.params)]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which both runs have been trained together."""
+    home = tmp_path_factory.mktemp("together")
+    train_many(members(home))
+    return home
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_each_run_is_the_run_of_its_own_command(home: Path, tmp_path: Path, name: str) -> None:
+    train_one(tmp_path, name)
+    for ours, alone in zip(lines(home / name), lines(tmp_path / name), strict=True):
+        assert ours == pytest.approx(alone, rel=TOLERANCE, abs=TOLERANCE)
+    assert (home / name / "config.gin").read_text() == (tmp_path / name / "config.gin").read_text()
+    summaries = [json.loads((h / name / "summary.json").read_text()) for h in (home, tmp_path)]
+    assert summaries[0]["validation"] == pytest.approx(summaries[1]["validation"], rel=TOLERANCE)
+    pairs = zip(params(home / name, tmp_path), params(tmp_path / name, tmp_path), strict=True)
+    for ours, alone in pairs:
+        np.testing.assert_allclose(ours, alone, rtol=0, atol=TOLERANCE)
+
+
+def test_a_population_that_was_compiled_ahead_compiles_no_step_again(
+    home: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was compiled in another thread, as the runner does, and gives the same bits."""
+    both = members(tmp_path)
+    with ThreadPoolExecutor(1) as ahead:
+        population = ahead.submit(compiled, both).result()
+    with jax.log_compiles(), caplog.at_level("DEBUG", logger="jax"):
+        train_many(both, population=population)
+    made = [r.getMessage() for r in caplog.records if "XLA compilation" in r.getMessage()]
+    assert [m for m in made if "_init_one" in m or "<lambda>" in m] == []
+    for name in RUNS:
+        assert lines(tmp_path / name) == lines(home / name)
+
+
+@pytest.fixture
+def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder in which both runs were asked to stop after the second window."""
+    with monkeypatch.context() as patch:
+        patch.setattr("evals.populations.train_many.Notice", lambda: Stops(2))
+        with pytest.raises(Preempted, match="step 8"):
+            train_many(members(tmp_path))
+    yield tmp_path
+
+
+def test_a_stopped_population_goes_on_to_the_last_bit(home: Path, stopped: Path) -> None:
+    train_many(members(stopped))
+    for name in RUNS:
+        assert lines(stopped / name) == lines(home / name)
+        pairs = zip(params(stopped / name, home), params(home / name, home), strict=True)
+        assert all(np.array_equal(ours, whole) for ours, whole in pairs)
+
+
+def test_hyla_lm_train_goes_on_from_its_checkpoints(home: Path, stopped: Path) -> None:
+    train_one(stopped, "b")
+    for ours, whole in zip(lines(stopped / "b"), lines(home / "b"), strict=True):
+        assert ours == pytest.approx(whole, rel=TOLERANCE, abs=TOLERANCE)
+
+
+def test_runs_saved_at_different_steps_go_on_from_one_that_all_have(
+    home: Path, stopped: Path
+) -> None:
+    train_one(stopped, "b")
+    train_many(members(stopped))
+    assert lines(stopped / "b") == lines(home / "b")
+
+
+def test_a_run_that_diverges_leaves_the_others_alone(home: Path, tmp_path: Path) -> None:
+    wild = [*SMALL, *RUNS["b"], "OptimizerConfig.learning_rate=1e30"]
+    both = [
+        open_member([GIN], [*SMALL, *RUNS["a"]], str(tmp_path / "a")),
+        open_member([GIN], wild, str(tmp_path / "wild")),
+    ]
+    summaries = train_many(both)
+    assert lines(tmp_path / "a") == lines(home / "a")
+    assert summaries[0]["diverged_at"] is None
+    assert summaries[1]["diverged_at"] == 4
+    assert summaries[1]["validation"] == {}
+
+
+def test_runs_of_other_shapes_or_settings_are_refused(tmp_path: Path) -> None:
+    one, other = members(tmp_path)[0], members(tmp_path, "ModelConfig.mlp_dim=32")[1]
+    with pytest.raises(UserError, match="ModelConfig.mlp_dim: 16 and 32"):
+        Population([one.program, other.program])
+    other = members(tmp_path, "FuzzyLogic.held_out_fraction=0.5")[1]
+    with pytest.raises(UserError, match="held_out_fraction"):
+        Population([one.program, other.program])
+
+
+def test_windows_end_at_multiples_and_at_the_last_step() -> None:
+    assert windows(0, 10, 4) == [(0, 4), (4, 8), (8, 10)]
+    assert windows(5, 10, 4) == [(5, 8), (8, 10)]
+    assert windows(8, 8, 4) == []
+
+
+def test_an_evaluation_inside_a_window_is_refused(tmp_path: Path) -> None:
+    program = members(tmp_path, "TrainConfig.eval_every=6")[0].program
+    with pytest.raises(UserError, match=r"TrainConfig.eval_every = 6 .* LogConfig.every = 4"):
+        check_schedule(program)

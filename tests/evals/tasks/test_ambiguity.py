@@ -1,0 +1,130 @@
+"""Ambiguity by hand-made instances, by brute force, and the published figures."""
+
+import json
+from itertools import permutations, product
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from docs.studies.measure_ambiguity import FIGURES, figures
+from evals.tasks.ambiguity import consistent_panels, is_ambiguous, paper_code_count, posterior
+from evals.tasks.sraven_rules import completions, row_likelihoods
+
+# Two features (rows by columns); (2, 5) and (2, 7) both fit modulo 8.
+TWO_ANSWERS = [[(6, 7), (0, 0), (1, 6)], [(0, 4), (5, 4), (6, 4)], [(6, 0), (1, 1), (2, 7)]]
+COUNTED = {  # (K, measured in another implementation): share, error
+    4: {"several_answers": 0.61, "ambiguous_by_the_papers_code": 0.067, "best": 0.77},
+    8: {"several_answers": 0.245, "ambiguous_by_the_papers_code": 0.0020, "best": 0.927},
+    16: {"several_answers": 0.08, "ambiguous_by_the_papers_code": 0.0, "best": 0.98},
+}
+
+
+def test_an_instance_with_two_answers() -> None:
+    instance = jnp.array(TWO_ANSWERS)
+    assert is_ambiguous(instance, 8)
+    for panel, is_consistent in (((2, 5), True), ((2, 7), True), ((2, 6), False)):
+        shown = instance.at[2, 2].set(jnp.array(panel))
+        assert bool((posterior(np.asarray(shown)[None], 8).of_truth > 0)[0]) == is_consistent
+
+
+def test_one_answer_is_not_ambiguous() -> None:
+    instance = jnp.array([[[1], [2], [3]], [[4], [5], [6]], [[0], [1], [2]]])
+    assert not is_ambiguous(instance, 8)
+    assert consistent_panels(instance, 8) == 1
+    found = posterior(np.asarray(instance)[None], 8)
+    assert (found.largest, found.of_truth, found.success) == (1, 1, 1)
+
+
+def test_the_papers_criterion_wants_every_feature_to_differ() -> None:
+    # Plus 4 is minus 4 modulo 8, and plus 2 is not minus 2.
+    both = jnp.array([[1, 4, 5], [2, 0, 2], [3, 2, 5]])[:, :, None]
+    assert is_ambiguous(both, 8) and paper_code_count(both, 8) == 1
+    one_of_two = jnp.array(TWO_ANSWERS)
+    assert is_ambiguous(one_of_two, 8) and paper_code_count(one_of_two, 8) == 0
+
+
+def likelihoods(grid: np.ndarray, num_symbols: int) -> dict[int, dict[int, float]]:
+    """For each answer, the likelihood of the completed grid under each rule that gives it."""
+    fits, answer = completions(*(jnp.asarray(grid[:, c]) for c in range(3)), num_symbols)
+    each = row_likelihoods(len(grid), num_symbols)
+    found: dict[int, dict[int, float]] = {}
+    for rule in np.flatnonzero(fits):
+        found.setdefault(int(answer[rule]), {})[int(rule)] = float(each[rule])
+    return found
+
+
+def test_the_posterior_is_the_sum_over_rules_and_orders() -> None:
+    """Two features by brute force: 36 multisets, each assigned to features in both orders."""
+    swapped = np.array(TWO_ANSWERS)
+    swapped[:, 1] = swapped[:, 1, ::-1]
+    for instance in (np.array(TWO_ANSWERS), swapped):
+        masses: dict[tuple[int, ...], float] = {}
+        for first, second in product(permutations(range(2)), repeat=2):
+            grids = [
+                np.stack(
+                    [instance[:, 0, first[m]], instance[:, 1, second[m]], instance[:, 2, m]], 1
+                )
+                for m in range(2)
+            ]
+            one, two = (likelihoods(grid, 8) for grid in grids)
+            for panel in product(one, two):
+                for (a, p), (b, q) in product(one[panel[0]].items(), two[panel[1]].items()):
+                    # A multiset of two rules assigns them one way in half of the orders.
+                    weight = 1 if a == b else 1 / 2
+                    masses[panel] = masses.get(panel, 0) + weight * p * q
+        found = posterior(instance[None], 8)
+        truth = tuple(instance[2, 2].tolist())
+        assert found.consistent_panels == len(masses)
+        # float64 sums of a few terms.
+        assert found.largest == pytest.approx(
+            max(masses.values()) / sum(masses.values()), rel=1e-12
+        )
+        assert found.of_truth == pytest.approx(
+            masses.get(truth, 0) / sum(masses.values()), rel=1e-12
+        )
+
+
+@pytest.mark.parametrize("num_symbols", COUNTED)
+def test_the_committed_figures_are_those_of_the_notes(num_symbols: int) -> None:
+    measured = json.loads(FIGURES.read_text())[f"M=4 K={num_symbols}"]
+    expected = COUNTED[num_symbols]
+    assert measured["instances"] == 4096
+    for name in ("several_answers", "ambiguous_by_the_papers_code"):
+        share, error = measured[name]
+        # Both are means of 4096 instances, and the expected one is rounded to half a percent.
+        rounding = 0.005 if name == "several_answers" else 0.0005
+        assert abs(share - expected[name]) < 3 * 2**0.5 * max(error, 0.0005) + rounding
+    for name in ("best_accuracy_expected", "best_accuracy_achieved"):
+        best, error = measured[name]
+        assert abs(best - expected["best"]) < 3 * 2**0.5 * error + 0.005
+
+
+@pytest.mark.full
+def test_the_figures_can_be_measured_again() -> None:
+    committed = json.loads(FIGURES.read_text())["M=4 K=8"]
+    again = figures(8, 1024, seed=1)
+    for name in ("several_answers", "best_accuracy_expected", "best_accuracy_achieved"):
+        # Independent instances: the difference has the two errors' squares added.
+        error = (committed[name][1] ** 2 + again[name][1] ** 2) ** 0.5
+        assert abs(committed[name][0] - again[name][0]) < 4 * error
+    # Expected and achieved accuracy of the best solver are the same number.
+    expected, achieved = again["best_accuracy_expected"], again["best_accuracy_achieved"]
+    assert abs(expected[0] - achieved[0]) < 4 * achieved[1]
+
+
+def test_counting_panels_and_flagging_agree() -> None:
+    """On random grids of two rows, of those whose own last panel is consistent."""
+    rng = np.random.default_rng(1)
+    instances = rng.integers(0, 3, (200, 2, 3, 2))
+    counts = np.asarray(jax.jit(jax.vmap(lambda x: consistent_panels(x, 3)))(instances))
+    flags = np.asarray(jax.jit(jax.vmap(lambda x: is_ambiguous(x, 3)))(instances))
+    answered = instances[counts > 0]
+    found = posterior(answered, 3)
+    np.testing.assert_array_equal(found.consistent_panels, counts[counts > 0])
+    is_right = found.of_truth > 0
+    assert is_right.sum() > 20 and (found.consistent_panels[is_right] == 1).any()
+    np.testing.assert_array_equal(
+        flags[counts > 0][is_right], found.consistent_panels[is_right] > 1
+    )

@@ -1,0 +1,179 @@
+"""SRAVEN instances: rules, permutations, held-out multisets, filtering, metrics and bad sizes."""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from evals.tasks.sraven import Sraven, SravenTask, panel_metrics, permute_columns, tokenize
+from evals.tasks.sraven_rules import completions
+from hyla_lm.config import UserError
+from hyla_lm.metrics import means, to_host
+from hyla_lm.parallel.batch_shard import Share
+from hyla_lm.tasks.protocol import OBJECTIVE
+
+Batch = Mapping[str, np.ndarray]
+COUNT = 2000
+
+
+@pytest.fixture(scope="module")
+def task() -> SravenTask:
+    return Sraven().prepare_task(8)
+
+
+@pytest.fixture(scope="module")
+def plain() -> SravenTask:
+    """Features stay in the order of their rules, in a grid of four rows."""
+    return Sraven(num_features=2, grid_rows=4, permute_features=False).prepare_task(8)
+
+
+@pytest.fixture(scope="module")
+def batches(task: SravenTask) -> dict[str, Batch]:
+    rows, draw = jnp.arange(COUNT), jax.jit(task.draw_for_evaluation)
+    return {
+        name: jax.device_get(draw(task.train_key(0), rows, task.tables[name]))
+        for name in ("train", "held_out")
+    }
+
+
+def test_every_set_draws_its_own_multisets_alone(
+    task: SravenTask, batches: dict[str, Batch]
+) -> None:
+    for name, batch in batches.items():
+        allowed = {tuple(row) for row in task.tables[name].tolist()}
+        drawn, counts = np.unique(batch["rules"], axis=0, return_counts=True)
+        assert {tuple(row) for row in drawn.tolist()} <= allowed
+        # Of C multisets, each is drawn 2000 / C times, with a deviation of the root of that.
+        mean = COUNT / len(allowed)
+        assert len(drawn) > 0.98 * len(allowed) and counts.max() < mean + 6 * mean**0.5
+
+
+def test_unpermuted_features_follow_their_rules(plain: SravenTask) -> None:
+    batch = jax.device_get(
+        jax.jit(plain.draw)(plain.train_key(0), jnp.arange(500), plain.tables["train"])
+    )
+    assert batch["instance"].shape == (500, 4, 3, 2)
+    for feature in range(2):
+        columns = np.moveaxis(batch["instance"][..., feature], 0, -1)
+        a, b, c = (jnp.asarray(columns[:, column]) for column in range(3))
+        fits, answer = completions(a, b, c, 8)
+        rule = (batch["rules"][:, feature], np.arange(500))
+        assert fits[rule].all()
+        np.testing.assert_array_equal(answer[rule], c[-1])
+    assert plain.sequence_length == 3 * 4 * 2
+    assert batch["features"].shape == (500, 24, 8)
+
+
+def test_permuted_features_follow_their_rules_in_some_arrangement(
+    batches: dict[str, Batch],
+) -> None:
+    orders = np.array(np.meshgrid(*[np.arange(4)] * 4, indexing="ij")).reshape(4, -1).T
+    orders = jnp.array([order for order in orders if len(set(order.tolist())) == 4])
+
+    @jax.jit
+    @jax.vmap
+    def is_explained(instance: jax.Array, rules_M: jax.Array) -> jax.Array:
+        a, b, c = (instance[:, column][:, orders] for column in range(3))
+
+        def explained(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
+            fits, answer = completions(a, b, c, 8)
+            place = (rules_M, jnp.arange(4))
+            return (fits[place] & (answer[place] == c[-1])).all()
+
+        over_c = jax.vmap(explained, (None, None, 1))
+        return jax.vmap(jax.vmap(over_c, (None, 1, None)), (1, None, None))(a, b, c).any()
+
+    batch = batches["held_out"]
+    assert is_explained(batch["instance"][:4], batch["rules"][:4]).all()
+    wrong = (batch["instance"][:4] + np.array([0, 0, 1])[None, None, :, None]) % 8
+    assert not is_explained(wrong, batch["rules"][:4]).all()
+
+
+def test_columns_are_permuted_alike_in_all_rows_and_each_on_its_own() -> None:
+    instance = jnp.arange(2 * 3 * 2).reshape(2, 3, 2)
+    permuted = permute_columns(instance, jnp.array([[0, 1], [1, 0], [1, 0]]))
+    assert permuted.tolist() == [
+        [[0, 1], [3, 2], [5, 4]],
+        [[6, 7], [9, 8], [11, 10]],
+    ]
+
+
+@pytest.mark.full
+def test_every_order_of_every_column_is_drawn() -> None:
+    constants = Sraven(num_features=3, grid_rows=2).prepare_task(8)
+    table = jnp.array([[0, 0, 0]])  # Constant rows: each column shows the first, reordered.
+    rows = jnp.arange(600)
+    batch = jax.device_get(jax.jit(constants.draw)(constants.train_key(0), rows, table))
+    places = [
+        tuple(row.tolist().index(symbol) for symbol in first)
+        for first, row in zip(batch["instance"][:, 0, 0], batch["instance"][:, 0, 2], strict=True)
+        if len(set(first.tolist())) == 3
+    ]
+    counts = np.unique(places, axis=0, return_counts=True)[1]
+    assert len(counts) == 6 and counts.min() > len(places) / 12
+
+
+def test_tokens_are_panels_and_queries() -> None:
+    instance = jnp.arange(18).reshape(3, 3, 2) % 5
+    tokens = tokenize(instance, 5)
+    assert tokens["features"].shape == (18, 5)
+    assert tokens["features"][:16].argmax(1).tolist() == [i % 5 for i in range(16)]
+    assert (tokens["features"][:16].sum(1) == 1).all() and (tokens["features"][16:] == 0).all()
+    assert tokens["target"].tolist() == [16 % 5, 17 % 5]
+
+
+def test_the_stream_is_a_function_of_key_and_row(plain: SravenTask) -> None:
+    stream = plain.train_stream(4, 0, Share(), None)
+    first, second = next(stream), next(stream)
+    resumed = plain.train_stream(4, 0, Share(), [{"rows_drawn": 4}])
+    for name, values in next(resumed).items():
+        np.testing.assert_array_equal(values, second[name])
+    assert not np.array_equal(first["instance"], second["instance"])
+    assert second["row"].tolist() == [4, 5, 6, 7]
+
+
+def test_a_quarter_is_ambiguous(batches: dict[str, Batch]) -> None:
+    for batch in batches.values():
+        # 24 to 25 % over all multisets; halves of them differ by a few percent.
+        assert 0.17 < batch["ambiguous"].mean() < 0.33
+
+
+@pytest.mark.full
+def test_filtered_instances_have_one_answer_and_still_follow_key_and_row() -> None:
+    filtered = Sraven(filter_ambiguous=True).prepare_task(8)
+    draw, rows = jax.jit(filtered.draw_for_evaluation), jnp.arange(256)
+    batch = jax.device_get(draw(filtered.train_key(0), rows, filtered.tables["train"]))
+    again = jax.device_get(draw(filtered.train_key(0), rows[::-1], filtered.tables["train"]))
+    assert not batch["ambiguous"].any()
+    np.testing.assert_array_equal(batch["instance"], again["instance"][::-1])
+    assert filtered.ceiling("held_out") == (1.0, 0.0)
+
+
+def test_metrics_score_whole_panels_and_features() -> None:
+    logits = jnp.zeros((3, 5, 3)).at[:, -2:, 0].set(9.0)
+    target, weight = jnp.array([[0, 0], [0, 1], [1, 1]]), jnp.array([1.0, 1.0, 0.0])
+    values = means(to_host(panel_metrics(logits, target, weight)))
+    assert values["accuracy"] == 0.5 and values["feature_accuracy"] == 0.75
+    wrong, right = np.log(np.exp(9) + 2), np.log(1 + 2 * np.exp(-9))
+    # float32 logarithms near 9 are right to 1e-6.
+    assert values["loss_nats"] == pytest.approx((3 * right + wrong) / 4, rel=1e-5)
+    assert values[OBJECTIVE] == values["loss_nats"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_features": 5}, r"Sraven\.num_features = 5 must be at most 4"),
+        ({"num_features": 0}, r"Sraven\.num_features = 0 must be at least 1"),
+        ({"num_symbols": 2}, r"Sraven\.num_symbols = 2 must be at least 3"),
+        ({"grid_rows": 1}, r"Sraven\.grid_rows = 1 must be at least 2"),
+        ({"held_out_fraction": 0.001}, r"Sraven\.held_out_fraction = 0\.001 of 330 .* holds out 0"),
+        ({"num_features": 1, "held_out_fraction": 0.5}, r"none had every part"),
+        ({"num_features": 3, "split": "published"}, r"Sraven\.split = .* not for 120"),
+    ],
+)
+def test_bad_sizes_are_refused(settings: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Sraven(**settings).prepare_task(8)

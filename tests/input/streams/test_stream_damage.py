@@ -1,0 +1,122 @@
+"""Text that cannot be streamed: damaged shards, no documents, settings that do not fit."""
+
+import json
+import random
+import shutil
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from array_record.python.array_record_module import ArrayRecordWriter
+
+from hyla_lm.config import UserError
+from hyla_lm.input.files import list_files
+from hyla_lm.input.stream import C4Stream
+from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.parallel.batch_shard import Share
+from tests.data.c4_layouts import write_array_records, write_json_gz
+from tests.input.streams.reading import BATCH, KINDS, SHARDS, TEXTS, batches, opened, source_of
+
+
+@pytest.fixture(params=KINDS)
+def damaged(request: pytest.FixtureRequest, folders: dict[str, Path], tmp_path: Path) -> Path:
+    """A copy of a folder of shards, to damage."""
+    return Path(shutil.copytree(folders[request.param], tmp_path / "copy"))
+
+
+def run_through(folder: Path, tokenizer: Tokenizer) -> None:
+    """Opens a folder and reads more than an epoch."""
+    data = opened(source_of(folder, tokenizer.path))
+    stream = data.train.stream(BATCH, 0, Share(), None)
+    try:
+        for _ in islice(stream, 400):
+            pass
+    finally:
+        stream.close()
+
+
+@pytest.mark.parametrize("damage", ["cut short", "empty", "flipped", "missing"])
+def test_a_damaged_shard_is_named(damaged: Path, tokenizer: Tokenizer, damage: str) -> None:
+    shard = sorted(damaged.glob("c4-train*"))[1]
+    content = bytearray(shard.read_bytes())
+    if damage == "missing":
+        shard.unlink()
+    else:
+        content[len(content) // 2] ^= 16
+        cut = {"cut short": len(content) * 2 // 3, "empty": 0, "flipped": len(content)}[damage]
+        shard.write_bytes(content[:cut])
+    with pytest.raises(UserError) as caught:
+        run_through(damaged, tokenizer)
+    named = "00001 of the 4" if damage == "missing" else shard.name
+    assert named in str(caught.value)
+
+
+def test_any_flipped_bit_is_found_or_changes_no_token(damaged: Path, tokenizer: Tokenizer) -> None:
+    shard = sorted(damaged.glob("c4-train*"))[2]
+    whole = shard.read_bytes()
+    used = [place for place, byte in enumerate(whole) if byte]  # ArrayRecord pads with zeros
+    expected = tokens_of_an_epoch(damaged, tokenizer)
+    rng = random.Random(0)
+    found = 0
+    for _ in range(40):
+        flipped = bytearray(whole)
+        flipped[rng.choice(used)] ^= 1 << rng.randrange(8)
+        shard.write_bytes(flipped)
+        try:
+            assert tokens_of_an_epoch(damaged, tokenizer) == expected
+        except UserError as error:
+            assert shard.name in str(error)
+            found += 1
+    assert found > 30
+
+
+def tokens_of_an_epoch(folder: Path, tokenizer: Tokenizer) -> bytes:
+    data = opened(source_of(folder, tokenizer.path))
+    return batches(data, 120)[0].tobytes()
+
+
+def test_records_without_text_are_named(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    write_array_records(TEXTS, tmp_path, "train", 1)
+    write_json_gz(TEXTS[:3], tmp_path, "validation", 1)
+    shard = next(tmp_path.glob("c4-train*"))
+    writer = ArrayRecordWriter(str(shard), "group_size:1")
+    writer.write(b"no example")
+    writer.close()
+    with pytest.raises(UserError, match=shard.name):
+        run_through(tmp_path, tokenizer)
+
+
+def test_a_shard_that_tfds_counts_differently_is_named(
+    folders: dict[str, Path], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(folders["ArrayRecord"], tmp_path / "copy"))
+    shards = sorted(folder.glob("c4-train*"))
+    lengths = [len(range(index, len(TEXTS), SHARDS)) for index in range(SHARDS)]
+    splits = [{"name": "train", "shardLengths": [str(length) for length in lengths]}]
+    (folder / "dataset_info.json").write_text(json.dumps({"splits": splits}))
+    run_through(folder, tokenizer)
+    shutil.copy(shards[0], shards[3])
+    with pytest.raises(UserError, match=f"{shards[3].name} holds 49 records.*48"):
+        run_through(folder, tokenizer)
+
+
+def test_files_without_documents_are_named(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    (tmp_path / "c4-train.jsonl").write_text("\n \n")
+    (tmp_path / "c4-validation.jsonl").write_text('{"text": "a"}\n')
+    with pytest.raises(UserError, match=r"c4-train.jsonl.* hold no document"):
+        run_through(tmp_path, tokenizer)
+
+
+def test_unfit_settings_are_named(folders: dict[str, Path], tokenizer: Tokenizer) -> None:
+    folder = folders["json.gz"]
+    with pytest.raises(UserError, match="C4Stream.validation is not set"):
+        opened(C4Stream(train=("a",), tokenizer="b"))
+    with pytest.raises(UserError, match="C4Stream.train = .*nothing.* matches no file"):
+        opened(C4Stream((f"{folder}/nothing*",), (f"{folder}/*",), tokenizer.path))
+    mixed = (f"{folder}/c4-train*", f"{folders['ArrayRecord']}/c4-train*")
+    with pytest.raises(UserError, match="mixes ArrayRecord"):
+        opened(C4Stream(mixed, (f"{folder}/c4-validation*",), tokenizer.path))
+    twice = (f"{folder}/c4-train*", f"{folder}/c4-train.00001-of-00004.json.gz")
+    with pytest.raises(UserError, match="00001-of-00004.json.gz twice"):
+        list_files(twice, "C4Stream.train")
+    assert len(list_files((f"{folder}/c4-train.0000[12]*",), "C4Stream.train")) == 2

@@ -1,0 +1,208 @@
+"""Streaming text: the same tokens as prepared rows, and exact resumption at any token."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hyla_lm.config import UserError
+from hyla_lm.input.stream import C4Stream
+from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.parallel.batch_shard import Share
+from tests.input.streams.reading import (
+    BATCH,
+    KINDS,
+    LENGTH,
+    TEXTS,
+    batches,
+    documents_in,
+    expected_documents,
+    opened,
+    source_of,
+    unpacked,
+)
+
+
+def test_every_epoch_holds_each_document_once(source: C4Stream, tokenizer: Tokenizer) -> None:
+    wanted = expected_documents(tokenizer)
+    per_epoch = sum(map(len, wanted))
+    tokens, _ = batches(opened(source), 2 * per_epoch // (BATCH * LENGTH) + 1)
+    found = documents_in(unpacked(tokens), tokenizer)
+    first, second = found[: len(wanted)], found[len(wanted) : 2 * len(wanted)]
+    assert sorted(first) == sorted(second) == sorted(wanted)
+    assert first != second
+
+
+def test_the_order_is_of_the_seed(source: C4Stream) -> None:
+    data = opened(source)
+    first, again, other = (batches(data, 30, seed=seed)[0] for seed in (3, 3, 4))
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+
+
+def test_threads_and_read_ahead_change_nothing(
+    folders: dict[str, Path], tokenizer: Tokenizer
+) -> None:
+    for kind in KINDS:
+        plain = batches(opened(source_of(folders[kind], tokenizer.path)), 60)
+        several = source_of(folders[kind], tokenizer.path, tokenizer_threads=3)
+        hurried = batches(opened(several, threads=4, ahead=2), 60)
+        np.testing.assert_array_equal(plain[0], hurried[0])
+        assert plain[1] == hurried[1]
+
+
+def test_every_saved_state_continues_exactly(source: C4Stream) -> None:
+    data = opened(source)
+    tokens, states = batches(data, 200)
+    for step in [*range(0, 40, 3), *range(40, 190, 17)]:
+        resumed, _ = batches(data, 5, states=[json.loads(json.dumps(states[step]))])
+        np.testing.assert_array_equal(resumed, tokens[step : step + 5])
+
+
+def test_text_bytes_are_those_of_the_documents(
+    folders: dict[str, Path], tokenizer: Tokenizer
+) -> None:
+    data = opened(source_of(folders["json.gz"], tokenizer.path))
+    stream = data.train.stream(1, 0, Share(), None)
+    tokens, text_bytes = [], []
+    for batch in islice(stream, 900):
+        tokens.append(batch["tokens"])
+        text_bytes.append(int(batch["text_bytes"][0]))
+    stream.close()
+    found = documents_in(unpacked(np.stack(tokens)), tokenizer)
+    sizes = {
+        document: len(text.encode())
+        for document, text in zip(expected_documents(tokenizer), TEXTS, strict=True)
+    }
+    whole = sum(sizes[document] for document in found)
+    last = max(sizes.values())
+    assert whole <= sum(text_bytes) <= whole + last
+
+
+def test_text_bytes_do_not_depend_on_where_a_run_resumed(source: C4Stream) -> None:
+    data = opened(source)
+    stream = data.train.stream(BATCH, 0, Share(), None)
+    for _ in range(60):
+        resumed = data.train.stream(BATCH, 0, Share(), [stream.state()])
+        np.testing.assert_array_equal(next(stream)["text_bytes"], next(resumed)["text_bytes"])
+        resumed.close()
+    stream.close()
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_processes_divide_an_epoch(source: C4Stream, tokenizer: Tokenizer, count: int) -> None:
+    found: list[tuple[int, ...]] = []
+    wanted = sorted(expected_documents(tokenizer))
+    for index in range(count):
+        data = opened(source)
+        stream = data.train.stream(BATCH * count, 0, Share(index, count), None)
+        documents = data.train.documents_of(0, Share(index, count))
+        mine = [c for c, _ in islice(documents.after(documents.start()), 400)]
+        epoch = epoch_length(mine, len(TEXTS), index, count)
+        tokens = unpacked(np.stack([b["tokens"] for b in islice(stream, 150)]))
+        stream.close()
+        found += documents_in(tokens, tokenizer)[:epoch]
+    assert sorted(found) == wanted
+
+
+def epoch_length(cursors: list[dict], total: int, index: int, count: int) -> int:
+    """How many documents a share has in its first epoch."""
+    if "epoch" in cursors[0]:
+        return sum(cursor["epoch"] == 0 for cursor in cursors)
+    return len(range(index, total, count))
+
+
+def test_another_number_of_processes_is_refused(source: C4Stream) -> None:
+    data = opened(source)
+    states = [batches(data, 3, Share(index, 2))[1][-1] for index in range(2)]
+    resumed = [batches(data, 2, Share(index, 2), states)[0] for index in range(2)]
+    straight = [batches(data, 5, Share(index, 2))[0][3:] for index in range(2)]
+    np.testing.assert_array_equal(resumed, straight)
+    for share in (Share(), Share(0, 4)):
+        with pytest.raises(UserError, match="of 2 processes.*resume it on 2.*@Rows"):
+            data.train.stream(BATCH * 4, 0, share, states)
+
+
+def test_more_processes_than_files_are_refused(
+    folders: dict[str, Path], tokenizer: Tokenizer
+) -> None:
+    data = opened(source_of(folders["json.gz"], tokenizer.path))
+    with pytest.raises(UserError, match="4 files cannot feed 5 processes"):
+        data.train.stream(BATCH * 5, 0, Share(0, 5), None)
+
+
+def test_the_validation_set_is_whole_documents_with_exact_bytes(
+    folders: dict[str, Path], tokenizer: Tokenizer
+) -> None:
+    for kind in KINDS:
+        split = opened(
+            source_of(folders[kind], tokenizer.path, validation_documents=None)
+        ).validation
+        batch = split.rows.read(range(len(split.rows)))
+        assert batch["text_bytes"].sum() == split.text_bytes
+        assert split.text_bytes == sum(len(text.encode()) for text in TEXTS[:30])
+        weights = np.count_nonzero(batch["tokens"][:, 1:] != tokenizer.bos)
+        ids = [tokenizer.encode(text) for text in TEXTS[:30]]
+        assert weights == sum(len(document) + 1 for document in ids)
+        first = opened(source_of(folders[kind], tokenizer.path, validation_documents=3)).validation
+        assert first.text_bytes < split.text_bytes and first.identity != split.identity
+
+
+STREAMER = """
+import hashlib, json, os, sys
+from hyla_lm.parallel.batch_shard import Share
+from hyla_lm.input.source import Reading
+from hyla_lm.input.stream import C4Stream
+
+folder, tokenizer, log, count = sys.argv[1:]
+lines = open(log).read().splitlines() if os.path.exists(log) else []
+lines = [json.loads(line) for line in lines if line.endswith("}")]
+source = C4Stream((f"{folder}/c4-train.*",), (f"{folder}/c4-validation.*",), tokenizer)
+data = source.open(16, 4, Reading())
+stream = data.train.stream(4, 0, Share(), [lines[-1]["state"]] if lines else None)
+with open(log, "w") as file:
+    file.writelines(json.dumps(line) + "\\n" for line in lines)
+    for _ in range(len(lines), int(count)):
+        batch = next(stream)
+        digest = hashlib.sha256(b"".join(batch[name].tobytes() for name in sorted(batch)))
+        line = {"hash": digest.hexdigest(), "state": stream.state()}
+        file.write(json.dumps(line) + "\\n")
+        file.flush()
+stream.close()
+"""
+
+
+def run_streamer(folder: Path, tokenizer: Tokenizer, log: Path, count: int) -> subprocess.Popen:
+    arguments = [str(folder), tokenizer.path, str(log), str(count)]
+    return subprocess.Popen([sys.executable, "-c", STREAMER, *arguments])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stream_killed_at_random_points_ends_like_one_never_stopped(
+    folders: dict[str, Path], tokenizer: Tokenizer, tmp_path: Path, kind: str
+) -> None:
+    count, kills, rng = 3000, 10, random.Random(kind)
+    assert run_streamer(folders[kind], tokenizer, tmp_path / "whole", count).wait() == 0
+    log = tmp_path / "killed"
+    lengths = sorted(rng.sample(range(1, count), kills))
+    for length in lengths:
+        process = run_streamer(folders[kind], tokenizer, log, count)
+        wait_for_lines(log, length)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() in (-signal.SIGKILL, 0)
+    assert run_streamer(folders[kind], tokenizer, log, count).wait() == 0
+    assert log.read_text() == (tmp_path / "whole").read_text()
+
+
+def wait_for_lines(path: Path, count: int) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists() or path.read_bytes().count(b"\n") < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)

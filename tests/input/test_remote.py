@@ -1,0 +1,321 @@
+"""Buckets: what is read from gs:// and written to it is what a disk would hold."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data.document_files import DocumentFiles
+from data.preparation import Preparation
+from data.prepare import prepare
+from data.verify import verify
+from hyla_lm.config import UserError
+from hyla_lm.input import files
+from hyla_lm.input.files import as_path, chunks, list_files
+from hyla_lm.input.manifest import read_manifest
+from hyla_lm.input.prepared import Rows
+from hyla_lm.input.records import Records
+from hyla_lm.input.row_stream import RowStream
+from hyla_lm.input.source import Reading, open_split
+from hyla_lm.input.stream import C4Stream
+from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.parallel.batch_shard import Share
+from tests.conftest import SEQUENCE_LENGTH, sentences
+from tests.data.c4_layouts import write_array_records, write_json_gz
+from tests.running.buckets.fake_bucket import DROPPED, FakeBucket, lead_here
+
+gcsfs = pytest.importorskip("gcsfs", reason="reading gs:// needs pip install 'hyla_lm[gcs]'")
+
+BATCH = 8
+TEXTS = [sentences(seed, 1 + seed % 5) for seed in range(40)]
+Batch = dict[str, np.ndarray]
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBucket]:
+    """The store that gs:// leads to while the test runs."""
+    with FakeBucket() as store:
+        lead_here(store, monkeypatch)
+        yield store
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets nobody wait between the tries of a read, except array_record's own client."""
+    monkeypatch.setattr(files, "FIRST_WAIT_SECONDS", 1e-3)
+    sleep = SimpleNamespace(sleep=lambda _: asyncio.sleep(1e-3))
+    monkeypatch.setattr("gcsfs.retry.asyncio", sleep)
+
+
+@pytest.fixture
+def remote_rows(bucket: FakeBucket, tiny_rows: Rows) -> Rows:
+    """The tiny rows and their tokenizer, as objects."""
+    for split in ("train", "validation"):
+        bucket.put(Path(getattr(tiny_rows, split)), f"bucket/{split}")
+    bucket.objects["bucket/tokenizer.model"] = Path(tiny_rows.tokenizer).read_bytes()
+    return Rows("gs://bucket/train", "gs://bucket/validation", "gs://bucket/tokenizer.model")
+
+
+@pytest.fixture(scope="session")
+def c4(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders of the same texts in both of C4's layouts, 3 shards each."""
+    home = tmp_path_factory.mktemp("c4")
+    write_json_gz(TEXTS, home / "json", "train", 3)
+    write_array_records(TEXTS, home / "records", "train", 3)
+    return home
+
+
+def row_batches(rows: Rows, threads: int, count: int) -> list[Batch]:
+    data = rows.open(SEQUENCE_LENGTH, BATCH, Reading(threads))
+    return taken(data.train.stream(BATCH, 0, Share(), None), count)
+
+
+def taken(stream: Any, count: int) -> list[Batch]:
+    batches = list(islice(stream, count))
+    stream.close()
+    return batches
+
+
+def assert_equal(batches: list[Batch], expected: list[Batch]) -> None:
+    for batch, other in zip(batches, expected, strict=True):
+        assert batch.keys() == other.keys()
+        for name in batch:
+            np.testing.assert_array_equal(batch[name], other[name])
+
+
+@pytest.mark.parametrize("threads", [1, 8])
+def test_rows_of_a_bucket_are_those_of_the_disk(
+    tiny_rows: Rows, remote_rows: Rows, threads: int
+) -> None:
+    expected = row_batches(tiny_rows, 1, 12)
+    assert_equal(row_batches(remote_rows, threads, 12), expected)
+
+
+def test_a_tokenizer_and_a_manifest_of_a_bucket(tiny_rows: Rows, remote_rows: Rows) -> None:
+    assert Tokenizer(remote_rows.tokenizer).sha256 == Tokenizer(tiny_rows.tokenizer).sha256
+    assert read_manifest(remote_rows.train) == read_manifest(tiny_rows.train)
+
+
+@pytest.mark.parametrize("page", [1, 2, 1000])
+def test_globs_of_a_bucket_find_whole_sets(
+    bucket: FakeBucket, remote_rows: Rows, page: int
+) -> None:
+    bucket.page = page
+    pattern = f"{remote_rows.train}/*.arrayrecord"
+    shards = [f"{remote_rows.train}/train-{i:05d}-of-00003.arrayrecord" for i in range(3)]
+    assert list_files([pattern], "--input") == tuple(shards)
+    assert list_files([shards[2], shards[0]], "--input") == (shards[2], shards[0])
+    del bucket.objects[shards[1].removeprefix("gs://")]
+    with pytest.raises(UserError, match="shard 00001 of the 3 of gs://bucket/train/.* is missing"):
+        list_files([pattern], "--input")
+    with pytest.raises(UserError, match="gs://bucket/train/none.* matches no file"):
+        list_files([f"{remote_rows.train}/none*"], "--input")
+
+
+@pytest.mark.parametrize("layout", ["json", "records"])
+def test_c4_of_a_bucket_is_that_of_the_disk(
+    bucket: FakeBucket, c4: Path, tiny_rows: Rows, remote_rows: Rows, layout: str
+) -> None:
+    bucket.put(c4 / layout, "bucket/c4")
+    batches = []
+    for folder, tokenizer, threads in (
+        (str(c4 / layout), tiny_rows.tokenizer, 1),
+        ("gs://bucket/c4", remote_rows.tokenizer, 4),
+    ):
+        shards = (f"{folder}/c4-train.*",)
+        source = C4Stream(train=shards, validation=shards, tokenizer=tokenizer)
+        data = source.open(SEQUENCE_LENGTH, BATCH, Reading(threads))
+        rows = data.validation.rows
+        stream = data.train.stream(BATCH, 0, Share(), None)
+        batches.append([rows.read(range(len(rows))), *taken(stream, 40)])
+    assert_equal(*batches)
+
+
+def preparation(tokenizer: Tokenizer, c4: Path, folder: str) -> Preparation:
+    source = DocumentFiles(list_files([f"{c4}/json/c4-train.*"], "--input"))
+    return Preparation(source, tokenizer, folder, "train", SEQUENCE_LENGTH, 3)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {f"bucket/rows/{path.name}": path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def prepared(c4: Path, tiny_rows: Rows, tmp_path: Path) -> dict[str, bytes]:
+    """The objects that a preparation of C4 in gs://bucket/rows must make."""
+    prepare(preparation(Tokenizer(tiny_rows.tokenizer), c4, str(tmp_path / "rows")))
+    return contents(tmp_path / "rows")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_preparation_in_a_bucket_makes_and_continues_the_same_bytes(
+    bucket: FakeBucket, c4: Path, tiny_rows: Rows, prepared: dict[str, bytes], workers: int
+) -> None:
+    asked = preparation(Tokenizer(tiny_rows.tokenizer), c4, "gs://bucket/rows")
+    if workers == 1:
+        bucket.objects["bucket/rows/"] = b""  # how a folder is made in the console
+        prepare(asked)
+        assert bucket.objects == prepared | {"bucket/rows/": b""}
+        bucket.objects.clear()
+    assert asked.begin() == [0, 1, 2]
+    asked.make_shard(1)
+    made = len(bucket.requests)
+    assert asked.begin() == [0, 2]
+    prepare(asked, workers=workers)
+    assert bucket.objects == prepared
+    uploads = [request for request in bucket.requests[made:] if request.startswith("POST /upload")]
+    assert uploads and not any("train-00001" in request for request in uploads)
+    assert prepare(asked) == read_manifest("gs://bucket/rows")
+
+
+def test_verify_names_what_is_damaged_in_a_bucket(
+    bucket: FakeBucket, remote_rows: Rows, tiny_rows: Rows
+) -> None:
+    assert verify(remote_rows.train, 2, Tokenizer(remote_rows.tokenizer)).shards
+    name = "bucket/train/train-00001-of-00003.arrayrecord"
+    content = bytearray(bucket.objects[name])
+    content[len(content) // 2] ^= 1
+    bucket.objects[name] = bytes(content)
+    with pytest.raises(UserError, match=f"gs://{name} does not have the SHA-256"):
+        verify(remote_rows.train, 2)
+
+
+@pytest.mark.parametrize("status", [503, DROPPED])
+def test_rows_are_the_same_when_requests_fail(
+    bucket: FakeBucket, tiny_rows: Rows, remote_rows: Rows, status: int
+) -> None:
+    expected = row_batches(tiny_rows, 1, 12)
+    for where in ("tokenizer.model?alt", "manifest.json?alt", "00001-of-00003.arrayrecord?alt"):
+        bucket.fail(status, 1, where)
+    data = remote_rows.open(SEQUENCE_LENGTH, BATCH, Reading(4))
+    stream = data.train.stream(BATCH, 0, Share(), None)
+    first = list(islice(stream, 2))
+    bucket.fail(status, 2, "arrayrecord?alt")
+    assert_equal([*first, *taken(stream, 10)], expected)
+    assert not any(fault.count for fault in bucket.faults)
+
+
+@pytest.mark.parametrize("status", [503, DROPPED])
+def test_a_preparation_is_the_same_when_requests_fail(
+    bucket: FakeBucket,
+    quick: None,
+    c4: Path,
+    tiny_rows: Rows,
+    prepared: dict[str, bytes],
+    status: int,
+) -> None:
+    for where in ("POST /upload", "train-00002-of-00003", "?delimiter"):
+        bucket.fail(status, 2, where)
+    prepare(preparation(Tokenizer(tiny_rows.tokenizer), c4, "gs://bucket/rows"))
+    assert bucket.objects == prepared
+    assert not any(fault.count for fault in bucket.faults)
+
+
+@pytest.mark.parametrize("status", [503, DROPPED])
+def test_a_file_is_the_same_when_requests_fail(
+    bucket: FakeBucket, quick: None, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.setattr(files, "CHUNK_BYTES", 1000)
+    content = bucket.objects["bucket/text"] = os.urandom(10_500)
+    parts = []
+    for part in chunks(as_path("gs://bucket/text"), 8):
+        parts.append(part)
+        bucket.fail(status, 8, "alt=media")
+    assert b"".join(parts) == content
+
+
+def test_an_array_record_that_cannot_be_opened_is_tried_again(
+    bucket: FakeBucket, quick: None, remote_rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = f"{remote_rows.validation}/validation-00000-of-00001.arrayrecord"
+    bucket.fail(403, 3, "alt=media")
+    assert len(Records([file], 4)) == read_manifest(remote_rows.validation).rows
+    bucket.fail(403, 5, "alt=media")
+    with pytest.raises(UserError, match=f"{file} could not be read in 4 tries.*injected"):
+        Records([file], 4)
+    monkeypatch.setattr(files, "GIVE_UP_SECONDS", 0)
+    with pytest.raises(UserError, match=f"{file} could not be read in 1 tries"):
+        Records([file], 4)
+
+
+def test_a_store_that_keeps_failing_is_given_up(
+    bucket: FakeBucket, quick: None, c4: Path, remote_rows: Rows
+) -> None:
+    path = as_path(remote_rows.tokenizer)
+    asked = preparation(Tokenizer(remote_rows.tokenizer), c4, "gs://bucket/rows")
+    assert asked.begin()
+    bucket.fail(503, 10**9)
+    with pytest.raises(UserError, match="gs://bucket/tokenizer.model could not be read in 3 tries"):
+        list(chunks(path, 3))
+    with pytest.raises(UserError, match="gs://bucket/rows/train-00000.* cannot be written"):
+        asked.make_shard(0)
+    with pytest.raises(UserError, match="gs://another/train.*"):
+        list_files(["gs://another/train*"], "--input")
+    with pytest.raises(UserError, match="gs://third/tokenizer.model"):
+        Tokenizer("gs://third/tokenizer.model").sha256  # noqa: B018
+
+
+def test_reading_ahead_hides_latency(bucket: FakeBucket, remote_rows: Rows) -> None:
+    split, _ = open_split(
+        remote_rows.train, Tokenizer(remote_rows.tokenizer), SEQUENCE_LENGTH, BATCH
+    )
+    bucket.delay = 0.03
+    seconds = []
+    for threads in (1, 16):
+        stream = RowStream(split, 4, 0, reading=Reading(threads))
+        started = time.perf_counter()
+        taken(stream, 16)
+        seconds.append(time.perf_counter() - started)
+    assert seconds[0] > 4 * seconds[1]
+
+
+def run(script: str, bucket: FakeBucket, **environment: str) -> str:
+    """What a fresh Python prints that works in the repository's root."""
+    inherited = {name: value for name, value in os.environ.items() if name != "EPATH_USE_TF"}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**inherited, **bucket.environment, **environment},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_without_a_client_the_extra_is_named(bucket: FakeBucket) -> None:
+    script = """
+import sys
+sys.modules["gcsfs"] = None
+from hyla_lm.config import UserError
+from hyla_lm.input.tokenizer import Tokenizer
+try:
+    Tokenizer("gs://bucket/tokenizer.model").content
+except UserError as error:
+    print(error)
+"""
+    said = run(script, bucket)
+    assert "gs://bucket/tokenizer.model" in said and "pip install 'hyla_lm[gcs]'" in said
+    assert not bucket.requests
+
+
+def test_tensorflow_does_not_take_buckets_over(
+    bucket: FakeBucket, remote_rows: Rows, tmp_path: Path
+) -> None:
+    (tmp_path / "tensorflow.py").write_text("raise RuntimeError('TensorFlow was asked')")
+    script = f"""
+from hyla_lm.input.tokenizer import Tokenizer
+print(Tokenizer("{remote_rows.tokenizer}").sha256)
+"""
+    said = run(script, bucket, PYTHONPATH=str(tmp_path))
+    assert said.strip() == Tokenizer(remote_rows.tokenizer).sha256

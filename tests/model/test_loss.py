@@ -1,0 +1,253 @@
+"""Chunked cross-entropy against the plain one: values, gradients, dtypes and memory."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.core import jaxprs_in_params
+
+from hyla_lm.model.loss import CrossEntropy, cross_entropy
+
+B, T, D, V = 2, 7, 4, 11
+# float32 sums over 14 tokens of 11 logits of order 1, in two orders.
+TOLERANCE = 1e-5
+Head = dict[str, jax.Array]
+
+
+def logits_of(head: Head, hidden: jax.Array) -> jax.Array:
+    kernel = head["kernel"].astype(hidden.dtype)
+    return jnp.dot(hidden, kernel, preferred_element_type=jnp.float32) + head["bias"]
+
+
+def mean_logit_of(head: Head, hidden: jax.Array) -> jax.Array:
+    return logits_of(head, hidden).mean(axis=-1)
+
+
+def plain(
+    head: Head, hidden: jax.Array, targets: jax.Array, weights: jax.Array, z_loss: float
+) -> CrossEntropy:
+    """The definition, with all logits at once."""
+    logits = logits_of(head, hidden)
+    one_hot = jax.nn.one_hot(targets, logits.shape[-1])
+    nats = -jnp.sum(weights[..., None] * one_hot * jax.nn.log_softmax(logits))
+    log_z = jnp.log(jnp.sum(jnp.exp(logits), axis=-1))
+    right = jnp.sum(weights * (jnp.argmax(logits, axis=-1) == targets))
+    return CrossEntropy(nats + z_loss * jnp.sum(weights * log_z**2), nats, right)
+
+
+@pytest.fixture
+def inputs() -> tuple[Head, jax.Array, jax.Array, jax.Array]:
+    """Head, hidden states, targets, and weights of which some are zero and some not one."""
+    rng = np.random.default_rng(0)
+    head = {"kernel": rng.normal(size=(D, V)), "bias": rng.normal(size=V)}
+    weights = rng.choice([0.0, 1.0, 0.5], size=(B, T))
+    assert {0.0, 0.5, 1.0} == set(weights.ravel())
+    return (
+        jax.tree.map(jnp.float32, head),
+        jnp.float32(rng.normal(size=(B, T, D))),
+        jnp.asarray(rng.integers(V, size=(B, T))),
+        jnp.float32(weights),
+    )
+
+
+def with_gradients(loss: Callable[..., CrossEntropy], *tokens: Any) -> tuple[CrossEntropy, Any]:
+    def objective(head: Head, hidden: jax.Array) -> tuple[jax.Array, CrossEntropy]:
+        sums = loss(head, hidden, *tokens[2:])
+        return 3 * sums.objective, sums  # A cotangent other than 1.
+
+    differentiated = jax.jit(jax.value_and_grad(objective, (0, 1), has_aux=True))
+    (_, sums), gradients = differentiated(*tokens[:2])
+    return sums, gradients
+
+
+def chunked(chunk_length: int, z_loss: float = 0.0) -> Callable[..., CrossEntropy]:
+    return lambda *tokens: cross_entropy(logits_of, mean_logit_of, *tokens, chunk_length, z_loss)
+
+
+def assert_trees_agree(actual: Any, expected: Any, tolerance: float) -> None:
+    def agree(a: jax.Array, b: jax.Array) -> None:
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        scale = float(jnp.abs(b).max())
+        np.testing.assert_allclose(
+            np.float32(a), np.float32(b), rtol=tolerance, atol=tolerance * scale
+        )
+
+    jax.tree.map(agree, actual, expected)
+
+
+@pytest.mark.parametrize("z_loss", [0.0, 0.1])
+@pytest.mark.parametrize("chunk_length", [1, 3, 5, T, T + 1])
+def test_chunks_give_the_sums_and_gradients_of_the_whole(
+    inputs: tuple, chunk_length: int, z_loss: float
+) -> None:
+    expected = with_gradients(lambda *tokens: plain(*tokens, z_loss), *inputs)
+    actual = with_gradients(chunked(chunk_length, z_loss), *inputs)
+    assert_trees_agree(actual, expected, TOLERANCE)
+    # The value without a gradient takes another path.
+    value = jax.jit(chunked(chunk_length, z_loss))(*inputs)
+    assert_trees_agree(value, expected[0], TOLERANCE)
+
+
+def test_the_z_loss_is_no_part_of_the_nats(inputs: tuple) -> None:
+    without, with_penalty = chunked(3)(*inputs), chunked(3, 0.5)(*inputs)
+    assert without.objective == without.nats == with_penalty.nats
+    assert with_penalty.objective > with_penalty.nats
+
+
+def test_bfloat16_states_are_scored_in_float32(inputs: tuple) -> None:
+    head, hidden, targets, weights = inputs
+    low = hidden.astype(jnp.bfloat16)
+    expected = with_gradients(lambda *x: plain(*x, 0.0), head, low, targets, weights)
+    sums, (d_head, d_hidden) = with_gradients(chunked(3), head, low, targets, weights)
+    # Both sides see the same rounded states and kernel, and their logits are float32.
+    assert_trees_agree(sums, expected[0], TOLERANCE)
+    assert (d_head["kernel"].dtype, d_hidden.dtype) == (jnp.float32, jnp.bfloat16)
+    # bfloat16 keeps 8 bits: 2^-8 in each of the chunks' gradients of the kernel.
+    assert_trees_agree((d_head, d_hidden), expected[1], 2**-6)
+
+
+def test_without_weights_all_is_zero(inputs: tuple) -> None:
+    head, hidden, targets, weights = inputs
+    sums, gradients = with_gradients(
+        chunked(3, 0.1), head, hidden, targets, jnp.zeros_like(weights)
+    )
+    assert all(not leaf.any() for leaf in jax.tree.leaves((sums, gradients)))
+
+
+def test_a_token_without_weight_gets_no_gradient(inputs: tuple) -> None:
+    weights = inputs[3]
+    _, (_, d_hidden) = with_gradients(chunked(3), *inputs)
+    moved = np.asarray(jnp.abs(d_hidden).max(axis=-1)) > 0
+    np.testing.assert_array_equal(moved, np.asarray(weights) > 0)
+
+
+@pytest.mark.parametrize("sum_of", ["nats", "correct"])
+def test_only_the_objective_carries_a_gradient(inputs: tuple, sum_of: str) -> None:
+    head, *tokens = inputs
+    gradient = jax.grad(lambda head: getattr(chunked(3)(head, *tokens), sum_of))(head)
+    assert all(not leaf.any() for leaf in jax.tree.leaves(gradient))
+
+
+def of_logits(mean_logit: Any, logits: jax.Array, targets: jax.Array) -> CrossEntropy:
+    """The loss of given logits, from a given mean."""
+    weights = jnp.ones(targets.shape)
+    return cross_entropy(
+        lambda _, x: x, lambda _, x: mean_logit(x), {}, logits, targets, weights, 1
+    )
+
+
+def mean(logits: jax.Array) -> jax.Array:
+    return logits.mean(axis=-1)
+
+
+def test_a_sure_model_of_large_logits_is_finite() -> None:
+    logits = jnp.array([[[1e4, -1e4], [-1e4, 1e4]]])
+    for targets, nats in (([[0, 1]], 0.0), ([[1, 0]], 4e4)):
+        sums = of_logits(mean, logits, jnp.array(targets))
+        assert sums.nats == sums.objective == nats
+        assert sums.correct == (2 if nats == 0 else 0)
+
+
+@pytest.mark.parametrize("largest", [0.0, 30.0, 100.0, 125.0, 150.0, 1e3])
+def test_logits_far_above_their_mean_are_scored_as_any(largest: float) -> None:
+    logits = jnp.float32(np.random.default_rng(1).normal(size=(1, 3, 500))).at[:, 1, 7].set(largest)
+    targets = jnp.array([[7, 7, 0]])
+
+    def objective(logits: jax.Array) -> jax.Array:
+        return of_logits(mean, logits, targets).objective
+
+    value, gradient = jax.value_and_grad(objective)(logits)
+    exact = np.asarray(logits, np.float64)
+    log_z = np.log(np.exp(exact - exact.max(-1, keepdims=True)).sum(-1)) + exact.max(-1)
+    rows, targets_of_row = np.arange(3), np.asarray(targets[0])
+    np.testing.assert_allclose(value, (log_z[0] - exact[0, rows, targets_of_row]).sum(), rtol=1e-6)
+    expected = np.exp(exact - log_z[..., None])
+    expected[0, rows, targets_of_row] -= 1
+    # float32 keeps 24 bits of the largest logit, whose exponential is taken.
+    np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("largest", "products"), [(0.0, 1), (125.0, 1), (200.0, 3)])
+def test_logits_in_range_are_made_once(largest: float, products: int) -> None:
+    """Out of range they are made again for the largest, and again to be scored."""
+    made: list[None] = []
+
+    def logits_of(_: Any, logits: jax.Array) -> jax.Array:
+        jax.debug.callback(lambda: made.append(None))
+        return logits
+
+    logits = jnp.zeros((1, 3, 500)).at[:, 1, 7].set(largest)
+    targets, weights = jnp.zeros((1, 3), int), jnp.ones((1, 3))
+    cross_entropy(logits_of, lambda _, x: mean(x), {}, logits, targets, weights, 1)
+    jax.effects_barrier()
+    assert len(made) == products * 3
+
+
+@pytest.mark.parametrize("offset", [-1e3, -200.0, 0.0, 200.0, jnp.nan])
+def test_the_mean_logit_is_a_hint_and_no_part_of_the_result(inputs: tuple, offset: float) -> None:
+    def hinted(head: Head, hidden: jax.Array, *tokens: Any) -> CrossEntropy:
+        def hint(head: Head, hidden: jax.Array) -> jax.Array:
+            return mean_logit_of(head, hidden) + offset
+
+        return cross_entropy(logits_of, hint, head, hidden, *tokens, 3, 0.1)
+
+    expected = with_gradients(chunked(3, 0.1), *inputs)
+    assert_trees_agree(with_gradients(hinted, *inputs), expected, TOLERANCE)
+    assert_trees_agree(hinted(*inputs), expected[0], TOLERANCE)
+
+
+def sizes_of_arrays(jaxpr: Any) -> Iterator[int]:
+    """The number of elements of every array that a program makes, nested programs' too."""
+    for equation in jaxpr.eqns:
+        yield from (variable.aval.size for variable in equation.outvars)
+        for inner in jaxprs_in_params(equation.params):
+            yield from sizes_of_arrays(inner)
+
+
+LONG, WIDE, NARROW = 256, 512, 8
+
+
+def long_step(chunk_length: int) -> Callable[..., Any]:
+    def step(kernel: jax.Array, hidden: jax.Array, targets: jax.Array) -> Any:
+        def objective(kernel: jax.Array, hidden: jax.Array) -> jax.Array:
+            weights = jnp.ones(targets.shape)
+            return cross_entropy(
+                lambda k, x: x @ k,
+                lambda k, x: x @ k.mean(axis=-1),
+                kernel,
+                hidden,
+                targets,
+                weights,
+                chunk_length,
+            ).objective
+
+        return jax.value_and_grad(objective, (0, 1))(kernel, hidden)
+
+    return step
+
+
+def long_inputs() -> tuple[jax.Array, jax.Array, jax.Array]:
+    shapes = jnp.zeros((NARROW, WIDE)), jnp.zeros((B, LONG, NARROW))
+    return (*shapes, jnp.zeros((B, LONG), jnp.int32))
+
+
+@pytest.mark.parametrize("chunk_length", [1, 16, LONG // 2])
+def test_no_array_holds_the_logits_of_more_than_a_chunk(chunk_length: int) -> None:
+    sizes = list(sizes_of_arrays(jax.make_jaxpr(long_step(chunk_length))(*long_inputs()).jaxpr))
+    others = B * LONG * NARROW
+    assert max(sizes) == max(B * chunk_length * WIDE, others)
+    assert B * LONG * WIDE in sizes_of_arrays(jax.make_jaxpr(long_step(LONG))(*long_inputs()).jaxpr)
+
+
+def test_memory_follows_the_chunk_length() -> None:
+    def temporary_bytes(chunk_length: int) -> int:
+        compiled = jax.jit(long_step(chunk_length)).lower(*long_inputs()).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    whole, chunks = temporary_bytes(LONG), temporary_bytes(16)
+    assert whole >= 4 * B * LONG * WIDE
+    # A sixteenth of the logits, and gradients of head and states beside them.
+    assert chunks < whole / 8

@@ -1,0 +1,215 @@
+"""The decoder: who sees whom (by gradient), positions, dropout, logits, size, configuration."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hyla_lm.attention import VARIANTS
+from hyla_lm.config import UserError
+from hyla_lm.model.config import Features, ModelConfig, Tokens
+from hyla_lm.model.decoder import Decoder, SelfAttention
+from tests.model.small_model import (
+    LENGTH,
+    QUICK_COMPILE,
+    TOLERANCE,
+    VOCABULARY,
+    parameters,
+    shapes,
+    small,
+    tokens,
+)
+
+
+def influence(config: ModelConfig, **context: jax.Array) -> np.ndarray:
+    """Largest gradient of each output by each input position, outputs x inputs.
+
+    One layer suffices; with a smooth phi no visible pair is 0 by chance, as it may be under relu.
+    """
+    model = Decoder(replace(config, num_layers=1, value_activation="silu"), Features(3, 2))
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(1, LENGTH, 3)), jnp.float32)
+    params = parameters(model, x)
+
+    def outputs(x: jax.Array) -> jax.Array:
+        return model.apply({"params": params}, x, **context)[0].sum(axis=-1)
+
+    gradient = jax.jit(jax.jacrev(outputs), compiler_options=QUICK_COMPILE)(x)[:, 0]
+    return np.asarray(jnp.abs(gradient).max(axis=-1))
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("implementation", ["reference", "blocked"])
+@pytest.mark.parametrize("positions", ["rotary", "relative", "none"])
+@pytest.mark.parametrize("attention", ["softmax", "linear", "hyla"])
+def test_a_position_sees_itself_and_those_before_it(
+    attention: str, positions: str, implementation: str
+) -> None:
+    seen = influence(
+        small(attention=attention, positions=positions, attention_implementation=implementation)
+    )
+    np.testing.assert_array_equal(seen != 0, np.tri(LENGTH, dtype=bool))
+
+
+@pytest.mark.parametrize("attention", ["softmax", "linear", "hyla"])
+def test_without_the_causal_mask_every_position_sees_all(attention: str) -> None:
+    assert np.all(influence(small(attention=attention, causal=False)) != 0)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("implementation", ["reference", "blocked"])
+@pytest.mark.parametrize("positions", ["rotary", "relative"])
+@pytest.mark.parametrize("attention", ["softmax", "linear", "hyla"])
+def test_documents_of_a_packed_row_do_not_see_each_other(
+    attention: str, positions: str, implementation: str
+) -> None:
+    document = np.repeat([0, 1, 2], [4, 1, 7])
+    seen = influence(
+        small(attention=attention, positions=positions, attention_implementation=implementation),
+        segment_ids=jnp.asarray(document)[None],
+    )
+    same = document[:, None] == document[None, :]
+    np.testing.assert_array_equal(seen != 0, same & np.tri(LENGTH, dtype=bool))
+
+
+@pytest.mark.parametrize("positions", ["rotary", "relative", "none"])
+@pytest.mark.parametrize("attention", ["softmax", "linear", "hyla"])
+def test_a_packed_document_gets_the_logits_it_gets_alone(attention: str, positions: str) -> None:
+    model = Decoder(small(attention=attention, positions=positions), Tokens(VOCABULARY))
+    row, start = tokens(1), 5
+    params = parameters(model, row)
+    segments = (jnp.arange(LENGTH) >= start).astype(jnp.int32)[None]
+    packed = model.apply({"params": params}, row, segment_ids=segments)
+    alone = model.apply({"params": params}, row[:, start:])
+    np.testing.assert_allclose(packed[:, start:], alone, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_learned_positions_enter_at_the_input() -> None:
+    config = small(positions="learned", max_length=LENGTH)
+    model, row = Decoder(config, Tokens(VOCABULARY)), tokens(1)
+    params = parameters(model, row)
+    moved = model.apply({"params": params}, row, positions=jnp.arange(LENGTH)[None, ::-1])
+    assert not np.allclose(moved, model.apply({"params": params}, row), atol=0.01)
+
+
+def test_a_pattern_repeats_over_the_layers() -> None:
+    config = small(attention=("softmax", "hyla_deep"), num_layers=4)
+    specs = [config.spec(layer) for layer in range(4)]
+    assert specs == [VARIANTS["softmax"], VARIANTS["hyla_deep"]] * 2
+    blocks = shapes(Decoder(config, Tokens(VOCABULARY)), tokens())["blocks"]
+    deep = ["deep_kernel" in blocks[f"block_{layer}"]["attention"] for layer in range(4)]
+    assert deep == [False, True, False, True]
+
+
+def test_value_activation_replaces_phi_of_hypernetworks_alone() -> None:
+    config = small(attention=("softmax", "hyla"), value_activation="silu")
+    assert config.spec(0) == VARIANTS["softmax"]
+    assert config.spec(1) == replace(VARIANTS["hyla"], activation="silu")
+
+
+def test_attention_dropout_needs_a_key_and_changes_training_alone() -> None:
+    model = Decoder(small(attention_dropout=0.5), Tokens(VOCABULARY))
+    variables = {"params": parameters(model, tokens())}
+    plain = Decoder(small(), Tokens(VOCABULARY)).apply(variables, tokens())
+    np.testing.assert_array_equal(model.apply(variables, tokens()), plain)
+    first, again, other = (
+        model.apply(variables, tokens(), dropout=True, rngs={"dropout": jax.random.key(seed)})
+        for seed in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(first, again)
+    assert not np.allclose(first, plain, atol=0.01)
+    assert not np.allclose(first, other, atol=0.01)
+
+
+def test_the_dropout_mask_is_shared_by_heads_and_examples() -> None:
+    layer = SelfAttention(small(attention_dropout=0.25), VARIANTS["hyla"], 0)
+    rngs = {"dropout": jax.random.key(0)}
+    mask = layer.apply({}, 40, 50, True, rngs=rngs, method="_dropout_mask")
+    assert mask.shape == (1, 1, 40, 50)
+    assert np.unique(mask).tolist() == [0, np.float32(1 / 0.75)]
+    # The share of 2000 draws has a standard deviation of 0.01.
+    assert abs(float((mask == 0).mean()) - 0.25) < 0.05
+    assert layer.apply({}, 40, 50, False, rngs=rngs, method="_dropout_mask") is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "count"),
+    [
+        ({"use_bias": False}, 35_265_024),
+        # V D + 6 (4 D H K + 2 D F + 2 D) + D: the 50M model, whose tied table counts once.
+        ({"use_bias": False}, 32_000 * 512 + 6 * (4 * 512**2 + 2 * 512 * 2048 + 2 * 512) + 512),
+        ({"use_bias": False, "attention": "softmax"}, 35_265_024),
+        ({"use_bias": False, "attention": "linear"}, 35_265_024),
+        ({"use_bias": False, "tie_embeddings": False}, 35_265_024 + 512 * 32_000),
+    ],
+)
+def test_parameter_count_of_the_c4_model(fields: dict[str, Any], count: int) -> None:
+    model = Decoder(ModelConfig(positions="rotary", **fields), Tokens(32_000))
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes(model, tokens()))) == count
+
+
+@pytest.mark.parametrize("io", [Tokens(VOCABULARY), Features(3, 2)], ids=["tokens", "features"])
+@pytest.mark.parametrize("tie", [True, False], ids=["tied", "untied"])
+def test_bfloat16_activations_give_float32_logits(io: Tokens | Features, tie: bool) -> None:
+    model = Decoder(small(dtype="bfloat16", tie_embeddings=tie), io)
+    inputs = tokens() if isinstance(io, Tokens) else jnp.ones((1, LENGTH, 3))
+    params = parameters(model, inputs)
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
+    hidden = model.apply({"params": params}, inputs, method=Decoder.hidden)
+    assert hidden.dtype == jnp.bfloat16
+    assert model.apply({"params": params}, inputs).dtype == jnp.float32
+
+
+def test_tied_logits_are_scaled_by_the_width() -> None:
+    config = small()
+    model = Decoder(config, Tokens(VOCABULARY))
+    unscaled = model.clone(config=replace(config, scale_tied_logits=False))
+    params = {"params": parameters(model, tokens())}
+    np.testing.assert_allclose(
+        model.apply(params, tokens()) * 4, unscaled.apply(params, tokens()), rtol=TOLERANCE
+    )
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("tie", [True, False], ids=["tied", "untied"])
+def test_the_mean_logit_needs_no_logits(tie: bool, bias: bool) -> None:
+    model = Decoder(small(tie_embeddings=tie, use_bias=bias), Tokens(VOCABULARY))
+    params = {"params": parameters(model, tokens())}
+    hidden = model.apply(params, tokens(), method=Decoder.hidden)
+    logits = model.apply(params, hidden, method=Decoder.logits)
+    mean = model.apply(params, hidden, method=Decoder.mean_logit)
+    np.testing.assert_allclose(mean, logits.mean(axis=-1), rtol=TOLERANCE, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"head_dim": 5}, r"ModelConfig\.head_dim = 5 is odd, so rotary"),
+        ({"head_dim": "64"}, r"ModelConfig\.head_dim = '64' must be int"),
+        ({"num_layers": True}, r"ModelConfig\.num_layers = True must be int"),
+        ({"num_layers": 0}, r"ModelConfig\.num_layers = 0 must be at least 1"),
+        (
+            {"attention": "hyper"},
+            r"ModelConfig\.attention = 'hyper' must be one of softmax, linear",
+        ),
+        ({"num_layers": 3, "attention": ("hyla", "softmax")}, "3 is no multiple of the 2 entries"),
+        ({"positions": "sine"}, r"ModelConfig\.positions = 'sine' must be one of 'rotary'"),
+        ({"feedforward": "mlp"}, r"ModelConfig\.feedforward = 'mlp' must be one of 'gelu'"),
+        ({"dtype": "float16"}, r"ModelConfig\.dtype = 'float16' must be one of"),
+        ({"value_activation": "elu"}, r"ModelConfig\.value_activation = 'elu' must be one of"),
+        ({"attention_dropout": 1.0}, r"ModelConfig\.attention_dropout must be"),
+        (
+            {"feedforward": "moe", "num_experts": 2, "experts_per_token": 3},
+            r"ModelConfig\.experts_per_token exceeds",
+        ),
+    ],
+)
+def test_a_wrong_configuration_names_the_binding(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        small(**fields)
+
+
+def test_an_odd_head_is_fine_without_rotary_positions() -> None:
+    assert small(head_dim=5, positions="relative").head_dim == 5

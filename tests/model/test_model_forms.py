@@ -1,0 +1,175 @@
+"""Forms of the same decoder: with a cache, scanned, rematerialised, of the last positions alone."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hyla_lm.model.config import Features, Tokens
+from hyla_lm.model.decoder import Decoder
+from tests.model.small_model import (
+    LENGTH,
+    QUICK_COMPILE,
+    TOLERANCE,
+    VOCABULARY,
+    parameters,
+    small,
+    tokens,
+)
+
+
+def decode(model: Decoder, params: dict, row: jax.Array, lengths: list[int]) -> jax.Array:
+    """Logits of a row fed to the cache in pieces of the given lengths."""
+    variables: dict = {"params": params}
+
+    @jax.jit
+    def step(variables: dict, piece: jax.Array, index: jax.Array) -> tuple[jax.Array, dict]:
+        return model.apply(variables, piece, cache_index=index, mutable=["cache"])
+
+    start, logits = 0, []
+    for length in lengths:
+        piece = row[:, start : start + length]
+        part, changed = step(variables, piece, jnp.asarray(start))
+        variables = {"params": params, **changed}
+        logits.append(part)
+        start += length
+    return jnp.concatenate(logits, axis=1)
+
+
+@pytest.mark.parametrize("lengths", [[1] * LENGTH, [5] + [1] * 7], ids=["tokens", "prefill"])
+@pytest.mark.parametrize("positions", ["rotary", "relative"])
+@pytest.mark.parametrize("attention", ["softmax", "linear", "hyla"])
+def test_decoding_against_the_cache_is_the_full_forward_pass(
+    attention: str, positions: str, lengths: list[int]
+) -> None:
+    config, row = small(attention=attention, positions=positions), tokens()
+    model = Decoder(config, Tokens(VOCABULARY), cache_length=LENGTH + 3)
+    params = parameters(model, row)
+    expected = model.apply({"params": params}, row)
+    actual = decode(model, params, row, lengths)
+    np.testing.assert_allclose(actual, expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_scanned_layers_decode_too() -> None:
+    config, row = small(attention=("hyla", "softmax"), num_layers=4, scan_layers=True), tokens()
+    model = Decoder(config, Tokens(VOCABULARY), cache_length=LENGTH)
+    params = parameters(model, row)
+    expected = model.apply({"params": params}, row)
+    actual = decode(model, params, row, [4] + [1] * 8)
+    np.testing.assert_allclose(actual, expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def logits_and_gradients(model: Decoder, params: dict) -> tuple[jax.Array, dict]:
+    def loss(params: dict) -> tuple[jax.Array, jax.Array]:
+        logits = model.apply({"params": params}, tokens())
+        return jnp.sum(jnp.sin(logits)), logits
+
+    differentiated = jax.value_and_grad(loss, has_aux=True)
+    (_, logits), gradients = jax.jit(differentiated, compiler_options=QUICK_COMPILE)(params)
+    return logits, gradients
+
+
+def repeats_stacked(params: dict, pattern_length: int) -> dict:
+    """Parameters of separate layers as scan_layers keeps them: repeats along a leading axis."""
+    layers = [params["blocks"][f"block_{i}"] for i in range(len(params["blocks"]))]
+    blocks = {
+        f"block_{i}": jax.tree.map(lambda *x: jnp.stack(x), *layers[i::pattern_length])
+        for i in range(pattern_length)
+    }
+    return {**params, "blocks": blocks}
+
+
+def assert_trees_close(actual: dict, expected: dict) -> None:
+    def close(a: jax.Array, b: jax.Array) -> None:
+        # Gradients sum over 24 tokens of two rows and pass RMSHead's quotient in four layers.
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4 * float(jnp.abs(b).max()))
+
+    jax.tree.map(close, actual, expected)
+
+
+@pytest.mark.parametrize(
+    ("scan", "remat"),
+    [(False, True), (True, False), (True, True)],
+    ids=["rematerialised", "scanned", "both"],
+)
+def test_scan_and_remat_change_nothing(scan: bool, remat: bool) -> None:
+    config = small(attention=("hyla", "softmax"), num_layers=4)
+    plain = Decoder(config, Tokens(VOCABULARY))
+    other = plain.clone(config=replace(config, scan_layers=scan, remat=remat))
+    params = parameters(plain, tokens())
+    expected_logits, expected = logits_and_gradients(plain, params)
+    arranged = repeats_stacked(params, 2) if scan else params
+    logits, gradients = logits_and_gradients(other, arranged)
+    np.testing.assert_allclose(logits, expected_logits, rtol=TOLERANCE, atol=TOLERANCE)
+    assert_trees_close(gradients, repeats_stacked(expected, 2) if scan else expected)
+
+
+def test_scanned_layers_start_different_from_each_other() -> None:
+    model = Decoder(small(scan_layers=True), Tokens(VOCABULARY))
+    params = model.init(jax.random.key(0), tokens())["params"]
+    first, second = params["blocks"]["block_0"]["attention"]["query"]["kernel"]
+    assert not np.allclose(first, second)
+
+
+def test_remat_recomputes_blocks_in_the_backward_pass() -> None:
+    def saved(remat: bool) -> int:
+        model = Decoder(small(remat=remat, mlp_dim=512), Tokens(VOCABULARY))
+        params = parameters(model, tokens())
+        _, pull_back = jax.vjp(lambda p: model.apply({"params": p}, tokens()), params)
+        return sum(leaf.size for leaf in jax.tree.leaves(pull_back))
+
+    assert saved(True) < saved(False)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("answers", [1, 7])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"attention": "softmax", "positions": "relative", "causal": False},
+        {"attention": "linear", "positions": "rotary"},
+        {"attention": "hyla", "positions": "learned", "causal": False, "remat": True},
+        {"attention": "hyla", "positions": "relative", "scan_layers": True},
+    ],
+    ids=["softmax", "linear", "hyla", "scanned"],
+)
+def test_last_answers_and_their_gradients_equal_those_of_all(
+    fields: dict[str, Any], answers: int
+) -> None:
+    config = small(attention_dropout=0.3, **fields)
+    whole = Decoder(config, Features(3, 2))
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, LENGTH, 3)), jnp.float32)
+    params = parameters(whole, x)
+    context = {"segment_ids": jnp.asarray(np.repeat([[0, 1]], [5, 7], axis=1).repeat(2, axis=0))}
+
+    def outputs_and_gradients(model: Decoder) -> tuple[jax.Array, Any]:
+        def loss(params: Any) -> tuple[jax.Array, jax.Array]:
+            rngs = {"dropout": jax.random.key(3)}
+            y = model.apply({"params": params}, x, dropout=True, rngs=rngs, **context)
+            return jnp.sum(jnp.sin(y[:, -answers:])), y
+
+        step = jax.jit(jax.grad(loss, has_aux=True)).lower(params).compile(QUICK_COMPILE)
+        gradients, y = step(params)
+        return y, gradients
+
+    short = whole.clone(io=Features(3, 2, answers))
+    (found, gradients), (expected, all_gradients) = map(outputs_and_gradients, (short, whole))
+    assert found.shape == (2, answers, 2)
+    np.testing.assert_allclose(found, expected[:, -answers:], atol=TOLERANCE)
+    largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(all_gradients))
+    for one, other in zip(*map(jax.tree.leaves, (gradients, all_gradients)), strict=True):
+        np.testing.assert_allclose(one, other, atol=TOLERANCE * largest)
+
+
+def test_the_last_layer_does_the_work_of_the_answers_alone() -> None:
+    def flops(answers: int | None) -> float:
+        model = Decoder(small(num_layers=1, mlp_dim=64), Features(3, 2, answers))
+        x = jnp.ones((1, LENGTH, 3))
+        forward = jax.jit(lambda params: model.apply({"params": params}, x))
+        return forward.lower(parameters(model, x)).compile(QUICK_COMPILE).cost_analysis()["flops"]
+
+    # Of 12 positions one is left of query, out and feed-forward, and all of key and value.
+    assert flops(1) < 0.35 * flops(None)

@@ -1,0 +1,65 @@
+"""Trains 20 steps of one attention on several meshes of 8 devices; prints what was found as JSON.
+
+Usage: mesh_runs.py GIN_FILE ATTENTION. A script, since the number of devices is fixed at start.
+"""
+
+import json
+import math
+import os
+import sys
+from dataclasses import replace
+
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+
+import jax
+
+from hyla_lm import config
+from hyla_lm.experiment import Experiment, from_gin
+from hyla_lm.parallel.batch_shard import Share
+from hyla_lm.parallel.mesh import AXES, MeshConfig
+from hyla_lm.plan.collectives import find_collectives
+from hyla_lm.plan.hlo import Program as Hlo
+from hyla_lm.running.program import make_program
+from hyla_lm.running.throughput import count_parameters
+from hyla_lm.tasks.protocol import OBJECTIVE
+
+STEPS = 20
+MESHES = ((1, 1, 1, 1), (2, 4, 1, 1), (1, 1, 8, 1), (2, 1, 2, 2), (1, 1, 1, 8))
+
+
+def run(experiment: Experiment, sizes: tuple[int, ...]) -> dict[str, object]:
+    mesh_config = MeshConfig(**dict(zip(AXES, sizes, strict=True)))
+    devices = jax.devices()[: math.prod(sizes)]
+    program = make_program(replace(experiment, mesh=mesh_config), devices)
+    train = experiment.train
+    stream = program.task.train_stream(train.batch_size, train.seed, Share(), None)
+    losses = []
+    with jax.set_mesh(program.mesh):
+        state = program.init()
+        batch = program.place(next(stream))
+        compiled = program.train_step.lower(state, batch).compile()  # type: ignore[attr-defined]
+        collectives = find_collectives(Hlo(compiled.as_text()), dict(program.mesh.shape))
+        held = sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(state))
+        for _ in range(STEPS):
+            state, output = program.train_step(state, batch)
+            batch = program.place(next(stream))
+            total, count = output.metrics[OBJECTIVE]
+            losses.append(float(total) / float(count))
+    return {
+        "losses": losses,
+        "bytes": held,
+        "parameters": count_parameters(program.abstract_state.params),
+        "reduced_bytes": sum(x.bytes * x.times for x in collectives if x.kind == "all-reduce"),
+    }
+
+
+def main() -> None:
+    gin_file, attention = sys.argv[1:]
+    config.load([gin_file], [f'ModelConfig.attention = "{attention}"'])
+    experiment = from_gin()
+    results = {str(sizes): run(experiment, sizes) for sizes in MESHES}
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Trainers whose folder is in a bucket, and what must then be there."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import orbax.checkpoint as ocp
+
+from tests.running.buckets.fake_bucket import FakeBucket
+
+WORKDIR = "gs://bucket/run"
+STEPS = 6
+SMALL = """
+TrainConfig.steps = 6
+TrainConfig.eval_every = 3
+LogConfig.every = 1
+CheckpointConfig.every = 2
+CheckpointConfig.keep = 2
+ModelConfig.num_layers = 1
+"""
+
+
+class Trainer:
+    """A trainer that can be sent a signal while the store is asked for something."""
+
+    def __init__(self, store: FakeBucket, gin_file: Path, where: str, number: int, count: int = 1):
+        self.where, self.number, self.count = where, number, count
+        store.watcher = self.watch
+        self.process = subprocess.Popen(**command(gin_file, WORKDIR, store.environment))
+
+    def watch(self, request: str) -> None:
+        if self.count and self.where in request:
+            self.count -= 1
+            if not self.count:
+                self.process.send_signal(self.number)
+
+    def ended(self) -> tuple[int, str]:
+        errors = self.process.communicate(timeout=300)[1]
+        assert not self.count, f"nothing asked for {self.where}\n{errors}"
+        return self.process.returncode, errors
+
+
+def command(
+    gin_file: Path, workdir: str, environment: dict[str, str], script: str = "", *bindings: str
+) -> dict[str, Any]:
+    """What starts a trainer; a cache of compiled programs spares most of its time."""
+    cache = {
+        "JAX_COMPILATION_CACHE_DIR": str(gin_file.parent / "programs"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    start = ["-c", script] if script else ["-m", "hyla_lm"]
+    return {
+        "args": [
+            *(sys.executable, *start),
+            *("train", f"--gin_file={gin_file}", f"--workdir={workdir}"),
+            *(f"--gin.{binding}" for binding in bindings),
+        ],
+        "env": {**os.environ, **cache, **environment},
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
+
+
+def train(
+    gin_file: Path, workdir: str, environment: dict[str, str], script: str = "", *bindings: str
+) -> SimpleNamespace:
+    process = subprocess.Popen(**command(gin_file, workdir, environment, script, *bindings))
+    output, errors = process.communicate(timeout=600)
+    return SimpleNamespace(returncode=process.returncode, stdout=output, stderr=errors)
+
+
+def losses(metrics: bytes) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl without what depends on the clock."""
+    lines = [json.loads(line) for line in metrics.splitlines()]
+    return [
+        {name: value for name, value in line.items() if not name.startswith("perf/")}
+        for line in lines
+    ]
+
+
+def whole_steps(store: FakeBucket) -> list[int]:
+    last = "/commit_success.txt"
+    names = [name.removeprefix("bucket/run/checkpoints/") for name in store.objects]
+    return sorted(
+        int(name.removesuffix(last)) for name in names if name.count("/") == 1 == name.count(last)
+    )
+
+
+def final_arrays(checkpoints: Path) -> list[np.ndarray]:
+    import jax
+
+    restored = ocp.StandardCheckpointer().restore(checkpoints / str(STEPS) / "state")
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(restored)]
+
+
+def download(store: FakeBucket, home: Path) -> Path:
+    """The run's objects as files of a folder."""
+    for name, content in store.objects.items():
+        path = home / name.removeprefix("bucket/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return home / "run"
+
+
+def assert_equal(store: FakeBucket, whole: Path, home: Path) -> None:
+    """The run in the store has the lines and, byte for byte, the parameters of a whole one."""
+    metrics = store.objects["bucket/run/metrics.jsonl"]
+    assert losses(metrics) == losses((whole / "metrics.jsonl").read_bytes())
+    assert len(whole_steps(store)) == 2 and whole_steps(store)[-1] == STEPS
+    found = final_arrays(download(store, home) / "checkpoints")
+    for array, expected in zip(found, final_arrays(whole / "checkpoints"), strict=True):
+        assert array.tobytes() == expected.tobytes()
+
+
+def assert_lines_until_the_newest_checkpoint(store: FakeBucket, whole: Path) -> int:
+    """Lines up to the newest checkpoint, whose step is returned, are in the store."""
+    newest = max(whole_steps(store), default=0)
+    there = losses(store.objects.get("bucket/run/metrics.jsonl", b""))
+    expected = losses((whole / "metrics.jsonl").read_bytes())
+    until = [[line for line in lines if line["step"] <= newest] for lines in (there, expected)]
+    assert until[0] == until[1]
+    return newest

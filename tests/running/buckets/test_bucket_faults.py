@@ -1,0 +1,122 @@
+"""Requests of a run that fail, hang or are refused: it goes on, or ends with the reason."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from hyla_lm.parallel.preemption import EXIT_STATUS
+from tests.running.buckets.fake_bucket import DROPPED, FakeBucket
+from tests.running.buckets.runs import (
+    STEPS,
+    WORKDIR,
+    assert_equal,
+    assert_lines_until_the_newest_checkpoint,
+    train,
+    whole_steps,
+)
+
+pytest.importorskip("gcsfs", reason="runs in gs:// need pip install 'hyla_lm[gcs]'")
+
+# Tries take no time, so that a store that stays away is given up soon.
+IMPATIENT = """
+import asyncio, sys
+from types import SimpleNamespace
+import gcsfs.retry
+from hyla_lm import cli
+from hyla_lm.running import mirror
+from hyla_lm.input import files
+
+files.FIRST_WAIT_SECONDS = files.LONGEST_WAIT_SECONDS = 1e-3
+mirror.MIRROR_SECONDS = 0.1
+gcsfs.retry.asyncio = SimpleNamespace(sleep=lambda _: asyncio.sleep(1e-3))
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("status", [503, DROPPED])
+def test_a_run_is_the_same_when_requests_fail(
+    status: int, bucket: FakeBucket, gin_file: Path, whole: Path, tmp_path: Path
+) -> None:
+    for where in (
+        "POST /upload/storage/v1/b/bucket/o?name=run/metrics.jsonl",
+        "POST /upload/storage/v1/b/bucket/o?uploadType=media&name=run/checkpoints/2/state/ocdbt",
+        "name=run/checkpoints/4/state/_METADATA",
+        "name=run/checkpoints/4/commit_success.txt",
+        "GET /storage/v1/b/bucket/o/run/checkpoints/2/state/ocdbt.process_0/d/",
+    ):
+        bucket.fail(status, 2, where)
+    done = train(gin_file, WORKDIR, bucket.environment, IMPATIENT)
+    assert done.returncode == 0, done.stderr
+    assert_equal(bucket, whole, tmp_path)
+    assert [fault.where for fault in bucket.faults if fault.count] == []
+
+
+@pytest.mark.full
+def test_a_connection_that_went_dead_is_tried_again(
+    bucket: FakeBucket, gin_file: Path, whole: Path, tmp_path: Path
+) -> None:
+    stuck: list[str] = []
+
+    def sleep(request: str) -> None:
+        if "uploadType=media&name=run/checkpoints/2/state/ocdbt" in request and not stuck:
+            stuck.append(request)
+            time.sleep(300)
+
+    bucket.watcher = sleep
+    impatient = {"TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS": "2"}
+    started = time.monotonic()
+    done = train(gin_file, WORKDIR, bucket.environment | impatient)
+    assert done.returncode == 0, done.stderr
+    assert stuck and time.monotonic() - started < 200
+    assert_equal(bucket, whole, tmp_path)
+
+
+@pytest.mark.full
+def test_a_store_that_stays_away_ends_the_run_and_the_next_goes_on(
+    bucket: FakeBucket, gin_file: Path, whole: Path, tmp_path: Path
+) -> None:
+    def leave(request: str) -> None:
+        if "name=run/checkpoints/2/commit_success" in request:
+            bucket.fail(503, 10**9, "run/metrics.jsonl")
+
+    bucket.watcher = leave
+    done = train(gin_file, WORKDIR, bucket.environment, IMPATIENT)
+    assert done.returncode == 69
+    assert "gs://bucket/run/metrics.jsonl could not be written in 20 tries" in done.stderr
+    assert_lines_until_the_newest_checkpoint(bucket, whole)
+    assert whole_steps(bucket)[-1] < STEPS
+    bucket.watcher = lambda _: None
+    bucket.faults.clear()
+    assert train(gin_file, WORKDIR, bucket.environment).returncode == 0
+    assert_equal(bucket, whole, tmp_path)
+
+
+@pytest.mark.full
+def test_logs_that_cannot_be_mirrored_end_the_run_between_checkpoints(
+    bucket: FakeBucket, gin_file: Path
+) -> None:
+    endless = ("TrainConfig.steps=10000000", "CheckpointConfig.every=10000000")
+    bucket.fail(503, 10**9, "name=run/metrics.jsonl")
+    done = train(gin_file, WORKDIR, bucket.environment, IMPATIENT, *endless)
+    assert done.returncode == 69
+    assert "gs://bucket/run/metrics.jsonl could not be written in 20 tries" in done.stderr
+    assert not any("checkpoints" in name for name in bucket.objects)
+
+
+@pytest.mark.full
+def test_a_checkpoint_that_cannot_be_saved_ends_the_run_and_is_never_restored(
+    bucket: FakeBucket, gin_file: Path, whole: Path, tmp_path: Path
+) -> None:
+    bucket.fail(403, 10**9, "name=run/checkpoints/4/state/ocdbt")
+    done = train(gin_file, WORKDIR, bucket.environment)
+    assert done.returncode not in (0, EXIT_STATUS)
+    assert "gs://bucket/run/checkpoints/4/state" in done.stderr
+    assert whole_steps(bucket) == [2]
+    assert "bucket/run/summary.json" not in bucket.objects
+    bucket.faults.clear()
+    done = train(gin_file, WORKDIR, bucket.environment)
+    assert done.returncode == 0, done.stderr
+    assert "from the checkpoint of step 2" in done.stdout
+    assert_equal(bucket, whole, tmp_path)

@@ -1,0 +1,172 @@
+"""The schedule by its values, what decays, and updates small enough to compute by hand."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hyla_lm.config import UserError
+from hyla_lm.model.config import Features, ModelConfig, Tokens
+from hyla_lm.model.decoder import Decoder
+from hyla_lm.optim import (
+    OptimizerConfig,
+    decay_mask,
+    decay_mask_with_attention_biases,
+    make_optimizer,
+    make_schedule,
+    warmup_cosine,
+)
+from hyla_lm.parallel.mesh import path_of
+
+# A schedule is a few float32 operations, each right to 6e-8.
+FLOAT32 = 1e-6
+PEAK, WARMUP, STEPS = 2e-3, 100, 1100
+
+
+@pytest.mark.parametrize(
+    ("update", "share_of_peak"),
+    [
+        (0, 0.0),
+        (1, 0.01),
+        (50, 0.5),
+        (99, 0.99),
+        (100, 1.0),
+        (350, 0.1 + 0.9 * (1 + 2**-0.5) / 2),
+        (600, 0.55),
+        (850, 0.1 + 0.9 * (1 - 2**-0.5) / 2),
+        (1100, 0.1),
+        (5000, 0.1),
+    ],
+)
+def test_rises_linearly_then_falls_as_a_cosine(update: int, share_of_peak: float) -> None:
+    schedule = make_schedule(OptimizerConfig(PEAK, WARMUP), STEPS)
+    np.testing.assert_allclose(schedule(update), PEAK * share_of_peak, rtol=FLOAT32, atol=1e-9)
+    assert schedule(jnp.int32(update)) == schedule(update)
+
+
+@pytest.mark.parametrize("warmup_steps", [0, 1, 99])
+@pytest.mark.parametrize("final_fraction", [0.1, 0.0, 1.0])
+def test_reaches_the_final_fraction_exactly_at_the_last_step(
+    warmup_steps: int, final_fraction: float
+) -> None:
+    config = OptimizerConfig(1.0, warmup_steps, final_fraction)
+    schedule = make_schedule(config, 100)
+    assert schedule(warmup_steps) == 1
+    assert schedule(100) == np.float32(final_fraction)
+    # One step before the end of the longest cosine is (pi / 200)^2 * 0.9 above it, 2e-4.
+    assert final_fraction == 1 or schedule(99) > final_fraction + 1e-4
+
+
+def test_no_step_rises_after_the_warm_up_or_falls_before() -> None:
+    rates = np.asarray(warmup_cosine(1.0, 10, 60)(jnp.arange(70)))
+    assert (np.diff(rates[:11]) > 0).all() and (np.diff(rates[10:61]) < 0).all()
+    assert (rates[60:] == rates[60]).all()
+
+
+@pytest.mark.parametrize("warmup_steps", [100, 101])
+def test_a_warm_up_that_does_not_end_is_named(warmup_steps: int) -> None:
+    message = rf"OptimizerConfig\.warmup_steps = {warmup_steps} must be below TrainConfig\.steps"
+    with pytest.raises(UserError, match=message):
+        make_schedule(OptimizerConfig(warmup_steps=warmup_steps), 100)
+
+
+@pytest.mark.parametrize(
+    ("io", "fields", "decayed"),
+    [
+        (Tokens(7), {"positions": "relative"}, {"kernel", "table"}),
+        (Tokens(7), {"positions": "learned", "tie_embeddings": False}, {"kernel", "table"}),
+        (Tokens(7), {"attention": "hyla_deep"}, {"kernel", "table", "deep_kernel"}),
+        (Tokens(7), {"feedforward": "moe"}, {"kernel", "table", "gate", "up", "down"}),
+        (Features(3, 2), {"feedforward": "swiglu"}, {"kernel"}),
+        (Tokens(7), {"positions": "relative", "scan_layers": True}, {"kernel", "table"}),
+    ],
+)
+def test_biases_and_norm_scales_alone_do_not_decay(
+    io: Tokens | Features, fields: dict[str, Any], decayed: set[str]
+) -> None:
+    sizes = dict(num_layers=2, model_dim=8, num_heads=2, head_dim=4, mlp_dim=8)
+    model = Decoder(ModelConfig(**{**sizes, **fields}), io)
+    shape = (1, 4, 3) if isinstance(io, Features) else (1, 4)
+    inputs = jnp.zeros(shape, jnp.float32 if isinstance(io, Features) else jnp.int32)
+    params = jax.eval_shape(model.init, jax.random.key(0), inputs)["params"]
+    names: dict[bool, set[str]] = {True: set(), False: set()}
+    for path, decays in jax.tree_util.tree_leaves_with_path(decay_mask(params)):
+        names[decays].add(path_of(path).split("/")[-1])
+    relative = {"relative_bias"} if fields.get("positions") == "relative" else set()
+    assert names == {True: decayed, False: {"bias", "scale"} | relative}
+
+
+@pytest.mark.parametrize("attention", ["hyla", "hyla_deep"])
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_attention_biases_decay_on_request_as_by_dimensions(
+    attention: str, scan_layers: bool
+) -> None:
+    """The paper's code decays whatever has not one dimension; scanned layers have one more."""
+    sizes = dict(num_layers=2, model_dim=8, num_heads=2, head_dim=4, mlp_dim=8)
+    config = ModelConfig(
+        **sizes, attention=attention, positions="relative", scan_layers=scan_layers
+    )
+    model = Decoder(config, Features(3, 2))
+    params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 4, 3)))["params"]
+
+    def by_dimensions(path: Any, leaf: Any) -> bool:
+        return leaf.ndim - (scan_layers and "blocks/" in path_of(path)) != 1
+
+    expected = jax.tree_util.tree_map_with_path(by_dimensions, params)
+    assert decay_mask_with_attention_biases(params) == expected
+    assert expected != decay_mask(params)
+    ones = jax.tree.map(lambda leaf: jnp.ones(leaf.shape), params)
+    optimizer = make_optimizer(OptimizerConfig(decay_attention_biases=True), lambda _: 1.0)
+    zeros = jax.tree.map(jnp.zeros_like, ones)
+    update, _ = optimizer.update(zeros, optimizer.init(ones), ones)
+    assert jax.tree.map(lambda leaf: bool((leaf != 0).all()), update) == expected
+
+
+@pytest.mark.parametrize("warmup_steps", [550, 1100])
+def test_a_cosine_that_ends_early_needs_room_for_two_warm_ups(warmup_steps: int) -> None:
+    with pytest.raises(UserError, match=r"twice OptimizerConfig\.warmup_steps = "):
+        make_schedule(OptimizerConfig(warmup_steps=warmup_steps, cosine_ends_early=True), 1100)
+
+
+PARAMS = {"kernel": jnp.array([2.0, -4.0]), "bias": jnp.array([3.0])}
+
+
+def first_update(config: OptimizerConfig, gradient: dict[str, jax.Array], rate: float) -> dict:
+    optimizer = make_optimizer(config, lambda _: jnp.float32(rate))
+    return optimizer.update(gradient, optimizer.init(PARAMS), PARAMS)[0]
+
+
+def test_decay_is_decoupled_and_multiplied_by_the_learning_rate() -> None:
+    zero = jax.tree.map(jnp.zeros_like, PARAMS)
+    update = first_update(OptimizerConfig(weight_decay=0.1), zero, rate=0.5)
+    np.testing.assert_allclose(update["kernel"], -0.5 * 0.1 * PARAMS["kernel"], rtol=FLOAT32)
+    np.testing.assert_array_equal(update["bias"], 0)
+
+
+@pytest.mark.parametrize(
+    ("clip_norm", "scale"), [(None, 1.0), (1.0, 1 / 13), (6.5, 1 / 2), (13.0, 1.0), (100.0, 1.0)]
+)
+def test_gradients_are_clipped_by_their_norm_over_all_parameters(
+    clip_norm: float | None, scale: float
+) -> None:
+    gradient = {"kernel": jnp.array([3.0, -4.0]), "bias": jnp.array([12.0])}
+    config = OptimizerConfig(weight_decay=0.0, epsilon=1.0, clip_norm=clip_norm)
+    update = first_update(config, gradient, rate=0.5)
+    for name, unclipped in gradient.items():
+        # The first update of Adam is g / (|g| + epsilon), and this epsilon keeps its size.
+        clipped = np.asarray(unclipped) * scale
+        expected = -0.5 * clipped / (np.abs(clipped) + 1)
+        # Bias corrections of 1 - 0.999 cost float32 four digits in the second moment.
+        np.testing.assert_allclose(update[name], expected, rtol=1e-4)
+
+
+def test_the_first_update_has_the_learning_rate_of_update_0() -> None:
+    optimizer = make_optimizer(OptimizerConfig(), warmup_cosine(1.0, 2, 8))
+    state = optimizer.init(PARAMS)
+    first, state = optimizer.update(PARAMS, state, PARAMS)
+    second, _ = optimizer.update(PARAMS, state, PARAMS)
+    np.testing.assert_array_equal(first["kernel"], 0)
+    # Half the peak times (the sign of the gradient + 0.1 of the parameter).
+    np.testing.assert_allclose(second["kernel"], [-0.5 * 1.2, 0.5 * 1.4], rtol=1e-4)

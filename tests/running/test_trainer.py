@@ -1,0 +1,117 @@
+"""What a run leaves behind, and how it stops when numbers go wrong."""
+
+import json
+import time
+from pathlib import Path
+
+import jax
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from hyla_lm import config
+from hyla_lm.cli import main
+from hyla_lm.experiment import from_gin
+from hyla_lm.running.tensorboard import TensorBoard
+
+
+@pytest.fixture
+def run(tiny_gin: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[Path, str]:
+    workdir = tmp_path / "run"
+    assert main(["train", f"--gin_file={tiny_gin}", f"--workdir={workdir}"]) == 0
+    return workdir, capsys.readouterr().out
+
+
+def test_the_folder_of_a_run(run: tuple[Path, str], tiny_gin: Path) -> None:
+    workdir, out = run
+    assert {path.name for path in workdir.iterdir()} == {
+        "config.gin",
+        "checkpoints",
+        "tensorboard",
+        "metrics.jsonl",
+        "summary.json",
+    }
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "train/loss_nats" in line] == [3, 6, 9, 12]
+    assert [line["step"] for line in lines if "validation/loss_nats" in line] == [4, 8, 12]
+    summary = json.loads((workdir / "summary.json").read_text())
+    assert summary["step"] == 12
+    assert summary["tokens_seen"] == 12 * 8 * 16
+    assert summary["attention"] == ["hyla"]
+    assert (summary["device"], summary["jax"]) == ("cpu", jax.__version__)
+    assert 0 < summary["validation"]["bits_per_byte"] < 20
+    assert summary["train"]["loss_nats"] == lines[-2]["train/loss_nats"]
+    for said in ("unique", "as applied", "hyla (blocked)", "tokens a step", "tensorboard --logdir"):
+        assert said in out
+
+
+def test_the_config_written_gives_the_same_experiment(
+    run: tuple[Path, str], tiny_gin: Path
+) -> None:
+    config.load([str(tiny_gin)], [])
+    given = from_gin()
+    config.load([str(run[0] / "config.gin")], [])
+    assert from_gin() == given
+
+
+def test_tensorboard_shows_the_same_points(run: tuple[Path, str]) -> None:
+    events = EventAccumulator(str(run[0] / "tensorboard"))
+    events.Reload()
+    points = [(event.step, event.value) for event in events.Scalars("train/loss_nats")]
+    lines = (run[0] / "metrics.jsonl").read_text().splitlines()
+    logged = [json.loads(line) for line in lines if "train/loss_nats" in line]
+    assert points == [(o["step"], pytest.approx(o["train/loss_nats"])) for o in logged]
+    assert "config/text_summary" in events.Tags()["tensors"]
+
+
+def test_curves_of_a_resumed_run_do_not_double_back(tmp_path: Path) -> None:
+    for resumed_step, steps, value in ((None, (1, 2, 3), 0.0), (1, (2,), 1.0)):
+        board = TensorBoard(tmp_path, resumed_step)
+        for step in steps:
+            board.scalars(step, {"x": value})
+        board.close()
+        time.sleep(1.1)  # event files are named by the second
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("x")] == [(1, 0.0), (2, 1.0)]
+
+
+def test_only_the_newest_checkpoints_stay(tiny_gin: Path, tmp_path: Path) -> None:
+    arguments = [f"--gin_file={tiny_gin}", f"--workdir={tmp_path / 'run'}"]
+    keep = ["--gin.CheckpointConfig.every=2", "--gin.CheckpointConfig.keep=2"]
+    assert main(["train", *arguments, *keep]) == 0
+    steps = {path.name for path in (tmp_path / "run" / "checkpoints").iterdir() if path.is_dir()}
+    assert steps == {"10", "12"}
+
+
+def test_longer_training_goes_on_from_the_end(
+    run: tuple[Path, str], tiny_gin: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [f"--gin_file={tiny_gin}", f"--workdir={run[0]}", "--gin.TrainConfig.steps=15"]
+    assert main(["train", *arguments]) == 0
+    assert "from the checkpoint of step 12" in capsys.readouterr().out
+    lines = [json.loads(line) for line in (run[0] / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "train/loss_nats" in line] == [3, 6, 9, 12, 15]
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(
+    tiny_gin: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workdir = tmp_path / "run"
+    hot = ["--gin.OptimizerConfig.learning_rate=1e38", "--gin.CheckpointConfig.every=1"]
+    assert main(["train", f"--gin_file={tiny_gin}", f"--workdir={workdir}", *hot]) == 2
+    message = capsys.readouterr().err
+    assert "step " in message
+    assert "on rows [" in message
+    assert "largest gradients: " in message
+    assert "OptimizerConfig.learning_rate" in message
+    saved = [path.name for path in (workdir / "checkpoints").iterdir() if path.name.isdigit()]
+    assert saved, "the last finite checkpoint stays"
+
+
+def test_evaluate_repeats_the_summary(
+    run: tuple[Path, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", f"--workdir={run[0]}"]) == 0
+    evaluated = json.loads(capsys.readouterr().out)
+    summary = json.loads((run[0] / "summary.json").read_text())
+    assert evaluated == {"step": 12, **summary["validation"]}
