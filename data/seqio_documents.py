@@ -11,10 +11,10 @@ from data.row_writer import DOCUMENTS_PER_BLOCK
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.input.packing import Block, block_of
 from hyla_lm.input.source import LanguageData, Reading
-from hyla_lm.input.stream import split_in_memory
+from hyla_lm.input.stream import rows_in_memory
 from hyla_lm.input.text_stream import Cursor, StreamedText
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.parallel.batch_shard import Share
+from hyla_lm.parallel.batch_shard import BatchShard
 
 try:
     import seqio
@@ -149,8 +149,8 @@ class SeqioTask:
         train = TaskDocuments.open(self.name, self.train_split, tokenizer)
         validation = TaskDocuments.open(self.name, self.validation_split, tokenizer)
 
-        def documents_of(seed: int, share: Share) -> "ShuffledTask":
-            return ShuffledTask(train, seed, share)
+        def documents_of(shard: BatchShard) -> "ShuffledTask":
+            return ShuffledTask(train, shard)
 
         text = StreamedText(
             train.name,
@@ -164,8 +164,8 @@ class SeqioTask:
         chosen = list(itertools.islice(documents, self.validation_documents))
         if not chosen:
             raise UserError(f"{self.name} has no {self.validation_split} documents: give another.")
-        split = split_in_memory(validation.encode(chosen), tokenizer, sequence_length)
-        return LanguageData(tokenizer, text, split)
+        rows = rows_in_memory(validation.encode(chosen), tokenizer, sequence_length)
+        return LanguageData(tokenizer, text, rows)
 
 
 @dataclass(frozen=True)
@@ -173,8 +173,7 @@ class ShuffledTask:
     """One process's endless documents of a task; the cursor is how many came before."""
 
     task: TaskDocuments
-    seed: int
-    share: Share
+    shard: BatchShard
 
     def start(self) -> Cursor:
         return {"document": 0}
@@ -182,7 +181,7 @@ class ShuffledTask:
     def after(self, cursor: Cursor) -> Generator[tuple[Cursor, Document]]:
         first = cursor["document"]
         documents = self.task.documents(
-            seqio.ShardInfo(self.share.index, self.share.count), None, self.seed, first
+            seqio.ShardInfo(self.shard.index, self.shard.count), None, self.shard.seed, first
         )
         for number, document in enumerate(documents, first):
             yield {"document": number}, document

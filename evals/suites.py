@@ -56,7 +56,7 @@ class SuiteConfig:
             config.load([self._gin_path()], self._bindings(model, self.seeds[0]))
             program = make_program(from_gin(), jax.local_devices()[:1])
             generated_task(program)
-            check_schedule(program)
+            check_schedule(program.experiment)
         except UserError as error:
             raise UserError(
                 f"{title} cannot train with the run's attention {model.attention!r}: {error} "
@@ -64,17 +64,17 @@ class SuiteConfig:
             ) from None
 
     def run(self, model: ModelConfig, folder: str, share: float) -> dict[str, float]:
-        """See hyla_lm.tasks.suite.Suite. Figures are means over seeds, with standard errors."""
+        """See hyla_lm.tasks.suite.Suite. Metrics are means over seeds, with standard errors."""
         with jax.set_mesh(make_mesh(MeshConfig(), jax.local_devices()[:1])):
             members = [self._member(model, seed, folder) for seed in self.seeds]
             until = steps_at(share, members[0])
-            figures = mean_figures(train_many(members, until)) if until else {}
-        sound = len(self.seeds) - int(figures.get("diverged_runs", len(self.seeds)))
+            found = mean_metrics(train_many(members, until)) if until else {}
+        sound = len(self.seeds) - int(found.get("diverged_runs", len(self.seeds)))
         if sound:
-            described = members[0].program.task.describe(figures)
+            described = members[0].program.task.describe(found)
             seeds = f"means over {sound} of {len(self.seeds)} seeds"
             print(f"suite {self.name}: {described} ({seeds})", flush=True)
-        return figures
+        return found
 
     def _member(self, model: ModelConfig, seed: int, folder: str) -> Member:
         bindings = self._bindings(model, seed)
@@ -119,8 +119,8 @@ def steps_at(share: float, member: Member) -> int:
     return int(e.train.steps * share) // e.log.every * e.log.every
 
 
-def mean_figures(summaries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Means of the validation figures over runs that are finite, with `_standard_error`.
+def mean_metrics(summaries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Means of the validation metrics over runs that are finite, with `_standard_error`.
 
     `diverged_runs` counts the others.
     """
@@ -129,11 +129,11 @@ def mean_figures(summaries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         for s in summaries
         if s["validation"] and all(map(math.isfinite, s["validation"].values()))
     ]
-    figures: dict[str, float] = {"diverged_runs": len(summaries) - len(finite)}
+    found: dict[str, float] = {"diverged_runs": len(summaries) - len(finite)}
     for name in finite[0] if finite else ():
         values = np.array([validation[name] for validation in finite])
-        figures[name] = float(values.mean())
+        found[name] = float(values.mean())
         if len(values) > 1:
             error = values.std(ddof=1) / len(values) ** 0.5
-            figures[f"{name}_standard_error"] = float(error)
-    return figures
+            found[f"{name}_standard_error"] = float(error)
+    return found

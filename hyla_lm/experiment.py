@@ -1,8 +1,8 @@
 """All the configuration of one run, built from gin."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from hyla_lm.config import UserError, build, configurable, setting
+from hyla_lm.config import UserError, build, configurable, operative, setting
 from hyla_lm.input.prepared import Rows  # noqa: F401  makes it known to gin
 from hyla_lm.input.stream import C4Stream  # noqa: F401  makes it known to gin
 from hyla_lm.model.config import ModelConfig
@@ -67,6 +67,7 @@ class Experiment:
     mesh: MeshConfig
     checkpoint: CheckpointConfig
     log: LogConfig
+    text: str = field(default="", compare=False)
 
 
 def from_gin() -> Experiment:
@@ -79,6 +80,7 @@ def from_gin() -> Experiment:
         build(CheckpointConfig),
         build(LogConfig),
     )
+    experiment = replace(experiment, text=operative())
     make_schedule(experiment.optimizer, experiment.train.steps)
     if experiment.train.task is None:
         raise UserError("TrainConfig.task is not set: bind it, for example to @LanguageModel().")

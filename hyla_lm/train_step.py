@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from hyla_lm.metrics import Metrics
+from hyla_lm.metrics import Metrics, Pair
 from hyla_lm.parallel.mesh import path_of, summed_over_batch
-from hyla_lm.tasks.protocol import OBJECTIVE, Batch, LossFn
+from hyla_lm.tasks.protocol import Batch, LossFn
 
 
 class TrainState(NamedTuple):
@@ -21,12 +21,14 @@ class TrainState(NamedTuple):
 
 
 class StepOutput(NamedTuple):
-    """Summed metrics of the step and the gradient norm of each parameter by path."""
+    """The step's summed objective and metrics, and the gradient norm of each parameter by path."""
 
+    objective: Pair
     metrics: Metrics
     gradient_norms: dict[str, jax.Array]
 
 
+Sums = tuple[Pair, Metrics]
 TrainStep = Callable[[TrainState, Batch], tuple[TrainState, StepOutput]]
 
 
@@ -38,18 +40,18 @@ def make_train_step(
     The seed is a number, or a traced one.
     """
 
-    def objective(params: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
-        metrics = loss(params, batch, key)
-        return metrics[OBJECTIVE][0], metrics
+    def objective_sum(params: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, Sums]:
+        objective, metrics = loss(params, batch, key)
+        return objective[0], (objective, metrics)
 
-    summed_gradients = jax.value_and_grad(objective, has_aux=True)
+    summed_gradients = jax.value_and_grad(objective_sum, has_aux=True)
 
-    def sum_micro_batches(params: Any, batch: Batch, key: jax.Array) -> tuple[Any, Metrics]:
+    def sum_micro_batches(params: Any, batch: Batch, key: jax.Array) -> tuple[Any, Sums]:
         def add_micro_batch(total, micro):
             index, micro_batch = micro
             micro_key = jax.random.fold_in(key, index)
-            (_, metrics), grads = summed_gradients(params, micro_batch, micro_key)
-            return jax.tree.map(jnp.add, total, (grads, metrics)), None
+            (_, sums), grads = summed_gradients(params, micro_batch, micro_key)
+            return jax.tree.map(jnp.add, total, (grads, sums)), None
 
         micro_batches = (jnp.arange(accumulate_steps), split_batch(batch, accumulate_steps))
         first = jax.tree.map(lambda x: x[0], micro_batches)
@@ -59,13 +61,14 @@ def make_train_step(
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, StepOutput]:
         key = jax.random.fold_in(jax.random.key(seed), state.step)
-        grads, metrics = summed_over_batch(sum_micro_batches)(state.params, batch, key)
-        count = jnp.maximum(metrics[OBJECTIVE][1], 1)
+        grads, (objective, metrics) = summed_over_batch(sum_micro_batches)(state.params, batch, key)
+        count = jnp.maximum(objective[1], 1)
         grads = jax.tree.map(lambda grad: grad / count, grads)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         metrics["gradient_norm"] = (optax.tree.norm(grads), jnp.ones(()))
-        return TrainState(state.step + 1, params, opt_state), StepOutput(metrics, norms(grads))
+        output = StepOutput(objective, metrics, norms(grads))
+        return TrainState(state.step + 1, params, opt_state), output
 
     return train_step
 

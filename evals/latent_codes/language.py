@@ -22,9 +22,10 @@ from evals.latent_codes.samples import Choices, CodeSample, active_units, any_ac
 from evals.latent_codes.statistics import effective_rank
 from hyla_lm.config import UserError
 from hyla_lm.model.inspection import attention_layers
-from hyla_lm.parallel.batch_shard import Share
+from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.running.restored import RestoredRun
-from hyla_lm.tasks.language_model import LanguageModelTask, unpack
+from hyla_lm.tasks.language_model import LanguageModelTask
+from hyla_lm.tasks.next_token import unpack
 
 QUERIES_A_ROW, TOP_KEYS = 8, 4
 PAIRS_AT_ONCE = 2**18
@@ -138,7 +139,7 @@ def pick(
 
 def _rows(task: LanguageModelTask, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Validation rows in order, with -1 for the row numbers that fill up the last batch."""
-    for batch in task.evaluation_sets(count, Share(), True)[""]:
+    for batch in task.evaluation_sets(BatchShard(count), True)[""]:
         yield batch["tokens"], batch["row"]
 
 

@@ -23,7 +23,7 @@ from hyla_lm.metrics import Metrics
 from hyla_lm.optim import cosine_end, make_optimizer, warmup_cosine
 from hyla_lm.running.program import Program, init_params
 from hyla_lm.tasks.protocol import Batch
-from hyla_lm.train_step import TrainState, init_state, make_train_step
+from hyla_lm.train_step import Sums, TrainState, init_state, make_train_step
 
 
 class Numbers(NamedTuple):
@@ -76,8 +76,8 @@ class Population:
         """The states before the first update."""
         return self._init(self.numbers)
 
-    def advance(self, state: TrainState, steps: int) -> tuple[TrainState, Metrics]:
-        """The states after `steps` updates in one dispatch, and the metrics summed over them."""
+    def advance(self, state: TrainState, steps: int) -> tuple[TrainState, Sums]:
+        """The states after `steps` updates in one dispatch; objective and metrics summed."""
         return self._advance(state, self.numbers, steps)
 
     def evaluate(self, params: Any, name: str, examples: int) -> Metrics:
@@ -91,7 +91,7 @@ class Population:
 
     def _advance_one(
         self, steps: int, state: TrainState, numbers: Numbers
-    ) -> tuple[TrainState, Metrics]:
+    ) -> tuple[TrainState, Sums]:
         train = self.program.experiment.train
         step = make_train_step(
             self.task.loss(self.program.model),
@@ -100,14 +100,14 @@ class Population:
             numbers.seed,
         )
 
-        def one(state: TrainState, _: None) -> tuple[TrainState, Metrics]:
+        def one(state: TrainState, _: None) -> tuple[TrainState, Sums]:
             row_B = state.step * train.batch_size + jnp.arange(train.batch_size)
             batch = self.task.draw(numbers.keys["train"], row_B, numbers.tables["train"])
             state, output = step(state, batch)
-            return state, output.metrics
+            return state, (output.objective, output.metrics)
 
-        state, metrics = jax.lax.scan(one, state, length=steps)
-        return state, jax.tree.map(lambda sums: jnp.sum(sums, axis=0), metrics)
+        state, sums = jax.lax.scan(one, state, length=steps)
+        return state, jax.tree.map(lambda sums: jnp.sum(sums, axis=0), sums)
 
     def _evaluate_one(self, name: str, examples: int, params: Any, numbers: Numbers) -> Metrics:
         size = self.program.experiment.train.batch_size
@@ -118,7 +118,7 @@ class Population:
             row_B = jnp.where(row_B < examples, row_B, -1)
             key, table = numbers.keys[name], numbers.tables[name]
             batch: Batch = self.task.draw_for_evaluation(key, row_B, table)
-            return loss(params, batch, None)
+            return loss(params, batch, None)[1]
 
         metrics = jax.lax.map(of_batch, jnp.arange(0, examples, size))
         return jax.tree.map(lambda sums: jnp.sum(sums, axis=0), metrics)

@@ -24,10 +24,10 @@ from evals.tasks.draws import below, random_bits
 from evals.tasks.generated import GeneratedConfig, GeneratedTask, keys_of_rows
 from evals.tasks.splits import make_split
 from hyla_lm.config import UserError, configurable, setting
-from hyla_lm.metrics import Metrics
+from hyla_lm.metrics import Metrics, Pair
 from hyla_lm.model.config import Features
 from hyla_lm.model.decoder import Decoder
-from hyla_lm.tasks.protocol import OBJECTIVE, Batch
+from hyla_lm.tasks.protocol import Batch
 
 MAX_VARIABLES = 10
 
@@ -123,12 +123,15 @@ class FuzzyLogicTask(GeneratedTask):
 
         return {"row": row_B, **jax.vmap(example)(keys_of_rows(key, row_B))}
 
-    def metrics(self, output_BxTxO: jax.Array, batch: Batch, weight_B: jax.Array) -> Metrics:
-        """Those of the query, the last token."""
+    def score(
+        self, output_BxTxO: jax.Array, batch: Batch, weight_B: jax.Array
+    ) -> tuple[Pair, Metrics]:
+        """Squared error and R2 of the query, the last token."""
         prediction_B = output_BxTxO[:, -1, 0]
-        return regression_metrics(prediction_B, batch["target"], batch["variance"], weight_B)
+        metrics = regression_metrics(prediction_B, batch["target"], batch["variance"], weight_B)
+        return metrics["mse"], metrics
 
-    def figures(self, means: Mapping[str, float]) -> dict[str, float]:
+    def logged_metrics(self, means: Mapping[str, float]) -> dict[str, float]:
         """R2 over all queries at once, beside `r2`, the mean of each sequence's own."""
         shown = dict(means)
         spread = shown.pop("target_squared") - shown.pop("target") ** 2
@@ -197,7 +200,6 @@ def regression_metrics(
         return jnp.sum(weight_B * x_B), count
 
     return {
-        OBJECTIVE: summed(error_B),
         "mse": summed(error_B),
         "r2": summed(1 - error_B / variance_B),
         "target": summed(target_B),

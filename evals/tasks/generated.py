@@ -21,12 +21,11 @@ from jax.sharding import AxisType, Mesh
 
 from hyla_lm.config import UserError, as_dict, setting
 from hyla_lm.input.row_stream import check_equal_states
-from hyla_lm.metrics import Metrics
+from hyla_lm.metrics import Metrics, Pair
 from hyla_lm.model.decoder import Decoder
-from hyla_lm.parallel.batch_shard import Share
-from hyla_lm.tasks.protocol import Batch, LossFn
+from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.tasks.protocol import Batch, HostBatch, LossFn
 
-HostBatch = dict[str, np.ndarray]
 Draw = Callable[[jax.Array, Any], dict[str, jax.Array]]
 
 
@@ -51,7 +50,7 @@ class GeneratedConfig(ABC):
     def prepare_task(self, batch_size: int) -> "GeneratedTask":
         """See hyla_lm.tasks.protocol.TaskConfig."""
 
-    def planned_task(self) -> "GeneratedTask":
+    def planned_objective(self) -> "GeneratedTask":
         """See hyla_lm.tasks.protocol.Plannable: the task needs no data."""
         return self.prepare_task(1)
 
@@ -71,11 +70,13 @@ class GeneratedTask(ABC):
         """T, tokens an example."""
 
     @abstractmethod
-    def metrics(self, output_BxTxO: jax.Array, batch: Batch, weight_B: jax.Array) -> Metrics:
-        """Summed metrics of the model's outputs; an example counts by its weight, 0 or 1."""
+    def score(
+        self, output_BxTxO: jax.Array, batch: Batch, weight_B: jax.Array
+    ) -> tuple[Pair, Metrics]:
+        """Objective and metrics of the model's outputs; an example counts by its weight, 0 or 1."""
 
     @abstractmethod
-    def figures(self, means: Mapping[str, float]) -> dict[str, float]:
+    def logged_metrics(self, means: Mapping[str, float]) -> dict[str, float]:
         """See hyla_lm.tasks.protocol.Task."""
 
     @abstractmethod
@@ -97,7 +98,9 @@ class GeneratedTask(ABC):
     def loss(self, model: Decoder) -> LossFn:
         """See hyla_lm.tasks.protocol.Task; the rows that only fill a batch up are numbered -1."""
 
-        def loss_fn(params: Any, batch: Batch, dropout_key: jax.Array | None) -> Metrics:
+        def loss_fn(
+            params: Any, batch: Batch, dropout_key: jax.Array | None
+        ) -> tuple[Pair, Metrics]:
             output_BxTxO: Any = model.apply(
                 {"params": params},
                 batch["features"],
@@ -105,7 +108,7 @@ class GeneratedTask(ABC):
                 rngs=None if dropout_key is None else {"dropout": dropout_key},
             )
             weight_B = (batch["row"] >= 0).astype(jnp.float32)
-            return self.metrics(output_BxTxO, batch, weight_B)
+            return self.score(output_BxTxO, batch, weight_B)
 
         return loss_fn
 
@@ -126,37 +129,31 @@ class GeneratedTask(ABC):
         table = np.ascontiguousarray(self.tables["train"], np.int32)
         return {**config, "train combinations": hashlib.sha256(table.tobytes()).hexdigest()}
 
-    def tokens_per_batch(self, batch_size: int) -> int:
-        return batch_size * self.sequence_length
-
     def batch_shapes(self, batch_size: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """See hyla_lm.tasks.protocol.PlannedTask."""
+        """See hyla_lm.tasks.protocol.Objective."""
         key, row_B = jax.random.key(0), jax.ShapeDtypeStruct((batch_size,), jnp.int32)
         return jax.eval_shape(self.draw, key, row_B, jnp.asarray(self.tables["train"]))
 
     def train_stream(
-        self, batch_size: int, seed: int, share: Share, states: list[dict[str, Any]] | None
+        self, shard: BatchShard, states: list[dict[str, Any]] | None
     ) -> "GeneratedStream":
-        if self.config.in_distribution_repeats_training and seed != self.config.seed:
+        if self.config.in_distribution_repeats_training and shard.seed != self.config.seed:
             name = type(self.config).__name__
             raise UserError(
                 f"{name}.in_distribution_repeats_training needs {name}.seed = {self.config.seed} "
-                f"to be TrainConfig.seed = {seed}: set one to the other."
+                f"to be TrainConfig.seed = {shard.seed}: set one to the other."
             )
         state = check_equal_states(states) if states else None
         with one_device():
-            key = self.train_key(seed)
-        return GeneratedStream(self._drawers["train"], key, batch_size, share, state)
+            key = self.train_key(shard.seed)
+        return GeneratedStream(self._drawers["train"], key, shard, state)
 
-    def evaluation_sets(
-        self, batch_size: int, share: Share, final: bool
-    ) -> Mapping[str, Iterator[HostBatch]]:
+    def evaluation_sets(self, shard: BatchShard, final: bool) -> Mapping[str, Iterator[HostBatch]]:
         count, draw = self.evaluation_count(final), self._drawers
         with one_device():
             keys = {name: self.evaluation_key(name) for name in self.evaluation_names()}
         return {
-            name: rows_in_order(draw[name], key, count, batch_size, share)
-            for name, key in keys.items()
+            name: examples_in_order(draw[name], key, count, shard) for name, key in keys.items()
         }
 
     def evaluation_names(self) -> list[str]:
@@ -196,18 +193,17 @@ def one_device() -> AbstractContextManager[object]:
 
 
 class GeneratedStream:
-    """Endless batches of one process's share; the state is the rows that all have drawn."""
+    """Endless batches of one process's shard; the state is the rows that all have drawn."""
 
     def __init__(
         self,
         draw: Draw,
         key: jax.Array,
-        batch_size: int,
-        share: Share | None = None,
+        shard: BatchShard,
         state: Mapping[str, Any] | None = None,
     ):
-        self._draw, self._key, self._batch_size = draw, key, batch_size
-        self._places = np.array((share or Share()).places(batch_size), np.int32)
+        self._draw, self._key, self._batch_size = draw, key, shard.batch_size
+        self._places = np.array(shard.places, np.int32)
         self._rows_drawn = int(state["rows_drawn"]) if state else 0
 
     def __next__(self) -> HostBatch:
@@ -223,12 +219,12 @@ class GeneratedStream:
         """Nothing runs ahead."""
 
 
-def rows_in_order(
-    draw: Draw, key: jax.Array, count: int, batch_size: int, share: Share | None = None
+def examples_in_order(
+    draw: Draw, key: jax.Array, count: int, shard: BatchShard
 ) -> Iterator[HostBatch]:
-    """One process's share of the first `count` rows in whole batches; those beyond have row -1."""
-    places = np.array((share or Share()).places(batch_size), np.int32)
-    for start in range(0, count, batch_size):
+    """One process's shard of the first `count` rows in whole batches; those beyond have row -1."""
+    places = np.array(shard.places, np.int32)
+    for start in range(0, count, shard.batch_size):
         rows = start + places
         with one_device():
             batch = jax.device_get(draw(key, np.where(rows < count, rows, -1)))

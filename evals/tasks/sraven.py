@@ -27,10 +27,10 @@ from evals.tasks.generated import GeneratedConfig, GeneratedTask, keys_of_rows
 from evals.tasks.splits import make_split
 from evals.tasks.sraven_rules import COLUMNS, RULES, draw_grids
 from hyla_lm.config import UserError, configurable, setting
-from hyla_lm.metrics import Metrics
+from hyla_lm.metrics import Metrics, Pair
 from hyla_lm.model.config import Features
 from hyla_lm.model.decoder import Decoder
-from hyla_lm.tasks.protocol import OBJECTIVE, Batch
+from hyla_lm.tasks.protocol import Batch
 
 MAX_FEATURES = 4
 CEILING_EXAMPLES = 512
@@ -119,17 +119,19 @@ class SravenTask(GeneratedTask):
         flag = jax.vmap(lambda instance: is_ambiguous(instance, self.config.num_symbols))
         return {**batch, "ambiguous": flag(batch["instance"])}
 
-    def metrics(self, output_BxTxO: jax.Array, batch: Batch, weight_B: jax.Array) -> Metrics:
-        """Those of the ninth panel, and in evaluation of the instances that have one answer."""
+    def score(
+        self, output_BxTxO: jax.Array, batch: Batch, weight_B: jax.Array
+    ) -> tuple[Pair, Metrics]:
+        """Of the ninth panel, and in evaluation also of the instances that have one answer."""
         metrics = panel_metrics(output_BxTxO, batch["target"], weight_B)
         if "ambiguous" in batch:
             flagged_B = weight_B * batch["ambiguous"]
             clear = panel_metrics(output_BxTxO, batch["target"], weight_B - flagged_B)
             metrics["ambiguous"] = (jnp.sum(flagged_B), jnp.sum(weight_B))
             metrics["unambiguous_accuracy"] = clear["accuracy"]
-        return metrics
+        return metrics["loss_nats"], metrics
 
-    def figures(self, means: Mapping[str, float]) -> dict[str, float]:
+    def logged_metrics(self, means: Mapping[str, float]) -> dict[str, float]:
         return dict(means)
 
     def describe(self, values: Mapping[str, float]) -> str:
@@ -223,7 +225,6 @@ def panel_metrics(logits_BxTxK: jax.Array, target_BxM: jax.Array, weight_B: jax.
     count = jnp.sum(weight_B)
     loss = (jnp.sum(weight_B[:, None] * nats_BxM), count * num_features)
     return {
-        OBJECTIVE: loss,
         "loss_nats": loss,
         "accuracy": (jnp.sum(weight_B * right_BxM.all(1)), count),
         "feature_accuracy": (jnp.sum(weight_B[:, None] * right_BxM), count * num_features),

@@ -6,9 +6,9 @@ from typing import Any
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.input.manifest import Manifest
 from hyla_lm.input.row_stream import RowStream, check_equal_states
-from hyla_lm.input.source import LanguageData, Reading, Split, open_split
+from hyla_lm.input.source import LanguageData, Reading, RowSet, open_rows
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.parallel.batch_shard import Share
+from hyla_lm.parallel.batch_shard import BatchShard
 
 
 @configurable
@@ -29,8 +29,8 @@ class Rows:
         self._check_paths()
         tokenizer = Tokenizer(self.tokenizer)
         attempts = reading.attempts
-        train, manifest = open_split(self.train, tokenizer, sequence_length, batch_size, attempts)
-        validation, _ = open_split(self.validation, tokenizer, sequence_length, 1, attempts)
+        train, manifest = open_rows(self.train, tokenizer, sequence_length, batch_size, attempts)
+        validation, _ = open_rows(self.validation, tokenizer, sequence_length, 1, attempts)
         return LanguageData(tokenizer, PreparedText(train, manifest, reading), validation)
 
 
@@ -38,12 +38,12 @@ class Rows:
 class PreparedText:
     """The training rows of a folder."""
 
-    split: Split
+    rows: RowSet
     manifest: Manifest
     reading: Reading
 
     def identity(self) -> str:
-        return self.split.identity
+        return self.rows.identity
 
     def summary(self) -> str:
         m = self.manifest
@@ -52,12 +52,6 @@ class PreparedText:
             f"documents, {m.text_bytes / 1e6:.1f} MB, {m.text_bytes / m.tokens:.2f} bytes a token"
         )
 
-    def stream(
-        self,
-        batch_size: int,
-        seed: int,
-        share: Share,
-        states: list[dict[str, Any]] | None,
-    ) -> RowStream:
+    def stream(self, shard: BatchShard, states: list[dict[str, Any]] | None) -> RowStream:
         state = None if states is None else check_equal_states(states)
-        return RowStream(self.split, batch_size, seed, share, state, self.reading)
+        return RowStream(self.rows, shard, state, self.reading)

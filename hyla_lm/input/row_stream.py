@@ -10,34 +10,32 @@ from absl import flags
 
 from hyla_lm.config import UserError
 from hyla_lm.input.order import shuffled
-from hyla_lm.input.source import Reading, RowTable, Split
-from hyla_lm.parallel.batch_shard import Share
+from hyla_lm.input.source import Reading, RowSet, RowTable
+from hyla_lm.parallel.batch_shard import BatchShard
 
 
 @dataclass(frozen=True)
 class ShuffledBatches:
-    """Batch i of one process: its part of the i-th `batch_size` rows after row `first`.
+    """Batch i of one process: its shard of the i-th global batch after row `first`.
 
     Every epoch holds each row once, in an order of its own; the order depends on the seed alone.
     """
 
     rows: RowTable
-    batch_size: int
-    seed: int
-    share: Share
+    shard: BatchShard
     first: int
 
     def __len__(self) -> int:
-        return 2**62 // self.batch_size
+        return 2**62 // self.shard.batch_size
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        start, count = self.first + index * self.batch_size, len(self.rows)
-        places = self.share.places(self.batch_size)
-        return self.rows.read([shuffled(start + place, count, self.seed) for place in places])
+        start, count = self.first + index * self.shard.batch_size, len(self.rows)
+        seed, places = self.shard.seed, self.shard.places
+        return self.rows.read([shuffled(start + place, count, seed) for place in places])
 
 
 class RowStream:
-    """Endless shuffled batches of one process's share.
+    """Endless shuffled batches of one process's shard.
 
     The state is the number of rows that all processes have read, so any number of processes,
     workers and threads goes on with the same global batches.
@@ -45,18 +43,15 @@ class RowStream:
 
     def __init__(
         self,
-        split: Split,
-        batch_size: int,
-        seed: int,
-        share: Share | None = None,
+        row_set: RowSet,
+        shard: BatchShard,
         state: dict[str, Any] | None = None,
         reading: Reading | None = None,
     ):
-        reading = reading or Reading()
         self._rows_read = int(state["rows_read"]) if state else 0
-        self._batch_size = batch_size
-        source = ShuffledBatches(split.rows, batch_size, seed, share or Share(), self._rows_read)
-        self._iterator = iter(_batches(source, reading))
+        self._batch_size = shard.batch_size
+        source = ShuffledBatches(row_set.rows, shard, self._rows_read)
+        self._iterator = iter(_batches(source, reading or Reading()))
 
     def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
         return self
@@ -90,21 +85,17 @@ def check_equal_states(states: list[dict[str, Any]]) -> dict[str, Any]:
     return states[0]
 
 
-def rows_in_order(
-    split: Split,
-    batch_size: int,
-    bos: int,
-    share: Share | None = None,
-    limit: int | None = None,
+def evaluation_rows(
+    row_set: RowSet, shard: BatchShard, bos: int, limit: int | None = None
 ) -> Iterator[dict[str, np.ndarray]]:
-    """One process's share of the split's first `limit` rows, in order, in whole batches.
+    """One process's shard of the first `limit` rows, in order, in whole batches.
 
     The last batch is filled with rows of BOS, whose targets weigh nothing; their row is -1.
     """
-    total = len(split.rows) if limit is None else min(limit, len(split.rows))
-    places = (share or Share()).places(batch_size)
-    for start in range(0, total, batch_size):
-        batch = split.rows.read([start + place for place in places if start + place < total])
+    total = len(row_set.rows) if limit is None else min(limit, len(row_set.rows))
+    places = shard.places
+    for start in range(0, total, shard.batch_size):
+        batch = row_set.rows.read([start + place for place in places if start + place < total])
         missing = len(places) - len(batch["row"])
         yield {
             name: np.pad(

@@ -12,7 +12,7 @@ from hyla_lm.input.files import as_path
 from hyla_lm.input.manifest import Manifest, check_manifest, read_manifest
 from hyla_lm.input.rows import RowReader
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.parallel.batch_shard import Share
+from hyla_lm.parallel.batch_shard import BatchShard
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class RowTable(Protocol):
 
 
 class Batches(Protocol):
-    """An endless iterator of one process's share of host batches, restorable from JSON."""
+    """An endless iterator of one process's shard of host batches, restorable from JSON."""
 
     def __iter__(self) -> Iterator[dict[str, np.ndarray]]: ...
 
@@ -56,19 +56,13 @@ class TrainingText(Protocol):
         """A line for the start-up summary."""
         ...
 
-    def stream(
-        self,
-        batch_size: int,
-        seed: int,
-        share: Share,
-        states: list[dict[str, Any]] | None,
-    ) -> Batches:
-        """A share of the batches, from the start or from the states of all shares."""
+    def stream(self, shard: BatchShard, states: list[dict[str, Any]] | None) -> Batches:
+        """A shard of the batches, from the start or from the states of all shards."""
         ...
 
 
 @dataclass(frozen=True)
-class Split:
+class RowSet:
     """Rows that can be read in any order: a folder of them, or some held in memory.
 
     `identity` names their content; `text_bytes` is the size of their text.
@@ -83,11 +77,11 @@ class Split:
 
 @dataclass(frozen=True)
 class LanguageData:
-    """The data of a language model: text to train on, a validation split, their tokenizer."""
+    """The data of a language model: text to train on, validation rows, their tokenizer."""
 
     tokenizer: Tokenizer
     train: TrainingText
-    validation: Split
+    validation: RowSet
 
 
 @runtime_checkable
@@ -99,9 +93,9 @@ class DataSource(Protocol):
         ...
 
 
-def open_split(
+def open_rows(
     folder: str, tokenizer: Tokenizer, sequence_length: int, batch_size: int, attempts: int = 1
-) -> tuple[Split, Manifest]:
+) -> tuple[RowSet, Manifest]:
     """Opens a folder of rows; raises UserError for one that does not fit or is damaged."""
     path = as_path(folder)
     manifest = read_manifest(path)
@@ -116,11 +110,12 @@ def open_split(
             f"{path} holds {manifest.rows} rows, fewer than one batch of {batch_size}: "
             "lower TrainConfig.batch_size or prepare more rows."
         )
-    return split_of_folder(path, manifest, attempts), manifest
+    return rows_of_folder(path, manifest, attempts), manifest
 
 
-def split_of_folder(folder: epath.Path, manifest: Manifest, attempts: int = 1) -> Split:
-    return Split(
+def rows_of_folder(folder: epath.Path, manifest: Manifest, attempts: int = 1) -> RowSet:
+    """The rows of a folder whose manifest was read."""
+    return RowSet(
         RowReader(folder, manifest, attempts),
         manifest.sequence_length,
         manifest.sha256,

@@ -16,11 +16,11 @@ from hyla_lm.input.files import list_files, names_and_sizes
 from hyla_lm.input.order import shuffled
 from hyla_lm.input.packing import Block, Packer, encode_texts
 from hyla_lm.input.rows import MemoryRows
-from hyla_lm.input.source import LanguageData, Reading, Split
+from hyla_lm.input.source import LanguageData, Reading, RowSet
 from hyla_lm.input.text_records import TextRecords
 from hyla_lm.input.text_stream import Cursor, StreamedText
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.parallel.batch_shard import Share
+from hyla_lm.parallel.batch_shard import BatchShard
 
 TEXTS_PER_PART = 16
 PARTS_AHEAD = 8
@@ -58,23 +58,23 @@ class C4Stream:
             raise UserError("C4Stream.train mixes ArrayRecord with other files: give one kind.")
         table = TextRecords(files, reading.attempts) if all(records) else None
 
-        def documents_of(seed: int, share: Share) -> "FileTexts | RecordTexts":
+        def documents_of(shard: BatchShard) -> "FileTexts | RecordTexts":
             if table is not None:
-                return RecordTexts(table, encoder, seed, share, reading)
-            return FileTexts(files, encoder, seed, share, reading.attempts)
+                return RecordTexts(table, encoder, shard, reading)
+            return FileTexts(files, encoder, shard, reading.attempts)
 
         name = f"{files[0]} and {len(files) - 1} more" if len(files) > 1 else files[0]
         content = content_of(files)
         train = StreamedText(name, content, tokenizer, sequence_length, reading, documents_of)
         return LanguageData(tokenizer, train, self._validation(encoder, sequence_length, reading))
 
-    def _validation(self, encoder: "Encoder", sequence_length: int, reading: Reading) -> Split:
+    def _validation(self, encoder: "Encoder", sequence_length: int, reading: Reading) -> RowSet:
         files = list_files(self.validation, "C4Stream.validation")
         texts = (text for file in files for text in read_texts(file, reading.attempts))
         chosen = list(islice(texts, self.validation_documents))
         if not chosen:
             raise UserError("C4Stream.validation holds no document: give files with text.")
-        return split_in_memory(encoder(chosen), encoder.tokenizer, sequence_length)
+        return rows_in_memory(encoder(chosen), encoder.tokenizer, sequence_length)
 
 
 @dataclass(frozen=True)
@@ -97,14 +97,13 @@ class FileTexts:
 
     files: tuple[str, ...]
     encode: Encoder
-    seed: int
-    share: Share
+    shard: BatchShard
     attempts: int
 
     def __post_init__(self) -> None:
-        if len(self.files) < self.share.count:
+        if len(self.files) < self.shard.count:
             raise UserError(
-                f"{len(self.files)} files cannot feed {self.share.count} processes, each of which "
+                f"{len(self.files)} files cannot feed {self.shard.count} processes, each of which "
                 "reads files of its own: give more files, or train on prepared rows (@Rows())."
             )
 
@@ -132,8 +131,8 @@ class FileTexts:
                 epoch, place = epoch + 1, 0
 
     def _files_of(self, epoch: int) -> list[str]:
-        order = np.random.default_rng([self.seed, epoch]).permutation(len(self.files))
-        return [self.files[index] for index in order[self.share.index :: self.share.count]]
+        order = np.random.default_rng([self.shard.seed, epoch]).permutation(len(self.files))
+        return [self.files[index] for index in order[self.shard.index :: self.shard.count]]
 
 
 @dataclass(frozen=True)
@@ -145,8 +144,7 @@ class RecordTexts:
 
     texts: TextRecords
     encode: Encoder
-    seed: int
-    share: Share
+    shard: BatchShard
     reading: Reading
 
     def start(self) -> Cursor:
@@ -154,7 +152,7 @@ class RecordTexts:
 
     def after(self, cursor: Cursor) -> Generator[tuple[Cursor, str]]:
         number = cursor["document"]
-        parts = ShuffledTexts(self.texts, self.seed, self.share, number)
+        parts = ShuffledTexts(self.texts, self.shard, number)
         threads = self.reading.threads
         options = grain.ReadOptions(threads, max(PARTS_AHEAD, threads))
         reader = iter(grain.MapDataset.source(parts).to_iter_dataset(options))
@@ -172,29 +170,29 @@ class ShuffledTexts:
     """Part i of one process's texts after the first `first`, in the global order."""
 
     texts: TextRecords
-    seed: int
-    share: Share
+    shard: BatchShard
     first: int
 
     def __len__(self) -> int:
         return 2**62 // TEXTS_PER_PART
 
     def __getitem__(self, part: SupportsIndex) -> list[str]:
-        index, count = self.share.index, self.share.count
+        index, count = self.shard.index, self.shard.count
         start = self.first + int(part) * TEXTS_PER_PART
         places = (number * count + index for number in range(start, start + TEXTS_PER_PART))
-        return [self.texts[shuffled(place, len(self.texts), self.seed)] for place in places]
+        seed, total = self.shard.seed, len(self.texts)
+        return [self.texts[shuffled(place, total, seed)] for place in places]
 
 
-def split_in_memory(block: Block, tokenizer: Tokenizer, sequence_length: int) -> Split:
-    """A split of whole documents, packed as prepared rows are."""
+def rows_in_memory(block: Block, tokenizer: Tokenizer, sequence_length: int) -> RowSet:
+    """The rows of whole documents, packed as prepared rows are."""
     packer = Packer(sequence_length, tokenizer)
     parts = [packer.push(block), packer.last()]
     tokens = np.concatenate([part.tokens for part in parts])
     text_bytes = np.concatenate([part.text_bytes for part in parts])
     identity = hashlib.sha256(tokens.tobytes() + text_bytes.tobytes()).hexdigest()
     rows = MemoryRows(tokens, text_bytes)
-    return Split(rows, sequence_length, identity, int(text_bytes.sum()), {})
+    return RowSet(rows, sequence_length, identity, int(text_bytes.sum()), {})
 
 
 def content_of(files: tuple[str, ...]) -> str:

@@ -17,7 +17,7 @@ from hyla_lm.config import UserError
 from hyla_lm.input.packing import Block, Packed, Packer
 from hyla_lm.input.source import Reading
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.parallel.batch_shard import Share
+from hyla_lm.parallel.batch_shard import BatchShard
 
 DOCUMENTS_PER_BLOCK = 64
 Cursor = dict[str, int]
@@ -167,7 +167,7 @@ class StreamedText:
     tokenizer: Tokenizer
     sequence_length: int
     reading: Reading
-    documents_of: Callable[[int, Share], Documents]
+    documents_of: Callable[[BatchShard], Documents]
 
     def identity(self) -> str:
         return self.content
@@ -175,17 +175,10 @@ class StreamedText:
     def summary(self) -> str:
         return f"{self.name}, tokenised while training"
 
-    def stream(
-        self,
-        batch_size: int,
-        seed: int,
-        share: Share,
-        states: list[dict[str, Any]] | None,
-    ) -> "TextStream":
-        documents = self.documents_of(seed, share)
-        part = len(share.places(batch_size))
-        batches = PackedBatches(documents, part, self.sequence_length, self.tokenizer)
-        state = None if states is None else state_of_share(states, share)
+    def stream(self, shard: BatchShard, states: list[dict[str, Any]] | None) -> "TextStream":
+        documents, rows = self.documents_of(shard), len(shard.places)
+        batches = PackedBatches(documents, rows, self.sequence_length, self.tokenizer)
+        state = None if states is None else state_of_shard(states, shard)
         return TextStream(batches, self.reading.ahead, state)
 
 
@@ -211,12 +204,12 @@ class TextStream:
         self._iterator.close()
 
 
-def state_of_share(states: list[dict[str, Any]], share: Share) -> dict[str, Any]:
+def state_of_shard(states: list[dict[str, Any]], shard: BatchShard) -> dict[str, Any]:
     """This process's state; raises UserError where the checkpoint is of another process count."""
-    if len(states) != share.count:
+    if len(states) != shard.count:
         raise UserError(
             f"the checkpoint is of {len(states)} processes, each somewhere in text of its own, and "
-            f"cannot be continued by {share.count}: resume it on {len(states)}, or train on "
+            f"cannot be continued by {shard.count}: resume it on {len(states)}, or train on "
             "prepared rows (@Rows()), which any number of processes continues."
         )
-    return states[share.index]
+    return states[shard.index]

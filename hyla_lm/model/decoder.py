@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from hyla_lm.attention import AttentionSpec, Operands
 from hyla_lm.model.config import Features, ModelConfig, Tokens
 from hyla_lm.model.feedforward import GeluMlp, MixtureOfExperts, SwiGlu
+from hyla_lm.model.head import Head, OwnHead
 from hyla_lm.model.positions import relative_buckets, rotate
 from hyla_lm.parallel.sharded_attention import attend_on_mesh, split_by_batch
 
@@ -193,10 +194,10 @@ class Decoder(nn.Module):
         if isinstance(self.io, Tokens):
             self.embed: nn.Module = TokenTable(self.io.vocab_size, c.model_dim)
             if not c.tie_embeddings:
-                self.head = nn.Dense(self.io.vocab_size, c.use_bias, jnp.float32)
+                self.head = OwnHead(self.io.vocab_size, c.model_dim, c.use_bias)
         else:
             self.embed = nn.Dense(c.model_dim, c.use_bias, dtype)
-            self.head = nn.Dense(self.io.output_size, c.use_bias, jnp.float32)
+            self.head = OwnHead(self.io.output_size, c.model_dim, c.use_bias)
         if c.positions == "learned":
             self.position_embed = TokenTable(c.max_length, c.model_dim)
         self.blocks = self._make_blocks()
@@ -206,11 +207,6 @@ class Decoder(nn.Module):
     def answers(self) -> int | None:
         """Positions whose outputs are asked for; None for all."""
         return self.io.answers if isinstance(self.io, Features) else None
-
-    @property
-    def tied_scale(self) -> float:
-        """What logits from the token table are multiplied by."""
-        return self.config.model_dim**-0.5 if self.config.scale_tied_logits else 1.0
 
     def _make_blocks(self) -> nn.Module:
         c = self.config
@@ -250,20 +246,16 @@ class Decoder(nn.Module):
         y_BxTxD, _ = self.blocks(y_BxTxD, context)
         return self.final_norm(last(y_BxTxD, self.answers))
 
+    def output_head(self) -> Head:
+        """What makes logits, or dense outputs: the token table where it is tied."""
+        c = self.config
+        if isinstance(self.io, Features) or not c.tie_embeddings:
+            return self.head()
+        return Head(self.embed.table, scale=c.model_dim**-0.5 if c.scale_tied_logits else 1.0)
+
     def logits(self, hidden: jax.Array) -> jax.Array:
         """float32 logits over V, or dense outputs, of normed states."""
-        if isinstance(self.io, Features) or not self.config.tie_embeddings:
-            return self.head(hidden)
-        table_VxD = self.embed.table.astype(hidden.dtype)
-        logits = jnp.einsum("...d,vd->...v", hidden, table_VxD, preferred_element_type=jnp.float32)
-        return logits * self.tied_scale
-
-    def mean_logit(self, hidden: jax.Array) -> jax.Array:
-        """The mean of the logits over V, without making them."""
-        if not self.config.tie_embeddings:
-            head = self.head.variables["params"]
-            return hidden @ head["kernel"].mean(axis=-1) + head.get("bias", jnp.zeros(1)).mean()
-        return hidden @ self.embed.table.mean(axis=0) * self.tied_scale
+        return self.output_head().logits(hidden)
 
     def __call__(self, inputs: jax.Array, **context: Any) -> jax.Array:
         return self.logits(self.hidden(inputs, **context))

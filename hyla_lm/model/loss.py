@@ -10,13 +10,13 @@ whole loss on TPU v5e. The level is HEADROOM above the mean logit; should a sum 
 is done again from the largest.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-LogitsFn = Callable[[Any, jax.Array], jax.Array]
+from hyla_lm.model.head import Head
+
 # No mean is above the largest. From 50 above the mean, exp overflows for no logit up to 128 above
 # the mean, and underflows for none within 37 of the largest.
 HEADROOM = 50.0
@@ -31,9 +31,7 @@ class CrossEntropy(NamedTuple):
 
 
 def cross_entropy(
-    logits_of: LogitsFn,
-    mean_logit_of: LogitsFn,
-    head_params: Any,
+    head: Head,
     hidden_BxTxD: jax.Array,
     target_BxT: jax.Array,
     weight_BxT: jax.Array,
@@ -42,27 +40,25 @@ def cross_entropy(
 ) -> CrossEntropy:
     """Sums of -log p(target) in nats and of right guesses, `chunk_length` positions at a time.
 
-    The objective adds z_loss * log(Z)^2 a token. `logits_of(head_params, hidden)` gives float32;
-    `mean_logit_of` their mean over the vocabulary without making them, at any precision.
+    The objective adds z_loss * log(Z)^2 a token.
     """
     chunk = min(chunk_length, hidden_BxTxD.shape[1])
     targets = _in_chunks(target_BxT, chunk)
     weights = _in_chunks(weight_BxT.astype(jnp.float32), chunk)
 
-    def logits_float32(head: Any, hidden: jax.Array) -> jax.Array:
-        return logits_of(head, hidden).astype(jnp.float32)
-
-    def score(head: Any, hidden: jax.Array, level: jax.Array, target: jax.Array, weight: jax.Array):
-        sums = score_logits(logits_float32(head, hidden), level, target, weight, z_loss)
+    def score(
+        head: Head, hidden: jax.Array, level: jax.Array, target: jax.Array, weight: jax.Array
+    ) -> tuple[jax.Array, CrossEntropy]:
+        sums = score_logits(head.logits(hidden), level, target, weight, z_loss)
         return sums.objective, sums
 
-    def add_up(head: Any, hidden: jax.Array, level: jax.Array) -> tuple[CrossEntropy, None]:
+    def add_up(head: Head, hidden: jax.Array, level: jax.Array) -> tuple[CrossEntropy, None]:
         def add_chunk(sums: CrossEntropy, tokens):
             return jax.tree.map(jnp.add, sums, score(head, *tokens)[1]), None
 
         return jax.lax.scan(add_chunk, _zeros(), (hidden, level, targets, weights))
 
-    def differentiate(head: Any, hidden: jax.Array, level: jax.Array) -> tuple[CrossEntropy, Any]:
+    def differentiate(head: Head, hidden: jax.Array, level: jax.Array) -> tuple[CrossEntropy, Any]:
         def add_chunk(carry, tokens):
             gradients_of = jax.grad(score, argnums=(0, 1), has_aux=True)
             (d_head, d_hidden), sums = gradients_of(head, *tokens)
@@ -73,31 +69,37 @@ def cross_entropy(
         (sums, d_head), d_hidden = jax.lax.scan(add_chunk, start, tokens)
         return sums, (d_head, d_hidden)
 
-    def from_a_safe_level(sweep: Any, head: Any, hidden: jax.Array) -> Any:
-        found = sweep(head, hidden, mean_logit_of(head, hidden).astype(jnp.float32) + HEADROOM)
+    def from_a_safe_level(sweep: Any, head: Head, hidden: jax.Array) -> Any:
+        found = sweep(head, hidden, mean_logit(head, hidden) + HEADROOM)
 
         def from_the_largest() -> Any:
-            largest = jax.lax.map(lambda x: logits_float32(head, x).max(axis=-1), hidden)
+            largest = jax.lax.map(lambda x: head.logits(x).max(axis=-1), hidden)
             return sweep(head, hidden, largest)
 
         with jax.named_scope("rarely"):
             return jax.lax.cond(jnp.isfinite(found[0].objective), lambda: found, from_the_largest)
 
     @jax.custom_vjp
-    def total(head: Any, hidden: jax.Array) -> CrossEntropy:
+    def total(head: Head, hidden: jax.Array) -> CrossEntropy:
         return from_a_safe_level(add_up, head, hidden)[0]
 
-    def forward(head: Any, hidden: jax.Array) -> tuple[CrossEntropy, Any]:
+    def forward(head: Head, hidden: jax.Array) -> tuple[CrossEntropy, Any]:
         return from_a_safe_level(differentiate, head, hidden)
 
     def backward(saved: Any, cotangent: CrossEntropy) -> Any:
         return jax.tree.map(lambda grad: (cotangent.objective * grad).astype(grad.dtype), saved)
 
     total.defvjp(forward, backward)
-    sums = total(head_params, _in_chunks(hidden_BxTxD, chunk))
+    sums = total(head, _in_chunks(hidden_BxTxD, chunk))
     return CrossEntropy(
         sums.objective, jax.lax.stop_gradient(sums.nats), jax.lax.stop_gradient(sums.correct)
     )
+
+
+def mean_logit(head: Head, hidden: jax.Array) -> jax.Array:
+    """The mean of the logits over the vocabulary in float32, without making them."""
+    mean = (hidden @ head.kernel_VxD.mean(axis=0) * head.scale).astype(jnp.float32)
+    return mean if head.bias_V is None else mean + head.bias_V.mean()
 
 
 def score_logits(

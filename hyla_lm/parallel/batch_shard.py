@@ -5,20 +5,23 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Share:
-    """Part `index` of `count`: the rows at places `rows` of each batch.
+class BatchShard:
+    """Part `index` of `count` of each global batch of `batch_size` rows, in the order of `seed`.
 
-    Without `rows` the parts are contiguous. Processes that hold the same rows, each a part of the
-    model, have the same share.
+    `rows` are the places of its rows in a batch; without them the parts are contiguous. Processes
+    that hold the same rows, each a part of the model, have the same shard.
     """
 
+    batch_size: int
+    seed: int = 0
     index: int = 0
     count: int = 1
     rows: tuple[int, ...] | None = None
 
-    def places(self, batch_size: int) -> Sequence[int]:
-        """The places of this share's rows in a batch."""
+    @property
+    def places(self) -> Sequence[int]:
+        """The places of this shard's rows in a batch."""
         if self.rows is not None:
             return self.rows
-        part = batch_size // self.count
-        return range(self.index * part, (self.index + 1) * part)
+        size = self.batch_size // self.count
+        return range(self.index * size, (self.index + 1) * size)

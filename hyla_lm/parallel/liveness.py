@@ -27,7 +27,7 @@ CAUSE_SECONDS = 3.0
 GOES_ON = "the same command goes on from the newest checkpoint."
 
 
-class Peers:
+class Liveness:
     """This process's connections to the others, each read by a thread of its own."""
 
     def __init__(self, connections: Mapping[int, Connection], index: int, barrier_seconds: float):
@@ -42,7 +42,7 @@ class Peers:
         for other, connection in connections.items():
             threading.Thread(target=self._listen, args=(other, connection), daemon=True).start()
 
-    def meet(self, name: str) -> None:
+    def barrier(self, name: str) -> None:
         """Waits until every process has come here; ends them all where one does not in time."""
         if not self._connections:
             return

@@ -15,8 +15,8 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from hyla_lm.config import UserError
-from hyla_lm.parallel.batch_shard import Share
-from hyla_lm.parallel.liveness import Peers
+from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.liveness import Liveness
 from hyla_lm.parallel.mesh import batch_sharding
 from hyla_lm.parallel.rendezvous import Place, join
 
@@ -28,7 +28,7 @@ JOIN_SECONDS, BARRIER_SECONDS = 300, 1800
 # A host that is there but does not answer is noticed by JAX, which then ends the others.
 HEARTBEAT_SECONDS = 60
 
-_peers = Peers({}, 0, BARRIER_SECONDS)
+_liveness = Liveness({}, 0, BARRIER_SECONDS)
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def joined(run: str) -> Iterator[None]:
     Raises UserError where one does not come in HYLA_LM_JOIN_SECONDS. An error in one process ends
     all of them.
     """
-    global _peers
+    global _liveness
     place = _place()
     if place is None:
         if _is_tpu_host() and not jax.distributed.is_initialized():
@@ -50,7 +50,7 @@ def joined(run: str) -> Iterator[None]:
         return
     connections = join(place, run, _number("HYLA_LM_JOIN_SECONDS", JOIN_SECONDS))
     seconds = _number("HYLA_LM_BARRIER_SECONDS", BARRIER_SECONDS)
-    _peers = Peers(connections, place.index, seconds)
+    _liveness = Liveness(connections, place.index, seconds)
     try:
         jax.distributed.initialize(
             place.coordinator,
@@ -59,15 +59,15 @@ def joined(run: str) -> Iterator[None]:
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
         )
         yield
-        meet("the end of the run")
+        barrier("the end of the run")
     except BaseException as error:
-        _peers.fail(error)
-    _peers.leave()
+        _liveness.fail(error)
+    _liveness.leave()
 
 
-def meet(name: str) -> None:
+def barrier(name: str) -> None:
     """Waits for all processes; ends them, naming the missing, after HYLA_LM_BARRIER_SECONDS."""
-    _peers.meet(name)
+    _liveness.barrier(name)
 
 
 def _place() -> Place | None:
@@ -105,7 +105,7 @@ def is_lead() -> bool:
     return jax.process_index() == 0
 
 
-def share_of(mesh: Mesh, batch_size: int) -> Share:
+def shard_of(mesh: Mesh, batch_size: int, seed: int = 0) -> BatchShard:
     """The rows of each global batch whose devices are this process's."""
     rows: dict[int, set[int]] = {index: set() for index in range(jax.process_count())}
     placed: Mapping[Any, Any] = batch_sharding(mesh).devices_indices_map((batch_size,))
@@ -118,7 +118,7 @@ def share_of(mesh: Mesh, batch_size: int) -> Share:
             "the mesh gives processes parts of the batch that overlap: "
             "let MeshConfig.model divide, or be a multiple of, the devices of a process."
         )
-    return Share(parts.index(mine), len(parts), mine)
+    return BatchShard(batch_size, seed, parts.index(mine), len(parts), mine)
 
 
 def gather(value: Any) -> list[Any]:
@@ -135,10 +135,10 @@ def gather(value: Any) -> list[Any]:
     ]
 
 
-def gather_shares(value: Any, share: Share) -> list[Any]:
-    """Every share's value, in the order of shares."""
-    by_share = {index: entry for index, entry in gather((share.index, value))}
-    return [by_share[index] for index in range(share.count)]
+def gather_shards(value: Any, shard: BatchShard) -> list[Any]:
+    """Every shard's value, in the order of shards."""
+    by_shard = {index: entry for index, entry in gather((shard.index, value))}
+    return [by_shard[index] for index in range(shard.count)]
 
 
 def check_agreement(facts: Mapping[str, Any]) -> None:

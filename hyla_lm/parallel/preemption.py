@@ -13,18 +13,18 @@ class Preempted(Exception):
     """A run was asked to stop and has saved everything up to a step."""
 
 
-class Notice:
+class PreemptionGuard:
     """Whether this run was asked to stop; the processes of a run learn it at the same call.
 
-    Each process calls `came` after every step and every batch of an evaluation, so that all count
-    the same calls.
+    Each process calls `requested` after every step and every batch of an evaluation, so that all
+    count the same calls.
     """
 
     def __init__(self) -> None:
-        self._came = False
+        self._requested = False
         self._calls = 0
 
-    def __enter__(self) -> "Notice":
+    def __enter__(self) -> "PreemptionGuard":
         if jax.process_count() == 1:
             self._before = signal.signal(signal.SIGTERM, self._receive)
         return self
@@ -34,11 +34,11 @@ class Notice:
             signal.signal(signal.SIGTERM, self._before)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        self._came = True
+        self._requested = True
 
-    def came(self) -> bool:
+    def requested(self) -> bool:
         """Whether to stop now; once true it stays true."""
         self._calls += 1
-        if jax.process_count() > 1 and not self._came:
-            self._came = multihost_utils.reached_preemption_sync_point(self._calls)
-        return self._came
+        if jax.process_count() > 1 and not self._requested:
+            self._requested = multihost_utils.reached_preemption_sync_point(self._calls)
+        return self._requested

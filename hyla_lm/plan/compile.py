@@ -12,8 +12,8 @@ from jax.sharding import Mesh
 from hyla_lm.config import UserError
 from hyla_lm.experiment import Experiment
 from hyla_lm.parallel.mesh import batch_sharding
-from hyla_lm.running.program import Program, make_program
-from hyla_lm.tasks.protocol import Plannable, PlannedTask
+from hyla_lm.running.program import Program, checked_mesh, lay_out
+from hyla_lm.tasks.protocol import Objective, Plannable
 
 _NEEDED = re.compile(
     r"Ran out of memory.*?\(([\d.]+)([KMG]?)\) exceeds available HBM \(([\d.]+)([KMG]?)\)", re.S
@@ -47,32 +47,32 @@ class Memory:
 class CompiledStep:
     """The step as the TPU compiler made it."""
 
-    program: Program
+    program: Program[Objective]
     hlo: str
     memory: Memory
     lower_seconds: float
     compile_seconds: float
 
 
-def planned_task(experiment: Experiment) -> PlannedTask:
-    """The experiment's task without data; raises UserError for one that cannot be planned."""
+def planned_objective(experiment: Experiment) -> Objective:
+    """What is computed, without data; raises UserError for a task that cannot be planned."""
     task = experiment.train.task
     if not isinstance(task, Plannable):
         raise UserError(
             f"TrainConfig.task = @{type(task).__name__}() cannot be planned: "
-            "give it a method planned_task."
+            "give it a method planned_objective."
         )
-    return task.planned_task()
+    return task.planned_objective()
 
 
 def compile_step(experiment: Experiment, devices: list[Any]) -> CompiledStep:
     """Lowers and compiles; raises OutOfMemory where the step does not fit."""
-    task = planned_task(experiment)
-    program = make_program(experiment, devices, task)
+    objective = planned_objective(experiment)
+    program = lay_out(experiment, objective, checked_mesh(experiment, devices))
     sharding = batch_sharding(program.mesh)
     batch = {
         name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
-        for name, array in task.batch_shapes(experiment.train.batch_size).items()
+        for name, array in objective.batch_shapes(experiment.train.batch_size).items()
     }
     with jax.set_mesh(program.mesh):
         started = time.monotonic()
@@ -108,7 +108,7 @@ def parse_refusal(message: str) -> tuple[float, float] | None:
     return None
 
 
-def _memory(program: Program, batch: Any, analysis: Any) -> Memory:
+def _memory(program: Program[Objective], batch: Any, analysis: Any) -> Memory:
     state = program.abstract_state
     arguments = analysis.argument_size_in_bytes
     total = arguments + analysis.output_size_in_bytes - analysis.alias_size_in_bytes

@@ -26,6 +26,7 @@ from hyla_lm.running.throughput import (
     count_parameters,
     train_flops_per_token,
 )
+from hyla_lm.tasks.protocol import Objective
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def _measured(step: CompiledStep, options: Options, dumps: Path) -> dict[str, An
     parts = by_part(found)
     io, model = program.task.io, program.experiment.model
     flops_per_token = train_flops_per_token(model, io, program.task.sequence_length)
-    tokens = program.task.tokens_per_batch(train.batch_size)
+    tokens = program.tokens_per_step
     times = step_time(
         parts, collectives, step.memory, flops_per_token * tokens / chips, options.topology
     )
@@ -113,7 +114,7 @@ def _measured(step: CompiledStep, options: Options, dumps: Path) -> dict[str, An
     }
 
 
-def _layout(program: TrainProgram) -> dict[str, Any]:
+def _layout(program: TrainProgram[Objective]) -> dict[str, Any]:
     params, e = program.abstract_state.params, program.experiment
     return {
         "mesh": dict(program.mesh.shape),

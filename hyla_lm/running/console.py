@@ -30,7 +30,6 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
         self._steps, self._started, self._first = steps, time.monotonic(), done
         self._last_line = float("-inf")
         self._bar: Progress | None = None
-        self._figures = ""
         if speaks and sys.stdout.isatty():
             self._bar = Progress(
                 TextColumn("step"),
@@ -63,11 +62,11 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
         if self._bar:
             self._bar.update(self._id, completed=step)
 
-    def show(self, step: int, described: str, tokens_per_second: float) -> None:
-        """The figures of a logged step."""
-        figures = f"{described}  {tokens_per_second:,.0f} tokens/s"
+    def show(self, step: int, described: str, tokens_per_second: float | None) -> None:
+        """The metrics of a logged step, and its speed where it is known."""
+        speed = "" if tokens_per_second is None else f"  {tokens_per_second:,.0f} tokens/s"
         if self._bar:
-            self._bar.update(self._id, description=figures)
+            self._bar.update(self._id, description=described + speed)
             return
         now = time.monotonic()
         if not self._speaks:
@@ -76,7 +75,7 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
             self._last_line = now
             seconds_a_step = (now - self._started) / max(step - self._first, 1)
             left = seconds_a_step * (self._steps - step)
-            print(f"step {step}/{self._steps}  {figures}  {left:,.0f} s left", flush=True)
+            print(f"step {step}/{self._steps}  {described}{speed}  {left:,.0f} s left", flush=True)
 
     def say(self, line: str) -> None:
         """A line above the bar."""

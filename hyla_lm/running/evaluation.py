@@ -4,27 +4,28 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from hyla_lm.metrics import HostMetrics, Metrics, add, means, to_host
-from hyla_lm.parallel.preemption import Notice, Preempted
-from hyla_lm.tasks.protocol import OBJECTIVE, Batch, Task
+from hyla_lm.parallel.preemption import Preempted, PreemptionGuard
+from hyla_lm.tasks.protocol import Batch, Presentation
 
 EvaluationStep = Callable[[Any, Batch], Metrics]
 
 
 def evaluate_sets(
-    task: Task,
+    task: Presentation,
     evaluation_step: EvaluationStep,
     params: Any,
     sets: Mapping[str, Iterable[Batch]],
     place: Callable[[Batch], Batch],
-    notice: Notice | None = None,
+    guard: PreemptionGuard | None = None,
 ) -> dict[str, float]:
-    """The task's figures of every set, under the set's name; raises Preempted on a notice."""
+    """The task's metrics of every set, under the set's name; raises Preempted on a request."""
     values: dict[str, float] = {}
     for name, batches in sets.items():
-        sums = evaluate(evaluation_step, params, batches, place, notice)
-        sums.pop(OBJECTIVE, None)
+        sums = evaluate(evaluation_step, params, batches, place, guard)
         prefix = f"{name}_" if name else ""
-        values |= {f"{prefix}{key}": value for key, value in task.figures(means(sums)).items()}
+        values |= {
+            f"{prefix}{key}": value for key, value in task.logged_metrics(means(sums)).items()
+        }
     return values
 
 
@@ -33,16 +34,16 @@ def evaluate(
     params: Any,
     batches: Iterable[Batch],
     place: Callable[[Batch], Batch],
-    notice: Notice | None = None,
+    guard: PreemptionGuard | None = None,
 ) -> HostMetrics:
     """Summed metrics of all batches; the device works on one while the next is read.
 
-    Raises Preempted when a notice comes meanwhile.
+    Raises Preempted when the run is asked to stop meanwhile.
     """
     total: HostMetrics = {}
     pending: Metrics | None = None
     for batch in batches:
-        if notice is not None and notice.came():
+        if guard is not None and guard.requested():
             raise Preempted
         started = evaluation_step(params, place(batch))
         if pending is not None:

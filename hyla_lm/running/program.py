@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,16 +19,21 @@ from hyla_lm.model.decoder import Decoder
 from hyla_lm.optim import make_optimizer, make_schedule
 from hyla_lm.parallel.mesh import batch_sharding, batch_ways, make_mesh, state_sharding
 from hyla_lm.parallel.sharded_attention import check_mesh
-from hyla_lm.tasks.protocol import Batch, Task
+from hyla_lm.tasks.protocol import Batch, Objective, Task
 from hyla_lm.train_step import TrainState, TrainStep, init_state, make_train_step
+
+ObjectiveT = TypeVar("ObjectiveT", bound=Objective)
 
 
 @dataclass(frozen=True)
-class Program:
-    """What a run computes with: call `init`, `train_step` and `evaluation_step` under `mesh`."""
+class Program(Generic[ObjectiveT]):
+    """What a run computes with: call `init`, `train_step` and `evaluation_step` under `mesh`.
+
+    `task` is a prepared task, or the objective alone where nothing is trained.
+    """
 
     experiment: Experiment
-    task: Task
+    task: ObjectiveT
     model: Decoder
     mesh: Mesh
     schedule: Any
@@ -37,8 +42,13 @@ class Program:
     train_step: TrainStep
     evaluation_step: Any
 
+    @property
+    def tokens_per_step(self) -> int:
+        """Positions of one global batch."""
+        return self.experiment.train.batch_size * self.task.sequence_length
+
     def place(self, batch: Mapping[str, Any]) -> Batch:
-        """A host batch (this process's share) as global device arrays."""
+        """A host batch (this process's shard) as global device arrays."""
         sharding = batch_sharding(self.mesh)
         return {
             name: jax.make_array_from_process_local_data(sharding, value)
@@ -47,21 +57,26 @@ class Program:
 
 
 def make_program(
-    experiment: Experiment,
-    devices: Sequence[jax.Device] | None = None,
-    task: Task | None = None,
-) -> Program:
-    """Prepares the task, unless it is given, and lays the program out.
+    experiment: Experiment, devices: Sequence[jax.Device] | None = None
+) -> Program[Task]:
+    """Prepares the task and lays the program out; every check before training happens here."""
+    mesh = checked_mesh(experiment, devices)
+    assert experiment.train.task is not None
+    task = experiment.train.task.prepare_task(experiment.train.batch_size)
+    return lay_out(experiment, task, mesh)
 
-    Every check before training happens here.
-    """
-    train = experiment.train
+
+def checked_mesh(experiment: Experiment, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """The experiment's mesh; raises UserError where it does not fit the batch or the kernel."""
     mesh = make_mesh(experiment.mesh, devices)
     _check_batch(experiment, mesh)
     _check_platform(experiment.model, mesh)
-    if task is None:
-        assert train.task is not None
-        task = train.task.prepare_task(train.batch_size)
+    return mesh
+
+
+def lay_out(experiment: Experiment, task: ObjectiveT, mesh: Mesh) -> Program[ObjectiveT]:
+    """The program of an objective on a mesh; raises UserError where the model does not fit."""
+    train = experiment.train
     _check_length(experiment.model, task.sequence_length)
     model = Decoder(experiment.model, task.io)
     _check_model_axis(model, task.sequence_length, mesh.shape["model"])
@@ -79,7 +94,7 @@ def make_program(
     step = make_train_step(loss, optimizer, train.accumulate_steps, train.seed)
 
     def evaluation_step(params: Any, batch: Batch) -> Metrics:
-        return loss(params, batch, None)
+        return loss(params, batch, None)[1]
 
     return Program(
         experiment,
@@ -94,7 +109,7 @@ def make_program(
     )
 
 
-def identity(program: Program) -> dict[str, Any]:
+def identity(program: Program[Task]) -> dict[str, Any]:
     """What must be equal for a run to be continued, by the names its user knows."""
     experiment = program.experiment
     named = {"ModelConfig": config.as_dict(experiment.model)}
@@ -102,9 +117,10 @@ def identity(program: Program) -> dict[str, Any]:
     return {**named, **seed, "data": program.task.identity()}
 
 
-def meta_of(program: Program, gin: str) -> dict[str, Any]:
+def meta_of(program: Program[Task]) -> dict[str, Any]:
     """What a checkpoint says of the run that saved it."""
     versions = {name: version(name) for name in ("hyla_lm", "jax", "flax", "optax")}
+    gin = program.experiment.text
     return {"identity": identity(program), "gin": gin, "versions": versions}
 
 

@@ -18,6 +18,7 @@ from hyla_lm.running.checkpoint import Checkpointer, check_same_run
 from hyla_lm.running.evaluation import evaluate_sets
 from hyla_lm.running.program import Program, identity, make_program
 from hyla_lm.tasks.language_model import LanguageModelTask
+from hyla_lm.tasks.protocol import Task
 from hyla_lm.tasks.sampling import Sampling, generate
 
 
@@ -25,16 +26,16 @@ from hyla_lm.tasks.sampling import Sampling, generate
 class RestoredRun:
     """The program and parameters of a checkpoint."""
 
-    program: Program
+    program: Program[Task]
     params: Any
     step: int
 
     def evaluate(self) -> dict[str, float]:
-        """Figures of the whole evaluation sets."""
+        """Metrics of the whole evaluation sets."""
         p, size = self.program, self.program.experiment.train.batch_size
-        share = multihost.share_of(p.mesh, size)
+        shard = multihost.shard_of(p.mesh, size)
         with jax.set_mesh(p.mesh):
-            sets = p.task.evaluation_sets(size, share, final=True)
+            sets = p.task.evaluation_sets(shard, final=True)
             values = evaluate_sets(p.task, p.evaluation_step, self.params, sets, p.place)
         return {"step": self.step, **values}
 

@@ -18,6 +18,7 @@ from etils import epath
 
 from hyla_lm.config import UserError
 from hyla_lm.input.files import (
+    PathLike,
     as_path,
     bucket_errors,
     bucket_of,
@@ -26,6 +27,7 @@ from hyla_lm.input.files import (
     write_retrying,
     write_whole,
 )
+from hyla_lm.parallel import multihost
 from hyla_lm.running.mirror import Mirror
 
 OURS = {"config.gin", "checkpoints", "tensorboard", "metrics.jsonl", "summary.json", "suites"}
@@ -80,19 +82,28 @@ class RunFolder:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         self.write("summary.json", json.dumps(summary, indent=1) + "\n")
 
-    def keep_metrics_until(self, step: int, due: Sequence[str] = ()) -> None:
-        """Drops lines that will be written again, and one that a kill cut short.
+    def read_summary(self) -> dict[str, Any]:
+        """The content of summary.json; empty where no run was finished here."""
+        return json.loads(read_whole(self.path / "summary.json") or "{}")
 
-        Those are the lines after a step, and its own lines of tags that are still due, such as
-        "validation/".
+    def keep_lines_until(self, step: int, redone: Sequence[str] = ()) -> list[dict[str, Any]]:
+        """Drops lines that will be written again, and one that a kill cut short; the lines kept.
+
+        Those are the lines after a step, and its own lines of tags that begin as `redone` says,
+        such as "validation/".
         """
         if not self._lead:
-            return
-        lines = (read_whole(self.path / "metrics.jsonl") or b"").decode().splitlines()
-        kept = "".join(f"{line}\n" for line in lines if _stays(line, step, due))
-        write_retrying(as_path(self._logs) / "metrics.jsonl", kept.encode())
+            return []
+        kept = [line for line in read_lines(self.path) if _stays(line, step, redone)]
+        text = "".join(f"{json.dumps(line)}\n" for line in kept)
+        write_retrying(as_path(self._logs) / "metrics.jsonl", text.encode())
+        return kept
 
-    def append_metrics(self, step: int, values: Mapping[str, float]) -> None:
+    def lines(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl; none but in the lead process."""
+        return read_lines(as_path(self._logs)) if self._lead else []
+
+    def append_line(self, step: int, values: Mapping[str, float]) -> None:
         """One object on one line, on disk when this returns."""
         if not self._lead:
             return
@@ -146,13 +157,32 @@ class RunFolder:
             ) from error
 
 
-def _stays(line: str, step: int, due: Sequence[str]) -> bool:
-    try:
-        values = json.loads(line)
-    except ValueError:
-        return False
-    is_due = values["step"] == step and any(name.startswith(tuple(due)) for name in values)
-    return values["step"] <= step and not is_due
+def read_lines(workdir: PathLike) -> list[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl."""
+    return parse_lines(read_whole(as_path(workdir) / "metrics.jsonl") or b"")
+
+
+def parse_lines(content: bytes) -> list[dict[str, Any]]:
+    """Lines of JSON, without one that a kill cut short."""
+    whole, _, _ = content.rpartition(b"\n")
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def _stays(line: Mapping[str, Any], step: int, redone: Sequence[str]) -> bool:
+    is_redone = line["step"] == step and any(name.startswith(tuple(redone)) for name in line)
+    return line["step"] <= step and not is_redone
+
+
+def check_shared(folder: RunFolder) -> None:
+    """Raises UserError, in every process, unless all see what the first writes."""
+    mark = multihost.gather(folder.leave_mark())[0]
+    seeing = multihost.gather(folder.sees(mark))
+    folder.remove_mark(mark)
+    if not all(seeing):
+        raise UserError(
+            f"process {seeing.index(False)} does not see what process 0 writes to "
+            f"--workdir={folder.path}: give a folder that all hosts mount, or one in a bucket."
+        )
 
 
 def git_revision() -> str | None:

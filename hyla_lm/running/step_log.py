@@ -15,10 +15,10 @@ from hyla_lm.config import UserError
 from hyla_lm.metrics import HostMetrics, add, means, to_host
 from hyla_lm.running.console import TrainingProgress
 from hyla_lm.running.program import Program
-from hyla_lm.running.run_folder import RunFolder
-from hyla_lm.running.tensorboard import TensorBoard
-from hyla_lm.running.throughput import model_flops_utilization, train_flops_per_token
-from hyla_lm.tasks.protocol import OBJECTIVE
+from hyla_lm.running.run_store import RunStore
+from hyla_lm.running.summary import LEARNING_RATE, STEP_SECONDS, TRAIN, flops_per_token
+from hyla_lm.running.throughput import model_flops_utilization
+from hyla_lm.tasks.protocol import Task
 from hyla_lm.train_step import StepOutput
 
 LARGEST_NAMED = 5
@@ -29,106 +29,90 @@ class NonFinite(UserError):
 
 
 class StepLog:
-    """Collects step outputs one step late and writes window means every LogConfig.every steps."""
+    """Looks at each step's output one step late; writes window means every LogConfig.every steps.
+
+    `window` holds the sums not yet written.
+    """
 
     def __init__(
         self,
-        program: Program,
-        folder: RunFolder,
-        board: TensorBoard,
+        program: Program[Task],
+        store: RunStore,
+        progress: TrainingProgress,
         window: Mapping[str, Any],
     ):
-        self._program, self._folder, self._board = program, folder, board
+        self._program, self._store, self._progress = program, store, progress
         self._every = program.experiment.log.every
         self._pending: tuple[int, StepOutput, np.ndarray] | None = None
         self.window: HostMetrics = {name: (pair[0], pair[1]) for name, pair in window.items()}
-        self.last_means: dict[str, float] = {}
-        self.tokens_seen = 0.0
-        self.train_seconds = 0.0
-        self._steps_timed = 0
-        self._total_steps_timed = 0
-        self._window_seconds = 0.0
-        self._wait_seconds = 0.0
-        self._clock = time.monotonic()
+        self._has_compiled = False
+        self._clock = 0.0
+        self._steps_timed, self._window_seconds, self._wait_seconds = 0, 0.0, 0.0
 
-    def started(
-        self, step: int, output: StepOutput, rows: np.ndarray, progress: TrainingProgress
-    ) -> None:
+    def record(self, step: int, output: StepOutput, rows: np.ndarray) -> None:
         """A step was dispatched: look at the one before it."""
-        self.finish(progress)
+        self.flush()
         self._pending = (step, output, rows)
 
     def waited(self, seconds: float) -> None:
         """Time spent waiting for the next batch."""
         self._wait_seconds += seconds
 
-    def finish(self, progress: TrainingProgress) -> None:
+    def flush(self) -> None:
         """Waits for the dispatched step, checks it and writes the window if it is full."""
         if self._pending is None:
             return
         step, output, rows = self._pending
         self._pending = None
-        metrics = to_host(output.metrics)
-        self._check_finite(step, metrics, output, rows)
+        self._check_finite(step, output, rows)
+        self.window = add(self.window, to_host(output.metrics))
         self._tick()
-        self.window = add(self.window, metrics)
-        progress.advance(step)
+        self._progress.advance(step)
         if step % self._every == 0 or step == self._program.experiment.train.steps:
-            self._write_window(step, progress)
+            self._write_window(step)
 
     def restart_clock(self) -> None:
         """Leaves what happened since the last step out of the speed."""
         self._clock = time.monotonic()
 
-    def write(self, step: int, values: Mapping[str, float]) -> None:
-        self._folder.append_metrics(step, values)
-        self._board.scalars(step, values)
-
-    def tokens_per_second(self) -> float:
-        """Over all steps of this process but the first, which compiles."""
-        tokens = self._tokens_per_step() * max(self._total_steps_timed, 0)
-        return tokens / self.train_seconds if self.train_seconds else 0.0
-
     def _tick(self) -> None:
+        """Times a step; the first of a process compiles and is left out."""
         now = time.monotonic()
-        seconds, self._clock = now - self._clock, now
-        if self._total_steps_timed or self._steps_timed:
-            self.train_seconds += seconds
-            self._total_steps_timed += 1
-        self._steps_timed += 1
-        self._window_seconds += seconds
+        if self._has_compiled:
+            self._window_seconds += now - self._clock
+            self._steps_timed += 1
+        else:
+            self._wait_seconds = 0.0
+        self._has_compiled, self._clock = True, now
 
-    def _tokens_per_step(self) -> int:
-        return self._program.task.tokens_per_batch(self._program.experiment.train.batch_size)
-
-    def _write_window(self, step: int, progress: TrainingProgress) -> None:
+    def _write_window(self, step: int) -> None:
+        task = self._program.task
         sums, self.window = self.window, {}
-        sums.pop(OBJECTIVE, None)
-        values = self._program.task.figures(means(sums))
-        self.last_means = values
-        rate = float(self._program.schedule(step - 1))
-        speed = self._tokens_per_step() * self._steps_timed / max(self._window_seconds, 1e-9)
-        line = {f"train/{name}": value for name, value in values.items()}
-        line |= {"train/learning_rate": rate, "perf/tokens_per_second": speed}
-        line["perf/step_seconds"] = self._window_seconds / max(self._steps_timed, 1)
-        line["perf/data_wait_share"] = self._wait_seconds / max(self._window_seconds, 1e-9)
-        utilization = model_flops_utilization(speed, self.flops_per_token())
-        if utilization is not None:
-            line["perf/mfu"] = utilization
+        values = task.logged_metrics(means(sums))
+        line = {f"{TRAIN}/{name}": value for name, value in values.items()}
+        line[LEARNING_RATE] = float(self._program.schedule(step - 1))
+        speed = self._speed()
         self._steps_timed, self._window_seconds, self._wait_seconds = 0, 0.0, 0.0
-        self.write(step, line)
-        progress.show(step, self._program.task.describe(values), speed)
+        self._store.write(step, line | speed)
+        self._progress.show(step, task.describe(values), speed.get("perf/tokens_per_second"))
 
-    def flops_per_token(self) -> float:
-        program = self._program
-        return train_flops_per_token(
-            program.experiment.model, program.task.io, program.task.sequence_length
-        )
+    def _speed(self) -> dict[str, float]:
+        """Of the window's timed steps; empty where there is none."""
+        if self._steps_timed == 0:
+            return {}
+        seconds = max(self._window_seconds, 1e-9)
+        tokens_per_second = self._program.tokens_per_step * self._steps_timed / seconds
+        speed = {
+            "perf/tokens_per_second": tokens_per_second,
+            STEP_SECONDS: seconds / self._steps_timed,
+            "perf/data_wait_share": self._wait_seconds / seconds,
+        }
+        flops = flops_per_token(self._program)
+        utilization = model_flops_utilization(tokens_per_second, flops)
+        return speed if utilization is None else {**speed, "perf/mfu": utilization}
 
-    def _check_finite(
-        self, step: int, metrics: HostMetrics, output: StepOutput, rows: np.ndarray
-    ) -> None:
-        watched = (metrics[OBJECTIVE][0], metrics["gradient_norm"][0])
+    def _check_finite(self, step: int, output: StepOutput, rows: np.ndarray) -> None:
+        watched = (float(output.objective[0]), float(output.metrics["gradient_norm"][0]))
         if all(math.isfinite(value) for value in watched):
             return
         norms = {name: float(norm) for name, norm in output.gradient_norms.items()}

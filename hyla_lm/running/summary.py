@@ -1,6 +1,6 @@
-"""The figures of a run: its start-up summary and summary.json."""
+"""What is told of a run: its start-up summary and summary.json."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,9 +16,14 @@ from hyla_lm.running.throughput import (
     model_flops_utilization,
     train_flops_per_token,
 )
+from hyla_lm.tasks.protocol import Task
+
+TRAIN = "train"
+LEARNING_RATE = f"{TRAIN}/learning_rate"
+STEP_SECONDS = "perf/step_seconds"
 
 
-def startup_lines(program: Program, params: Any, first_step: int) -> dict[str, str]:
+def startup_lines(program: Program[Task], params: Any, first_step: int) -> dict[str, str]:
     """What a person wants to know before the first step."""
     e = program.experiment
     c, o, t = e.model, e.optimizer, e.train
@@ -31,7 +36,7 @@ def startup_lines(program: Program, params: Any, first_step: int) -> dict[str, s
         for i in range(len(c.pattern))
     }
     axes = ", ".join(f"{axis} {program.mesh.shape[axis]}" for axis in AXES)
-    tokens = program.task.tokens_per_batch(t.batch_size)
+    tokens = program.tokens_per_step
     start = f"from the checkpoint of step {first_step}" if first_step else "from the start"
     return {
         "model": f"{c.num_layers} layers, D {c.model_dim}, {c.num_heads} heads of {c.head_dim}, "
@@ -47,7 +52,7 @@ def startup_lines(program: Program, params: Any, first_step: int) -> dict[str, s
     }
 
 
-def layout_lines(program: Program) -> list[str]:
+def layout_lines(program: Program[Task]) -> list[str]:
     """What each device holds of the parameters, where the mesh divides them."""
     if program.mesh.shape["fsdp"] * program.mesh.shape["model"] == 1:
         return []
@@ -55,19 +60,16 @@ def layout_lines(program: Program) -> list[str]:
 
 
 def summary_of(
-    program: Program,
-    params: Any,
-    train: Mapping[str, float],
-    validation: Mapping[str, float],
-    tokens_per_second: float,
+    program: Program[Task], params: Any, lines: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The content of summary.json but for the wall time."""
+    """The content of summary.json that training gives, from its lines of metrics."""
     e, t = program.experiment, program.experiment.train
+    seconds = seconds_per_step(lines)
+    tokens_per_second = program.tokens_per_step / seconds if seconds else 0.0
     summary: dict[str, Any] = {
         "step": t.steps,
-        "train": dict(train),
-        "validation": dict(validation),
-        "tokens_seen": t.steps * program.task.tokens_per_batch(t.batch_size),
+        "train": last_training_metrics(lines),
+        "tokens_seen": t.steps * program.tokens_per_step,
         "tokens_per_second": tokens_per_second,
         "attention": list(e.model.pattern),
         "num_params": count_parameters(params),
@@ -76,6 +78,27 @@ def summary_of(
         "device": program.mesh.devices.flat[0].device_kind,
         "jax": jax.__version__,
     }
-    flops = train_flops_per_token(e.model, program.task.io, program.task.sequence_length)
-    utilization = model_flops_utilization(tokens_per_second, flops)
+    utilization = model_flops_utilization(tokens_per_second, flops_per_token(program))
     return summary if utilization is None else {**summary, "mfu": utilization}
+
+
+def last_training_metrics(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The means of the last window of training steps."""
+    windows = [line for line in lines if LEARNING_RATE in line]
+    tags = [tag for tag in windows[-1] if tag.startswith(f"{TRAIN}/")] if windows else []
+    return {tag.removeprefix(f"{TRAIN}/"): windows[-1][tag] for tag in tags if tag != LEARNING_RATE}
+
+
+def seconds_per_step(lines: Sequence[Mapping[str, Any]]) -> float:
+    """The mean over the windows that were timed, each counted by its steps; 0 where none was."""
+    windows = [line for line in lines if LEARNING_RATE in line]
+    starts = [0, *(line["step"] for line in windows)]
+    timed = [(x["step"] - start, x) for start, x in zip(starts, windows, strict=False)]
+    timed = [(steps, x) for steps, x in timed if STEP_SECONDS in x]
+    total = sum(steps * x[STEP_SECONDS] for steps, x in timed)
+    return total / sum(steps for steps, _ in timed) if timed else 0.0
+
+
+def flops_per_token(program: Program[Task]) -> float:
+    task = program.task
+    return train_flops_per_token(program.experiment.model, task.io, task.sequence_length)

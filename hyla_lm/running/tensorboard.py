@@ -17,17 +17,17 @@ RGBA = 4  # tensorboard's number for the colours of an image
 class TensorBoard:
     """Scalars, images and text of one run, on disk when a call returns.
 
-    On resume, points after the restored step are purged. Without a folder nothing is written, as in
-    all processes of a run but the first.
+    Points that an earlier process wrote at `first` or later are purged, where `first` is given.
+    Without a folder nothing is written, as in all processes of a run but the first.
     """
 
-    def __init__(self, folder: Path | None, resumed_step: int | None):
+    def __init__(self, folder: Path | None, first: int | None):
         self._events: EventsWriter | None = None
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             self._events = EventsWriter(str(folder / "events"))
-        if resumed_step is not None:
-            self._write(resumed_step + 1, session_log=SessionLog(status=SessionLog.START))
+        if first is not None:
+            self._write(first, session_log=SessionLog(status=SessionLog.START))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         for tag, value in values.items():

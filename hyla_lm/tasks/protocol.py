@@ -1,4 +1,4 @@
-"""What the trainer trains: batches, a loss, evaluation sets and the model's inputs and outputs."""
+"""What a task is, in the parts that are needed apart: objective, data and presentation."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
@@ -6,20 +6,48 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import numpy as np
 
-from hyla_lm.metrics import Metrics
+from hyla_lm.metrics import Metrics, Pair
 from hyla_lm.model.config import Features, Tokens
 from hyla_lm.model.decoder import Decoder
-from hyla_lm.parallel.batch_shard import Share
+from hyla_lm.parallel.batch_shard import BatchShard
 
 Batch = Mapping[str, Any]
-LossFn = Callable[[Any, Batch, jax.Array | None], Metrics]
-OBJECTIVE = "objective"
+HostBatch = dict[str, np.ndarray]
+LossFn = Callable[[Any, Batch, jax.Array | None], tuple[Pair, Metrics]]
+
+
+class Objective(Protocol):
+    """What is computed of a batch: all that compiling a train step needs.
+
+    Batches are dicts of arrays with a leading batch axis and a `row` number.
+    """
+
+    @property
+    def io(self) -> Tokens | Features:
+        """The model's inputs and outputs."""
+        ...
+
+    @property
+    def sequence_length(self) -> int:
+        """T, positions of a row."""
+        ...
+
+    def batch_shapes(self, batch_size: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shapes of the arrays of one global batch."""
+        ...
+
+    def loss(self, model: Decoder) -> LossFn:
+        """(objective, metrics) of (params, batch, dropout key), each a sum with its count.
+
+        The objective's sum is differentiated; without a key nothing is dropped.
+        """
+        ...
 
 
 class BatchStream(Protocol):
-    """An endless iterator of this process's share of host batches, restorable from JSON."""
+    """An endless iterator of one process's shard of host batches, restorable from JSON."""
 
-    def __next__(self) -> dict[str, np.ndarray]: ...
+    def __next__(self) -> HostBatch: ...
 
     def state(self) -> dict[str, Any]:
         """The position after the last batch."""
@@ -30,11 +58,8 @@ class BatchStream(Protocol):
         ...
 
 
-class Task(Protocol):
-    """A prepared task. Batches are dicts of arrays with a leading batch axis and a `row` number."""
-
-    io: Tokens | Features
-    sequence_length: int
+class TaskData(Protocol):
+    """Batches to train and evaluate on, and what names them."""
 
     def identity(self) -> dict[str, Any]:
         """What must be equal for a checkpoint to be continued."""
@@ -44,35 +69,27 @@ class Task(Protocol):
         """Lines for the start-up summary."""
         ...
 
-    def train_stream(
-        self, batch_size: int, seed: int, share: Share, states: list[dict[str, Any]] | None
-    ) -> BatchStream:
-        """Training batches, from the start or from the states that all processes saved."""
+    def train_stream(self, shard: BatchShard, states: list[dict[str, Any]] | None) -> BatchStream:
+        """Training batches, from the start or from the states that all shards saved."""
         ...
 
-    def evaluation_sets(
-        self, batch_size: int, share: Share, final: bool
-    ) -> Mapping[str, Iterator[dict[str, np.ndarray]]]:
+    def evaluation_sets(self, shard: BatchShard, final: bool) -> Mapping[str, Iterator[HostBatch]]:
         """Evaluation sets by name, from their start; `final` asks for all of them.
 
         A name goes before those of its metrics (`held_out_r2`); the name "" adds nothing.
         """
         ...
 
-    def loss(self, model: Decoder) -> LossFn:
-        """Summed metrics of a batch; `objective` is the one that is minimised."""
-        ...
 
-    def figures(self, means: Mapping[str, float]) -> dict[str, float]:
+class Presentation(Protocol):
+    """What people see of a task's metrics."""
+
+    def logged_metrics(self, means: Mapping[str, float]) -> dict[str, float]:
         """What is logged, from the means of the loss's metrics over a set or a window of steps."""
         ...
 
     def describe(self, values: Mapping[str, float]) -> str:
-        """The figures a person watches, from those of training or of all evaluation sets."""
-        ...
-
-    def tokens_per_batch(self, batch_size: int) -> int:
-        """Positions that one global batch holds."""
+        """The metrics a person watches, from those of training or of all evaluation sets."""
         ...
 
     def closing_lines(
@@ -82,6 +99,10 @@ class Task(Protocol):
         ...
 
 
+class Task(Objective, TaskData, Presentation, Protocol):
+    """A prepared task."""
+
+
 @runtime_checkable
 class TaskConfig(Protocol):
     """A gin-bindable task: `prepare_task` makes or opens its data and checks it."""
@@ -89,16 +110,8 @@ class TaskConfig(Protocol):
     def prepare_task(self, batch_size: int) -> Task: ...
 
 
-class PlannedTask(Task, Protocol):
-    """A task without its data, only to be compiled."""
-
-    def batch_shapes(self, batch_size: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shapes of the arrays of one global batch."""
-        ...
-
-
 @runtime_checkable
 class Plannable(Protocol):
     """A task config whose train step can be compiled where its data is not."""
 
-    def planned_task(self) -> PlannedTask: ...
+    def planned_objective(self) -> Objective: ...

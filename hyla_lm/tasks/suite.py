@@ -8,7 +8,7 @@ from etils import epath
 
 from hyla_lm.config import UserError
 from hyla_lm.model.config import ModelConfig
-from hyla_lm.parallel.preemption import Notice, Preempted
+from hyla_lm.parallel.preemption import Preempted, PreemptionGuard
 
 SUITES = "suites"
 
@@ -32,7 +32,9 @@ class Suite(Protocol):
         ...
 
     def run(self, model: ModelConfig, folder: str, share: float) -> dict[str, float]:
-        """Trains to this share of the suite's steps, going on from what is in the folder; figures.
+        """Trains to this share of the suite's steps, going on from what is in the folder.
+
+        Returns metrics.
 
         Raises Preempted when it is asked to stop, after saving.
         """
@@ -58,31 +60,30 @@ def check_suites(suites: Sequence[Suite], model: ModelConfig) -> None:
         suite.check_model(model)
 
 
-def due(suites: Sequence[Suite], step: int, steps: int) -> list[Suite]:
-    """The suites that train after this step of the language model."""
-    return [s for s in suites if step == steps or (s.every and step % s.every == 0)]
-
-
 def run_suites(
-    suites: Sequence[Suite], model: ModelConfig, workdir: epath.Path, share: float, notice: Notice
+    suites: Sequence[Suite],
+    model: ModelConfig,
+    workdir: epath.Path,
+    share: float,
+    guard: PreemptionGuard,
 ) -> dict[str, dict[str, float]]:
-    """Figures by suite, each trained in its folder of the run's; raises Preempted on a notice."""
-    figures = {}
+    """Metrics by suite, each trained in its folder of the run's; raises Preempted on a request."""
+    found = {}
     for suite in suites:
-        if notice.came():
+        if guard.requested():
             raise Preempted(f"stopped before suite {suite.name}")
         print(f"suite {suite.name}: training to {share:.0%} of its steps", flush=True)
         try:
-            figures[suite.name] = suite.run(model, str(workdir / SUITES / suite.name), share)
+            found[suite.name] = suite.run(model, str(workdir / SUITES / suite.name), share)
         except Preempted as stop:
             raise Preempted(f"suite {suite.name} {stop}") from None
-    return figures
+    return found
 
 
-def tags(figures: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Figures by their tag in TensorBoard and metrics.jsonl."""
+def tags(found: dict[str, dict[str, float]]) -> dict[str, float]:
+    """The suites' metrics by their tag in TensorBoard and metrics.jsonl."""
     return {
-        f"{SUITES}/{name}/{figure}": value
-        for name, found in figures.items()
-        for figure, value in found.items()
+        f"{SUITES}/{suite}/{name}": value
+        for suite, metrics in found.items()
+        for name, value in metrics.items()
     }

@@ -25,10 +25,10 @@ from data.train_tokenizer import train_tokenizer
 from hyla_lm.input.files import as_path
 from hyla_lm.input.manifest import read_manifest
 from hyla_lm.input.prepared import PreparedText
-from hyla_lm.input.source import Reading, split_of_folder
+from hyla_lm.input.source import Reading, rows_of_folder
 from hyla_lm.input.stream import C4Stream
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.parallel.batch_shard import Share
+from hyla_lm.parallel.batch_shard import BatchShard
 from tests.data.c4_layouts import write_array_records, write_json_gz
 
 SEQUENCE_LENGTH, BATCH_SIZE = 512, 64
@@ -63,7 +63,7 @@ def measurements(folder: Path, tokenizer: Tokenizer) -> dict[str, Callable[[], i
     def read_rows() -> int:
         output = folder / "rows0"
         manifest = read_manifest(output)
-        split = split_of_folder(as_path(output), manifest)
+        split = rows_of_folder(as_path(output), manifest)
         batches = 2 * manifest.rows // BATCH_SIZE
         return drained(PreparedText(split, manifest, READING), batches)
 
@@ -83,7 +83,7 @@ def measurements(folder: Path, tokenizer: Tokenizer) -> dict[str, Callable[[], i
 
 def drained(text, batches: int) -> int:
     """Tokens of the first batches."""
-    stream = text.stream(BATCH_SIZE, 0, Share(), None)
+    stream = text.stream(BatchShard(BATCH_SIZE), None)
     tokens = sum(batch["tokens"][:, 1:].size for batch in islice(stream, batches))
     stream.close()
     return tokens

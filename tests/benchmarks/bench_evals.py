@@ -21,7 +21,7 @@ from hyla_lm.experiment import from_gin
 from hyla_lm.model.config import Features
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.optim import make_optimizer
-from hyla_lm.parallel.batch_shard import Share
+from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.running.program import Program, init_params, make_program
 from hyla_lm.train_step import init_state, make_train_step
 
@@ -60,7 +60,7 @@ def plain_loop(attention: str) -> Callable[[], int]:
     optimizer = make_optimizer(program.experiment.optimizer, program.schedule)
     step = jax.jit(make_train_step(task.loss(model), optimizer, 1, train.seed))
     state = jax.jit(partial(init_state, partial(init_params, model), optimizer, train.seed))()
-    stream = task.train_stream(train.batch_size, train.seed, Share(), None)
+    stream = task.train_stream(BatchShard(train.batch_size, train.seed), None)
 
     def loop() -> int:
         nonlocal state

@@ -4,21 +4,19 @@ Usage: plain_step.py ARGUMENTS of hyla-lm. What bench_plan.py compares with.
 """
 
 import sys
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from hyla_lm.cli import main
-from hyla_lm.model.loss import CrossEntropy, LogitsFn
-from hyla_lm.tasks import language_model
+from hyla_lm.model.head import Head
+from hyla_lm.model.loss import CrossEntropy
+from hyla_lm.tasks import next_token
 
 
 def cross_entropy(
-    logits_of: LogitsFn,
-    mean_logit_of: LogitsFn,
-    head_params: Any,
+    head: Head,
     hidden_BxTxD: jax.Array,
     target_BxT: jax.Array,
     weight_BxT: jax.Array,
@@ -27,7 +25,7 @@ def cross_entropy(
 ) -> CrossEntropy:
     """See hyla_lm.model.loss.cross_entropy, of which it takes the place; without chunks."""
     assert z_loss == 0.0, "the plain loss has no z-loss: leave LanguageModel.z_loss at 0"
-    logits_BxTxV = logits_of(head_params, hidden_BxTxD).astype(jnp.float32)
+    logits_BxTxV = head.logits(hidden_BxTxD)
     nats_BxT = optax.softmax_cross_entropy_with_integer_labels(logits_BxTxV, target_BxT)
     nats = jnp.sum(weight_BxT * nats_BxT)
     is_right_BxT = jnp.argmax(logits_BxTxV, axis=-1) == target_BxT
@@ -35,5 +33,5 @@ def cross_entropy(
 
 
 if __name__ == "__main__":
-    language_model.cross_entropy = cross_entropy
+    next_token.cross_entropy = cross_entropy
     sys.exit(main())

@@ -14,7 +14,7 @@ from hyla_lm.input.files import as_path
 from hyla_lm.input.manifest import Manifest, check_manifest, read_manifest
 from hyla_lm.input.packing import block_of, encode_texts
 from hyla_lm.input.rows import RowReader
-from hyla_lm.input.source import open_split
+from hyla_lm.input.source import open_rows
 from hyla_lm.input.tokenizer import Tokenizer
 
 Packed = tuple[Path, Manifest]
@@ -100,7 +100,7 @@ def test_whole_rows_open(packed: Packed, tokenizer: Tokenizer) -> None:
     folder, manifest = packed
     assert len(manifest.shards) > 2
     check_manifest(as_path(folder), manifest, tokenizer)
-    split, _ = open_split(str(folder), tokenizer, 16, 8)
+    split, _ = open_rows(str(folder), tokenizer, 16, 8)
     assert len(split.rows) == manifest.rows
     assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
 
@@ -122,10 +122,10 @@ def test_damage_is_reported(packed: Packed, tokenizer: Tokenizer) -> None:
     for damaged in (bytes(flipped), bytes(len(whole)), whole[:-1], whole[:100], b""):
         shard.write_bytes(damaged)
         with pytest.raises(UserError):
-            open_split(str(folder), tokenizer, 16, 8)
+            open_rows(str(folder), tokenizer, 16, 8)
     shard.unlink()
     with pytest.raises(UserError, match="is missing"):
-        open_split(str(folder), tokenizer, 16, 8)
+        open_rows(str(folder), tokenizer, 16, 8)
 
 
 def test_damage_to_any_row_is_reported_when_it_is_read(packed: Packed) -> None:
@@ -150,11 +150,11 @@ def test_mismatches_are_reported(
     other = tmp_path / "other.model"
     train_tokenizer(texts[:50], 512, other)
     with pytest.raises(UserError, match="another tokenizer"):
-        open_split(str(folder), Tokenizer(str(other)), 16, 8)
+        open_rows(str(folder), Tokenizer(str(other)), 16, 8)
     with pytest.raises(UserError, match="sequence_length = 32"):
-        open_split(str(folder), tokenizer, 32, 8)
+        open_rows(str(folder), tokenizer, 32, 8)
     with pytest.raises(UserError, match="fewer than one batch"):
-        open_split(str(folder), tokenizer, 16, 10**6)
+        open_rows(str(folder), tokenizer, 16, 10**6)
     with pytest.raises(UserError, match="prepare"):
         check_manifest(as_path(folder), replace(manifest, rows=manifest.rows - 1), tokenizer)
 
@@ -179,4 +179,4 @@ def test_an_interrupted_write_leaves_no_manifest(tmp_path: Path, tokenizer: Toke
     with pytest.raises(KeyboardInterrupt):
         write_rows(documents(), tokenizer, tmp_path, split="validation", **packing)
     with pytest.raises(UserError, match="does not exist"):
-        open_split(str(tmp_path), tokenizer, 4, 1)
+        open_rows(str(tmp_path), tokenizer, 4, 1)

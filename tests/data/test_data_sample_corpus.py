@@ -17,7 +17,7 @@ from data.sample_corpus import SampleCorpus, build_folder, main
 from hyla_lm import config
 from hyla_lm.config import UserError
 from hyla_lm.input.manifest import read_manifest
-from hyla_lm.input.source import DataSource, open_split
+from hyla_lm.input.source import DataSource, open_rows
 from hyla_lm.input.tokenizer import Tokenizer
 
 KILLED_BUILD = """
@@ -59,7 +59,7 @@ def test_prepare_is_reproducible_and_builds_once(
     monkeypatch.setattr("data.sample_corpus.build_folder", None)
     assert first.prepare() == rows
     for folder in (rows.train, rows.validation):
-        open_split(folder, Tokenizer(rows.tokenizer), 16, 1)
+        open_rows(folder, Tokenizer(rows.tokenizer), 16, 1)
     baselines = read_manifest(Path(rows.validation)).baselines_bits_per_byte
     assert set(baselines) == {"token bigram", "gzip -9", "xz -9"}
     assert all(0 < bits < 8 for bits in baselines.values())

@@ -22,7 +22,7 @@ from data.verify import verify
 from hyla_lm.config import UserError
 from hyla_lm.input.manifest import MANIFEST, Manifest, Shard, read_manifest, write_manifest
 from hyla_lm.input.rows import RowReader, encode_rows
-from hyla_lm.input.source import open_split
+from hyla_lm.input.source import open_rows
 from hyla_lm.input.tokenizer import Tokenizer
 from tests.data.c4_layouts import write_array_records, write_json_gz
 
@@ -40,7 +40,7 @@ def check_refused(folder: Path, tokenizer: Tokenizer, what: str) -> None:
         with pytest.raises(UserError, match=what):
             verify(str(folder), tokenizer=model)
     with pytest.raises(UserError, match=what):
-        open_split(str(folder), tokenizer, 16, 8)
+        open_rows(str(folder), tokenizer, 16, 8)
 
 
 def test_a_whole_folder_passes(packed: Packed, tokenizer: Tokenizer) -> None:
@@ -81,7 +81,7 @@ def test_no_bit_that_differs_changes_what_is_read(packed: Packed, tokenizer: Tok
     for place in [*chance.choices(filled, k=60), *chance.choices(range(len(data)), k=20)]:
         shard.write_bytes(flipped(data, place, chance.randrange(8)))
         try:
-            damaged = open_split(str(folder), tokenizer, 16, 8)[0].rows
+            damaged = open_rows(str(folder), tokenizer, 16, 8)[0].rows
         except UserError as error:
             assert shard.name in str(error)
             faults["open"] += 1
@@ -150,7 +150,7 @@ def test_a_row_of_another_width_is_named(packed: Packed, tokenizer: Tokenizer) -
     path = forge(folder, manifest, [*records[:9], records[9][:-2], *records[10:]])
     with pytest.raises(UserError, match=f"{path.name} holds a row of 36 bytes, not 38"):
         verify(str(folder))
-    rows = open_split(str(folder), tokenizer, 16, 8)[0].rows
+    rows = open_rows(str(folder), tokenizer, 16, 8)[0].rows
     assert (rows.read([8])["tokens"] == reader.read([8])["tokens"]).all()
     with pytest.raises(UserError, match=f"{path.name}: row 9 has 36 bytes"):
         rows.read([9])
@@ -170,7 +170,7 @@ def test_an_id_beyond_the_vocabulary_is_named(
         verify(str(folder))
     forge(folder, manifest, records, max_token_id=token)
     with pytest.raises(UserError, match=f"vocabulary 512 and ids up to {token}"):
-        open_split(str(folder), tokenizer, 16, 8)
+        open_rows(str(folder), tokenizer, 16, 8)
 
 
 def prepared(tokenizer: Tokenizer, folder: Path, *inputs: Path) -> Manifest:

@@ -18,10 +18,11 @@ from hyla_lm.attention import VARIANTS
 from hyla_lm.cli import main
 from hyla_lm.config import UserError
 from hyla_lm.experiment import Experiment, from_gin
-from hyla_lm.parallel.batch_shard import Share
+from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.sharded_attention import check_mesh
 from hyla_lm.running.program import make_program
 from hyla_lm.running.throughput import count_parameters
+from tests.run_lines import measured
 
 ROOT = Path(__file__).parents[2]
 SMALL = """
@@ -64,7 +65,7 @@ def test_a_run_logs_every_set(
     assert re.search(rf"step 6  validation in_distribution {watched} -?\d", out)
     assert "covering, seed 0" in out and "\n  held_out" in out
 
-    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    lines = measured(workdir)
     evaluated = [line for line in lines if f"validation/held_out_{watched}" in line]
     assert [line["step"] for line in evaluated] == [3, 6]
     assert [line["step"] for line in lines if f"train/{watched}" in line] == [2, 4, 6]
@@ -80,8 +81,8 @@ def test_a_run_logs_every_set(
 def test_plans_compile_the_shapes_that_training_gets(suite: str, tmp_path: Path) -> None:
     config.load([str(small_gin(suite, tmp_path))], [])
     task: Any = from_gin().train.task
-    batch = next(task.prepare_task(8).train_stream(8, 0, Share(), None))
-    planned = task.planned_task().batch_shapes(8)
+    batch = next(task.prepare_task(8).train_stream(BatchShard(8), None))
+    planned = task.planned_objective().batch_shapes(8)
     assert {name: (a.shape, a.dtype) for name, a in planned.items()} == {
         name: (a.shape, a.dtype) for name, a in batch.items()
     }
@@ -161,7 +162,7 @@ def test_the_train_step_learns_from_the_query_alone(tmp_path: Path) -> None:
     """Changing the target of the query, which no token shows, changes the loss and nothing else."""
     config.load([str(small_gin("fuzzy_logic", tmp_path))], [])
     program = make_program(from_gin())
-    batch = next(program.task.train_stream(8, 0, Share(), None))
+    batch = next(program.task.train_stream(BatchShard(8), None))
     moved = {**batch, "target": batch["target"] + 1}
     with jax.set_mesh(program.mesh):
         params = program.init().params
@@ -178,13 +179,13 @@ import numpy as np
 from jax.sharding import AxisType
 
 from evals.tasks.fuzzy_logic import FuzzyLogic
-from hyla_lm.parallel.batch_shard import Share
+from hyla_lm.parallel.batch_shard import BatchShard
 
 task = FuzzyLogic(sequence_length=4, evaluation_examples=8).prepare_task(8)
 
 def drawn():
-    stream = task.train_stream(8, 0, Share(1, 2), None)
-    sets = task.evaluation_sets(8, Share(), True)
+    stream = task.train_stream(BatchShard(8, 0, 1, 2), None)
+    sets = task.evaluation_sets(BatchShard(8), True)
     return [next(stream), next(stream), *(next(batches) for batches in sets.values())]
 
 alone = drawn()

@@ -11,15 +11,19 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from evals.populations.train_many import Member, open_member
-from evals.suites import FuzzyLogicSuite, SravenSuite, mean_figures, steps_at
+from evals.suites import FuzzyLogicSuite, SravenSuite, mean_metrics, steps_at
 from hyla_lm import config
 from hyla_lm.cli import main
 from hyla_lm.config import UserError, configurable, setting
-from hyla_lm.experiment import TrainConfig
+from hyla_lm.experiment import CheckpointConfig, Experiment, LogConfig, TrainConfig
 from hyla_lm.model.config import ModelConfig
+from hyla_lm.optim import OptimizerConfig
+from hyla_lm.parallel.mesh import MeshConfig
 from hyla_lm.parallel.preemption import EXIT_STATUS, Preempted
-from hyla_lm.tasks.suite import check_suites, due
+from hyla_lm.running.duties import due_suites
+from hyla_lm.tasks.suite import check_suites
 from tests.evals.stops import Stops
+from tests.run_lines import measured
 
 LINEAR = ('ModelConfig.attention = "linear"',)  # compiles faster than HYLA
 TAG = "suites/fuzzy_logic/held_out_r2"
@@ -53,13 +57,6 @@ def suites_gin(tmp_path: Path) -> Path:
 def train(workdir: Path, *gin_files: Path, bindings: tuple[str, ...] = ()) -> int:
     files = [f"--gin_file={path}" for path in gin_files]
     return main(["train", *files, f"--workdir={workdir}", *(f"--gin.{b}" for b in bindings)])
-
-
-def lines(workdir: Path, prefix: str = "") -> list[dict[str, Any]]:
-    """Logged figures without speeds, of lines with a tag that begins so."""
-    found = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
-    kept = [line for line in found if any(name.startswith(prefix) for name in line)]
-    return [{k: v for k, v in line.items() if not k.startswith("perf/")} for line in kept]
 
 
 def summary(workdir: Path) -> dict[str, Any]:
@@ -109,7 +106,7 @@ def test_when_suites_train_and_where_their_figures_land(
     shares = [("early", 5 / 12), ("early", 10 / 12), ("early", 1.0), ("late", 1.0)]
     assert [(name, share) for name, _, share in CALLS] == shares
     assert {attention for _, attention, _ in CALLS} == {"linear"}
-    assert lines(whole, "suites/") == [
+    assert measured(whole, "suites/") == [
         {"step": 5, "suites/early/figure": 5 / 12},
         {"step": 10, "suites/early/figure": 10 / 12},
         {"step": 12, "suites/early/figure": 1.0, "suites/late/figure": 1.0},
@@ -121,10 +118,12 @@ def test_when_suites_train_and_where_their_figures_land(
 
     assert train(plain, tiny_gin, bindings=LINEAR) == 0
     assert "suites" not in summary(plain)
-    assert lines(plain) == [line for line in lines(whole) if line not in lines(whole, "suites/")]
+    assert measured(plain) == [
+        line for line in measured(whole) if line not in measured(whole, "suites/")
+    ]
     for _ in range(2):  # a finished run can be given suites
         assert train(plain, tiny_gin, counted_gin, bindings=LINEAR) == 0
-        assert lines(plain, "suites/") == lines(whole, "suites/")[-1:]
+        assert measured(plain, "suites/") == measured(whole, "suites/")[-1:]
         assert summary(plain)["suites"] == summary(whole)["suites"]
 
 
@@ -138,12 +137,12 @@ def test_a_stop_in_a_suite_loses_nothing(
     assert train(stopped, tiny_gin, counted_gin, bindings=LINEAR) == EXIT_STATUS
     told = capsys.readouterr().err
     assert "suite early stopped on the way; of this run step 5 is saved; the same command" in told
-    assert lines(stopped, "suites/") == []
+    assert measured(stopped, "suites/") == []
     assert train(stopped, tiny_gin, counted_gin, bindings=LINEAR) == EXIT_STATUS
-    assert [line["step"] for line in lines(stopped, "suites/")] == [5, 10]
+    assert [line["step"] for line in measured(stopped, "suites/")] == [5, 10]
     assert not (stopped / "summary.json").exists()
     assert train(stopped, tiny_gin, counted_gin, bindings=LINEAR) == 0
-    assert lines(stopped) == lines(whole)
+    assert measured(stopped) == measured(whole)
     assert summary(stopped)["suites"] == summary(whole)["suites"]
 
 
@@ -179,7 +178,7 @@ def test_suites_train_alongside_and_a_stop_in_one_loses_nothing(
     )
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert train(whole, tiny_gin, suites_gin, bindings=alongside) == 0
-    (at_7, at_12) = lines(whole, TAG)
+    (at_7, at_12) = measured(whole, TAG)
     assert (at_7["step"], at_12["step"]) == (7, 12)
     assert at_7[TAG] != at_12[TAG]
     figures = {
@@ -193,7 +192,7 @@ def test_suites_train_alongside_and_a_stop_in_one_loses_nothing(
     for seed in (0, 3):
         folder = whole / "suites" / "fuzzy_logic" / f"seed{seed}"
         # A run of 12 steps is at 7: the suite of 10 steps trains 5, in whole windows of 2.
-        assert [line["step"] for line in lines(folder, "validation/")] == [4, 10]
+        assert [line["step"] for line in measured(folder, "validation/")] == [4, 10]
         assert summary(folder)["attention"] == ["hyla", "linear"]
         assert "ModelConfig.value_activation = 'silu'" in (folder / "config.gin").read_text()
         means.append(summary(folder)["validation"]["held_out_r2"])
@@ -201,18 +200,18 @@ def test_suites_train_alongside_and_a_stop_in_one_loses_nothing(
     assert at_12[f"{TAG}_standard_error"] == pytest.approx(abs(means[0] - means[1]) / 2)
 
     with monkeypatch.context() as patch:
-        patch.setattr("evals.populations.train_many.Notice", lambda: Stops(1))
+        patch.setattr("evals.populations.train_many.PreemptionGuard", lambda: Stops(2))
         assert train(stopped, tiny_gin, suites_gin, bindings=alongside) == EXIT_STATUS
     told = capsys.readouterr().err
     assert "suite fuzzy_logic stopped after step 2, which is saved; of this run step 7" in told
-    assert lines(stopped, "suites/") == []
+    assert measured(stopped, "suites/") == []
     with monkeypatch.context() as patch:
-        patch.setattr("evals.populations.train_many.Notice", lambda: Stops(2))
+        patch.setattr("evals.populations.train_many.PreemptionGuard", lambda: Stops(2))
         assert train(stopped, tiny_gin, suites_gin, bindings=alongside) == EXIT_STATUS
-    assert len(lines(stopped, "suites/")) == 1
+    assert len(measured(stopped, "suites/")) == 1
     assert not (stopped / "summary.json").exists()
     assert train(stopped, tiny_gin, suites_gin, bindings=alongside) == 0
-    assert lines(stopped) == lines(whole)
+    assert measured(stopped) == measured(whole)
     assert summary(stopped)["suites"] == summary(whole)["suites"]
 
 
@@ -252,10 +251,12 @@ def test_suites_of_one_name_and_of_several_processes_are_refused(
 
 def test_when_suites_are_due() -> None:
     early, late = FuzzyLogicSuite(every=3), SravenSuite()
-    assert TrainConfig(suites=(early, late)).suites == (early, late)
-    assert due((early, late), 3, 7) == [early]
-    assert due((early, late), 4, 7) == []
-    assert due((early, late), 7, 7) == [early, late]
+    train = TrainConfig(suites=(early, late), steps=7)
+    experiment = Experiment(
+        train, ModelConfig(), OptimizerConfig(), MeshConfig(), CheckpointConfig(), LogConfig()
+    )
+    due = {0: [], 3: [early], 4: [], 6: [early], 7: [early, late]}
+    assert {step: due_suites(experiment, step) for step in due} == due
 
 
 def test_the_step_at_a_share(tmp_path: Path) -> None:
@@ -268,7 +269,7 @@ def test_the_step_at_a_share(tmp_path: Path) -> None:
 
 def test_means_leave_out_what_is_not_finite() -> None:
     runs = [{"r2": 0.5}, {"r2": 0.7}, {"r2": float("nan")}, {}]
-    figures = mean_figures([{"validation": validation} for validation in runs])
+    figures = mean_metrics([{"validation": validation} for validation in runs])
     assert figures == pytest.approx({"diverged_runs": 2, "r2": 0.6, "r2_standard_error": 0.1})
-    assert mean_figures([{"validation": {}}]) == {"diverged_runs": 1}
-    assert mean_figures([{"validation": {"r2": 0.5}}]) == {"diverged_runs": 0, "r2": 0.5}
+    assert mean_metrics([{"validation": {}}]) == {"diverged_runs": 1}
+    assert mean_metrics([{"validation": {"r2": 0.5}}]) == {"diverged_runs": 0, "r2": 0.5}

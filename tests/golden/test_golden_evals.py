@@ -77,10 +77,10 @@ def test_fuzzy_loss_and_both_r2(golden: Load) -> None:
     columns = (arrays[name][:, 0] for name in ("pred", "y", "base_mse"))
     sums = regression_metrics(*columns, jnp.ones(12))
     task = FuzzyLogic().prepare_task(4)
-    figures = task.figures(means(to_host(sums)))
-    np.testing.assert_allclose(figures["mse"], arrays["loss"], rtol=MEAN_TOLERANCE)
-    np.testing.assert_allclose(figures["r2"], arrays["r2"], rtol=R2_TOLERANCE)
-    np.testing.assert_allclose(figures["r2_pooled"], arrays["r2_global"], rtol=R2_TOLERANCE)
+    logged = task.logged_metrics(means(to_host(sums)))
+    np.testing.assert_allclose(logged["mse"], arrays["loss"], rtol=MEAN_TOLERANCE)
+    np.testing.assert_allclose(logged["r2"], arrays["r2"], rtol=R2_TOLERANCE)
+    np.testing.assert_allclose(logged["r2_pooled"], arrays["r2_global"], rtol=R2_TOLERANCE)
 
 
 def test_rows_of_every_rule(golden: Load) -> None:

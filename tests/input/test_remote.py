@@ -25,10 +25,10 @@ from hyla_lm.input.manifest import read_manifest
 from hyla_lm.input.prepared import Rows
 from hyla_lm.input.records import Records
 from hyla_lm.input.row_stream import RowStream
-from hyla_lm.input.source import Reading, open_split
+from hyla_lm.input.source import Reading, open_rows
 from hyla_lm.input.stream import C4Stream
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.parallel.batch_shard import Share
+from hyla_lm.parallel.batch_shard import BatchShard
 from tests.conftest import SEQUENCE_LENGTH, sentences
 from tests.data.c4_layouts import write_array_records, write_json_gz
 from tests.running.buckets.fake_bucket import DROPPED, FakeBucket, lead_here
@@ -76,7 +76,7 @@ def c4(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def row_batches(rows: Rows, threads: int, count: int) -> list[Batch]:
     data = rows.open(SEQUENCE_LENGTH, BATCH, Reading(threads))
-    return taken(data.train.stream(BATCH, 0, Share(), None), count)
+    return taken(data.train.stream(BatchShard(BATCH), None), count)
 
 
 def taken(stream: Any, count: int) -> list[Batch]:
@@ -135,7 +135,7 @@ def test_c4_of_a_bucket_is_that_of_the_disk(
         source = C4Stream(train=shards, validation=shards, tokenizer=tokenizer)
         data = source.open(SEQUENCE_LENGTH, BATCH, Reading(threads))
         rows = data.validation.rows
-        stream = data.train.stream(BATCH, 0, Share(), None)
+        stream = data.train.stream(BatchShard(BATCH), None)
         batches.append([rows.read(range(len(rows))), *taken(stream, 40)])
     assert_equal(*batches)
 
@@ -197,7 +197,7 @@ def test_rows_are_the_same_when_requests_fail(
     for where in ("tokenizer.model?alt", "manifest.json?alt", "00001-of-00003.arrayrecord?alt"):
         bucket.fail(status, 1, where)
     data = remote_rows.open(SEQUENCE_LENGTH, BATCH, Reading(4))
-    stream = data.train.stream(BATCH, 0, Share(), None)
+    stream = data.train.stream(BatchShard(BATCH), None)
     first = list(islice(stream, 2))
     bucket.fail(status, 2, "arrayrecord?alt")
     assert_equal([*first, *taken(stream, 10)], expected)
@@ -265,13 +265,13 @@ def test_a_store_that_keeps_failing_is_given_up(
 
 
 def test_reading_ahead_hides_latency(bucket: FakeBucket, remote_rows: Rows) -> None:
-    split, _ = open_split(
+    split, _ = open_rows(
         remote_rows.train, Tokenizer(remote_rows.tokenizer), SEQUENCE_LENGTH, BATCH
     )
     bucket.delay = 0.03
     seconds = []
     for threads in (1, 16):
-        stream = RowStream(split, 4, 0, reading=Reading(threads))
+        stream = RowStream(split, BatchShard(4, 0), reading=Reading(threads))
         started = time.perf_counter()
         taken(stream, 16)
         seconds.append(time.perf_counter() - started)

@@ -1,4 +1,4 @@
-"""The order of rows: complete epochs, a seed, shares of one global batch, and exact resumption."""
+"""The order of rows: complete epochs, a seed, shards of one global batch, and exact resumption."""
 
 import hashlib
 from itertools import islice
@@ -10,11 +10,11 @@ import pytest
 from hyla_lm.config import UserError
 from hyla_lm.input.manifest import read_manifest
 from hyla_lm.input.prepared import Rows
-from hyla_lm.input.row_stream import RowStream, check_equal_states, rows_in_order
-from hyla_lm.input.source import Reading, Split, open_split
+from hyla_lm.input.row_stream import RowStream, check_equal_states, evaluation_rows
+from hyla_lm.input.source import Reading, RowSet, open_rows
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.parallel.batch_shard import Share
-from hyla_lm.tasks.language_model import unpack
+from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.tasks.next_token import unpack
 
 LENGTH, BATCH = 16, 8
 
@@ -25,13 +25,13 @@ def tokenizer_of_rows(tiny_rows: Rows) -> Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def train_split(tiny_rows: Rows, tokenizer_of_rows: Tokenizer) -> Split:
-    return open_split(tiny_rows.train, tokenizer_of_rows, LENGTH, BATCH)[0]
+def train_split(tiny_rows: Rows, tokenizer_of_rows: Tokenizer) -> RowSet:
+    return open_rows(tiny_rows.train, tokenizer_of_rows, LENGTH, BATCH)[0]
 
 
 @pytest.fixture(scope="module")
-def validation_split(tiny_rows: Rows, tokenizer_of_rows: Tokenizer) -> Split:
-    return open_split(tiny_rows.validation, tokenizer_of_rows, LENGTH, 1)[0]
+def validation_split(tiny_rows: Rows, tokenizer_of_rows: Tokenizer) -> RowSet:
+    return open_rows(tiny_rows.validation, tokenizer_of_rows, LENGTH, 1)[0]
 
 
 def take(stream: RowStream, batches: int) -> np.ndarray:
@@ -39,15 +39,15 @@ def take(stream: RowStream, batches: int) -> np.ndarray:
     return np.stack([batch["row"] for batch in islice(stream, batches)])
 
 
-def interleaved(split: Split, shares: int, batches: int, state: dict | None = None) -> np.ndarray:
+def interleaved(split: RowSet, shards: int, batches: int, state: dict | None = None) -> np.ndarray:
     """Row numbers of global batches, of which each share reads a part."""
-    streams = [RowStream(split, BATCH, 0, Share(i, shares), state) for i in range(shares)]
+    streams = [RowStream(split, BatchShard(BATCH, 0, i, shards), state) for i in range(shards)]
     return np.concatenate([take(stream, batches) for stream in streams], axis=1)
 
 
-def test_every_epoch_has_each_row_once_in_an_order_of_its_own(train_split: Split) -> None:
+def test_every_epoch_has_each_row_once_in_an_order_of_its_own(train_split: RowSet) -> None:
     count = len(train_split.rows)
-    rows = take(RowStream(train_split, BATCH, 0), -(-2 * count // BATCH)).ravel()
+    rows = take(RowStream(train_split, BatchShard(BATCH, 0)), -(-2 * count // BATCH)).ravel()
     first, second = rows[:count], rows[count : 2 * count]
     assert sorted(first) == sorted(second) == list(range(count))
     # Two independent orders of 535 rows agree in one place on average.
@@ -55,8 +55,8 @@ def test_every_epoch_has_each_row_once_in_an_order_of_its_own(train_split: Split
     assert np.count_nonzero(first == np.arange(count)) < 10
 
 
-def test_a_batch_holds_the_rows_it_names(train_split: Split) -> None:
-    batch = next(RowStream(train_split, BATCH, 0))
+def test_a_batch_holds_the_rows_it_names(train_split: RowSet) -> None:
+    batch = next(RowStream(train_split, BatchShard(BATCH, 0)))
     for place, row in enumerate(batch["row"]):
         stored = train_split.rows.read([row])
         np.testing.assert_array_equal(batch["tokens"][place], stored["tokens"][0])
@@ -64,51 +64,53 @@ def test_a_batch_holds_the_rows_it_names(train_split: Split) -> None:
     assert batch["tokens"].shape == (BATCH, LENGTH + 1)
 
 
-def test_the_order_depends_on_the_seed_alone(train_split: Split) -> None:
-    orders = [take(RowStream(train_split, BATCH, seed), 20) for seed in (3, 3, 4)]
+def test_the_order_depends_on_the_seed_alone(train_split: RowSet) -> None:
+    orders = [take(RowStream(train_split, BatchShard(BATCH, seed)), 20) for seed in (3, 3, 4)]
     np.testing.assert_array_equal(orders[0], orders[1])
     # 160 of 535 rows each: two independent orders agree in 0.3 places on average.
     assert np.count_nonzero(orders[0] == orders[2]) < 8
 
 
-@pytest.mark.parametrize("shares", [2, 4, 8])
-def test_shares_make_up_the_global_batches(train_split: Split, shares: int) -> None:
+@pytest.mark.parametrize("shards", [2, 4, 8])
+def test_shards_make_up_the_global_batches(train_split: RowSet, shards: int) -> None:
     batches = 70  # 560 rows: into the second epoch of 535.
-    expected = take(RowStream(train_split, BATCH, 0), batches)
-    np.testing.assert_array_equal(interleaved(train_split, shares, batches), expected)
+    expected = take(RowStream(train_split, BatchShard(BATCH, 0)), batches)
+    np.testing.assert_array_equal(interleaved(train_split, shards, batches), expected)
 
 
 @pytest.mark.parametrize("read", [0, 1, 5, 67, 100])
-@pytest.mark.parametrize(("saved_by", "shares"), [(1, 1), (1, 2), (1, 4), (2, 1), (4, 2)])
+@pytest.mark.parametrize(("saved_by", "shards"), [(1, 1), (1, 2), (1, 4), (2, 1), (4, 2)])
 def test_a_saved_state_continues_exactly(
-    train_split: Split, read: int, saved_by: int, shares: int
+    train_split: RowSet, read: int, saved_by: int, shards: int
 ) -> None:
-    first = RowStream(train_split, BATCH, 0, Share(0, saved_by))
+    first = RowStream(train_split, BatchShard(BATCH, 0, 0, saved_by))
     list(islice(first, read))
-    expected = take(RowStream(train_split, BATCH, 0), read + 5)[read:]
+    expected = take(RowStream(train_split, BatchShard(BATCH, 0)), read + 5)[read:]
     np.testing.assert_array_equal(
-        interleaved(train_split, shares, 5, state=first.state()), expected
+        interleaved(train_split, shards, 5, state=first.state()), expected
     )
 
 
-def test_the_state_counts_the_rows_of_all_shares_and_is_json(train_split: Split) -> None:
-    streams = [RowStream(train_split, BATCH, 0, Share(i, 2)) for i in range(2)]
+def test_the_state_counts_the_rows_of_all_shards_and_is_json(train_split: RowSet) -> None:
+    streams = [RowStream(train_split, BatchShard(BATCH, 0, i, 2)) for i in range(2)]
     for stream in streams:
         take(stream, 3)
     assert [stream.state() for stream in streams] == [{"rows_read": 3 * BATCH}] * 2
 
 
-def test_a_state_is_of_its_moment(train_split: Split) -> None:
-    stream = RowStream(train_split, BATCH, 0)
+def test_a_state_is_of_its_moment(train_split: RowSet) -> None:
+    stream = RowStream(train_split, BatchShard(BATCH, 0))
     take(stream, 2)
     state = stream.state()
     following = take(stream, 4)
-    resumed = RowStream(train_split, BATCH, 0, state=state)
+    resumed = RowStream(train_split, BatchShard(BATCH, 0), state=state)
     np.testing.assert_array_equal(take(resumed, 4), following)
 
 
-def test_reading_ahead_changes_nothing(train_split: Split) -> None:
-    streams = [RowStream(train_split, BATCH, 0, reading=Reading(threads)) for threads in (1, 4)]
+def test_reading_ahead_changes_nothing(train_split: RowSet) -> None:
+    streams = [
+        RowStream(train_split, BatchShard(BATCH, 0), reading=Reading(threads)) for threads in (1, 4)
+    ]
     single, several = (take(stream, 70) for stream in streams)
     np.testing.assert_array_equal(single, several)
     assert streams[0].state() == streams[1].state()
@@ -119,10 +121,12 @@ def test_reading_ahead_changes_nothing(train_split: Split) -> None:
 EPOCHS = 3
 
 
-def hashes(split: Split, shares: int, workers: int, state: dict | None, batches: int) -> list[str]:
-    """A hash of every array of each global batch, put together from all shares."""
+def hashes(split: RowSet, shards: int, workers: int, state: dict | None, batches: int) -> list[str]:
+    """A hash of every array of each global batch, put together from all shards."""
     reading = Reading(workers=workers, ahead=2)
-    streams = [RowStream(split, BATCH, 0, Share(i, shares), state, reading) for i in range(shares)]
+    streams = [
+        RowStream(split, BatchShard(BATCH, 0, i, shards), state, reading) for i in range(shards)
+    ]
     found = []
     for _ in range(batches):
         parts = [next(stream) for stream in streams]
@@ -136,30 +140,30 @@ def hashes(split: Split, shares: int, workers: int, state: dict | None, batches:
 
 
 @pytest.fixture(scope="module")
-def expected_hashes(train_split: Split) -> list[str]:
+def expected_hashes(train_split: RowSet) -> list[str]:
     return hashes(train_split, 1, 0, None, EPOCHS * len(train_split.rows) // BATCH)
 
 
-@pytest.mark.parametrize("shares", [2, 4])
+@pytest.mark.parametrize("shards", [2, 4])
 def test_global_batches_of_three_epochs_are_those_of_one_process(
-    train_split: Split, expected_hashes: list[str], shares: int
+    train_split: RowSet, expected_hashes: list[str], shards: int
 ) -> None:
-    assert hashes(train_split, shares, 0, None, len(expected_hashes)) == expected_hashes
+    assert hashes(train_split, shards, 0, None, len(expected_hashes)) == expected_hashes
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("shares", [1, 2, 4])
+@pytest.mark.parametrize("shards", [1, 2, 4])
 def test_workers_change_no_batch(
-    train_split: Split, expected_hashes: list[str], shares: int, workers: int
+    train_split: RowSet, expected_hashes: list[str], shards: int, workers: int
 ) -> None:
-    assert hashes(train_split, shares, workers, None, len(expected_hashes)) == expected_hashes
+    assert hashes(train_split, shards, workers, None, len(expected_hashes)) == expected_hashes
 
 
 def test_a_run_of_four_processes_goes_on_with_two(
-    train_split: Split, expected_hashes: list[str]
+    train_split: RowSet, expected_hashes: list[str]
 ) -> None:
     stopped = 2 * len(expected_hashes) // 5
-    stream = RowStream(train_split, BATCH, 0, Share(3, 4))
+    stream = RowStream(train_split, BatchShard(BATCH, 0, 3, 4))
     list(islice(stream, stopped))
     rest = len(expected_hashes) - stopped
     assert hashes(train_split, 2, 0, stream.state(), rest) == expected_hashes[stopped:]
@@ -172,28 +176,30 @@ def test_processes_that_saved_different_states_are_refused() -> None:
 
 
 @pytest.mark.parametrize("limit", [None, 1, 8, 13, 10_000])
-@pytest.mark.parametrize("shares", [1, 2, 4])
+@pytest.mark.parametrize("shards", [1, 2, 4])
 def test_rows_in_order_are_each_read_once(
-    validation_split: Split, shares: int, limit: int | None
+    validation_split: RowSet, shards: int, limit: int | None
 ) -> None:
     total = min(limit or 10_000, len(validation_split.rows))
     parts = [
         [
             batch["row"]
-            for batch in rows_in_order(validation_split, BATCH, 1, Share(i, shares), limit)
+            for batch in evaluation_rows(
+                validation_split, BatchShard(BATCH, 0, i, shards), 1, limit
+            )
         ]
-        for i in range(shares)
+        for i in range(shards)
     ]
-    assert {len(row) for part in parts for row in part} == {BATCH // shares}
+    assert {len(row) for part in parts for row in part} == {BATCH // shards}
     rows = np.concatenate(parts, axis=-1).ravel()
     assert rows[:total].tolist() == list(range(total))
     assert (rows[total:] == -1).all() and len(rows) == -(-total // BATCH) * BATCH
 
 
 def test_what_fills_the_last_batch_weighs_nothing(
-    tiny_rows: Rows, validation_split: Split, tokenizer_of_rows: Tokenizer
+    tiny_rows: Rows, validation_split: RowSet, tokenizer_of_rows: Tokenizer
 ) -> None:
-    batches = list(rows_in_order(validation_split, BATCH, tokenizer_of_rows.bos))
+    batches = list(evaluation_rows(validation_split, BatchShard(BATCH), tokenizer_of_rows.bos))
     fills = np.concatenate([batch["row"] for batch in batches]) == -1
     tokens = np.concatenate([batch["tokens"] for batch in batches])
     text_bytes = np.concatenate([batch["text_bytes"] for batch in batches])
@@ -203,8 +209,8 @@ def test_what_fills_the_last_batch_weighs_nothing(
     assert (weights.sum(), text_bytes.sum()) == (manifest.tokens, manifest.text_bytes)
 
 
-def test_the_last_batch_is_not_filled_when_it_is_whole(validation_split: Split) -> None:
-    batches = list(rows_in_order(validation_split, BATCH, 1, limit=2 * BATCH))
+def test_the_last_batch_is_not_filled_when_it_is_whole(validation_split: RowSet) -> None:
+    batches = list(evaluation_rows(validation_split, BatchShard(BATCH), 1, limit=2 * BATCH))
     assert [len(batch["row"]) for batch in batches] == [BATCH, BATCH]
     assert (np.concatenate([batch["row"] for batch in batches]) == np.arange(2 * BATCH)).all()
 

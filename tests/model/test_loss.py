@@ -1,6 +1,7 @@
 """Chunked cross-entropy against the plain one: values, gradients, dtypes and memory."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -9,28 +10,20 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 
-from hyla_lm.model.loss import CrossEntropy, cross_entropy
+from hyla_lm.model import loss
+from hyla_lm.model.head import Head
+from hyla_lm.model.loss import CrossEntropy, cross_entropy, mean_logit
 
 B, T, D, V = 2, 7, 4, 11
 # float32 sums over 14 tokens of 11 logits of order 1, in two orders.
 TOLERANCE = 1e-5
-Head = dict[str, jax.Array]
-
-
-def logits_of(head: Head, hidden: jax.Array) -> jax.Array:
-    kernel = head["kernel"].astype(hidden.dtype)
-    return jnp.dot(hidden, kernel, preferred_element_type=jnp.float32) + head["bias"]
-
-
-def mean_logit_of(head: Head, hidden: jax.Array) -> jax.Array:
-    return logits_of(head, hidden).mean(axis=-1)
 
 
 def plain(
     head: Head, hidden: jax.Array, targets: jax.Array, weights: jax.Array, z_loss: float
 ) -> CrossEntropy:
     """The definition, with all logits at once."""
-    logits = logits_of(head, hidden)
+    logits = head.logits(hidden)
     one_hot = jax.nn.one_hot(targets, logits.shape[-1])
     nats = -jnp.sum(weights[..., None] * one_hot * jax.nn.log_softmax(logits))
     log_z = jnp.log(jnp.sum(jnp.exp(logits), axis=-1))
@@ -42,20 +35,20 @@ def plain(
 def inputs() -> tuple[Head, jax.Array, jax.Array, jax.Array]:
     """Head, hidden states, targets, and weights of which some are zero and some not one."""
     rng = np.random.default_rng(0)
-    head = {"kernel": rng.normal(size=(D, V)), "bias": rng.normal(size=V)}
+    head = Head(jnp.float32(rng.normal(size=(V, D))), jnp.float32(rng.normal(size=V)), 0.5)
     weights = rng.choice([0.0, 1.0, 0.5], size=(B, T))
     assert {0.0, 0.5, 1.0} == set(weights.ravel())
     return (
-        jax.tree.map(jnp.float32, head),
+        head,
         jnp.float32(rng.normal(size=(B, T, D))),
         jnp.asarray(rng.integers(V, size=(B, T))),
         jnp.float32(weights),
     )
 
 
-def with_gradients(loss: Callable[..., CrossEntropy], *tokens: Any) -> tuple[CrossEntropy, Any]:
+def with_gradients(loss_of: Callable[..., CrossEntropy], *tokens: Any) -> tuple[CrossEntropy, Any]:
     def objective(head: Head, hidden: jax.Array) -> tuple[jax.Array, CrossEntropy]:
-        sums = loss(head, hidden, *tokens[2:])
+        sums = loss_of(head, hidden, *tokens[2:])
         return 3 * sums.objective, sums  # A cotangent other than 1.
 
     differentiated = jax.jit(jax.value_and_grad(objective, (0, 1), has_aux=True))
@@ -64,7 +57,7 @@ def with_gradients(loss: Callable[..., CrossEntropy], *tokens: Any) -> tuple[Cro
 
 
 def chunked(chunk_length: int, z_loss: float = 0.0) -> Callable[..., CrossEntropy]:
-    return lambda *tokens: cross_entropy(logits_of, mean_logit_of, *tokens, chunk_length, z_loss)
+    return lambda *tokens: cross_entropy(*tokens, chunk_length, z_loss)
 
 
 def assert_trees_agree(actual: Any, expected: Any, tolerance: float) -> None:
@@ -104,7 +97,7 @@ def test_bfloat16_states_are_scored_in_float32(inputs: tuple) -> None:
     sums, (d_head, d_hidden) = with_gradients(chunked(3), head, low, targets, weights)
     # Both sides see the same rounded states and kernel, and their logits are float32.
     assert_trees_agree(sums, expected[0], TOLERANCE)
-    assert (d_head["kernel"].dtype, d_hidden.dtype) == (jnp.float32, jnp.bfloat16)
+    assert (d_head.kernel_VxD.dtype, d_hidden.dtype) == (jnp.float32, jnp.bfloat16)
     # bfloat16 keeps 8 bits: 2^-8 in each of the chunks' gradients of the kernel.
     assert_trees_agree((d_head, d_hidden), expected[1], 2**-6)
 
@@ -131,22 +124,16 @@ def test_only_the_objective_carries_a_gradient(inputs: tuple, sum_of: str) -> No
     assert all(not leaf.any() for leaf in jax.tree.leaves(gradient))
 
 
-def of_logits(mean_logit: Any, logits: jax.Array, targets: jax.Array) -> CrossEntropy:
-    """The loss of given logits, from a given mean."""
-    weights = jnp.ones(targets.shape)
-    return cross_entropy(
-        lambda _, x: x, lambda _, x: mean_logit(x), {}, logits, targets, weights, 1
-    )
-
-
-def mean(logits: jax.Array) -> jax.Array:
-    return logits.mean(axis=-1)
+def of_logits(logits: jax.Array, targets: jax.Array) -> CrossEntropy:
+    """The loss of given logits: states that a head of ones on the diagonal leaves as they are."""
+    head = Head(jnp.eye(logits.shape[-1]))
+    return cross_entropy(head, logits, targets, jnp.ones(targets.shape), 1)
 
 
 def test_a_sure_model_of_large_logits_is_finite() -> None:
     logits = jnp.array([[[1e4, -1e4], [-1e4, 1e4]]])
     for targets, nats in (([[0, 1]], 0.0), ([[1, 0]], 4e4)):
-        sums = of_logits(mean, logits, jnp.array(targets))
+        sums = of_logits(logits, jnp.array(targets))
         assert sums.nats == sums.objective == nats
         assert sums.correct == (2 if nats == 0 else 0)
 
@@ -157,7 +144,7 @@ def test_logits_far_above_their_mean_are_scored_as_any(largest: float) -> None:
     targets = jnp.array([[7, 7, 0]])
 
     def objective(logits: jax.Array) -> jax.Array:
-        return of_logits(mean, logits, targets).objective
+        return of_logits(logits, targets).objective
 
     value, gradient = jax.value_and_grad(objective)(logits)
     exact = np.asarray(logits, np.float64)
@@ -171,32 +158,38 @@ def test_logits_far_above_their_mean_are_scored_as_any(largest: float) -> None:
 
 
 @pytest.mark.parametrize(("largest", "products"), [(0.0, 1), (125.0, 1), (200.0, 3)])
-def test_logits_in_range_are_made_once(largest: float, products: int) -> None:
+def test_logits_in_range_are_made_once(
+    largest: float, products: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Out of range they are made again for the largest, and again to be scored."""
     made: list[None] = []
 
-    def logits_of(_: Any, logits: jax.Array) -> jax.Array:
+    def counted(head: Head, logits: jax.Array) -> jax.Array:
         jax.debug.callback(lambda: made.append(None))
         return logits
 
-    logits = jnp.zeros((1, 3, 500)).at[:, 1, 7].set(largest)
-    targets, weights = jnp.zeros((1, 3), int), jnp.ones((1, 3))
-    cross_entropy(logits_of, lambda _, x: mean(x), {}, logits, targets, weights, 1)
+    monkeypatch.setattr(Head, "logits", counted)
+    of_logits(jnp.zeros((1, 3, 500)).at[:, 1, 7].set(largest), jnp.zeros((1, 3), int))
     jax.effects_barrier()
     assert len(made) == products * 3
 
 
 @pytest.mark.parametrize("offset", [-1e3, -200.0, 0.0, 200.0, jnp.nan])
-def test_the_mean_logit_is_a_hint_and_no_part_of_the_result(inputs: tuple, offset: float) -> None:
-    def hinted(head: Head, hidden: jax.Array, *tokens: Any) -> CrossEntropy:
-        def hint(head: Head, hidden: jax.Array) -> jax.Array:
-            return mean_logit_of(head, hidden) + offset
-
-        return cross_entropy(logits_of, hint, head, hidden, *tokens, 3, 0.1)
-
+def test_the_mean_logit_is_a_hint_and_no_part_of_the_result(
+    inputs: tuple, offset: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = with_gradients(chunked(3, 0.1), *inputs)
-    assert_trees_agree(with_gradients(hinted, *inputs), expected, TOLERANCE)
-    assert_trees_agree(hinted(*inputs), expected[0], TOLERANCE)
+    monkeypatch.setattr(loss, "mean_logit", lambda *args: mean_logit(*args) + offset)
+    assert_trees_agree(with_gradients(chunked(3, 0.1), *inputs), expected, TOLERANCE)
+    assert_trees_agree(chunked(3, 0.1)(*inputs), expected[0], TOLERANCE)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_mean_logit_needs_no_logits(inputs: tuple, bias: bool) -> None:
+    head, hidden = inputs[:2]
+    head = head if bias else replace(head, bias_V=None)
+    expected = head.logits(hidden).mean(axis=-1)
+    np.testing.assert_allclose(mean_logit(head, hidden), expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def sizes_of_arrays(jaxpr: Any) -> Iterator[int]:
@@ -214,15 +207,7 @@ def long_step(chunk_length: int) -> Callable[..., Any]:
     def step(kernel: jax.Array, hidden: jax.Array, targets: jax.Array) -> Any:
         def objective(kernel: jax.Array, hidden: jax.Array) -> jax.Array:
             weights = jnp.ones(targets.shape)
-            return cross_entropy(
-                lambda k, x: x @ k,
-                lambda k, x: x @ k.mean(axis=-1),
-                kernel,
-                hidden,
-                targets,
-                weights,
-                chunk_length,
-            ).objective
+            return cross_entropy(Head(kernel), hidden, targets, weights, chunk_length).objective
 
         return jax.value_and_grad(objective, (0, 1))(kernel, hidden)
 
@@ -230,7 +215,7 @@ def long_step(chunk_length: int) -> Callable[..., Any]:
 
 
 def long_inputs() -> tuple[jax.Array, jax.Array, jax.Array]:
-    shapes = jnp.zeros((NARROW, WIDE)), jnp.zeros((B, LONG, NARROW))
+    shapes = jnp.zeros((WIDE, NARROW)), jnp.zeros((B, LONG, NARROW))
     return (*shapes, jnp.zeros((B, LONG), jnp.int32))
 
 

@@ -174,13 +174,17 @@ def test_tied_logits_are_scaled_by_the_width() -> None:
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("tie", [True, False], ids=["tied", "untied"])
-def test_the_mean_logit_needs_no_logits(tie: bool, bias: bool) -> None:
+def test_the_head_is_one_value_that_makes_the_logits(tie: bool, bias: bool) -> None:
     model = Decoder(small(tie_embeddings=tie, use_bias=bias), Tokens(VOCABULARY))
     params = {"params": parameters(model, tokens())}
     hidden = model.apply(params, tokens(), method=Decoder.hidden)
-    logits = model.apply(params, hidden, method=Decoder.logits)
-    mean = model.apply(params, hidden, method=Decoder.mean_logit)
-    np.testing.assert_allclose(mean, logits.mean(axis=-1), rtol=TOLERANCE, atol=TOLERANCE)
+    head = model.apply(params, method=Decoder.output_head)
+    assert head.kernel_VxD.shape == (VOCABULARY, 16)
+    assert (head.bias_V is None) == (tie or not bias)
+    np.testing.assert_array_equal(
+        head.logits(hidden), model.apply(params, hidden, method=Decoder.logits)
+    )
+    np.testing.assert_array_equal(head.logits(hidden), model.apply(params, tokens()))
 
 
 @pytest.mark.parametrize(

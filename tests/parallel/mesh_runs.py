@@ -15,13 +15,12 @@ import jax
 
 from hyla_lm import config
 from hyla_lm.experiment import Experiment, from_gin
-from hyla_lm.parallel.batch_shard import Share
+from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.mesh import AXES, MeshConfig
 from hyla_lm.plan.collectives import find_collectives
 from hyla_lm.plan.hlo import Program as Hlo
 from hyla_lm.running.program import make_program
 from hyla_lm.running.throughput import count_parameters
-from hyla_lm.tasks.protocol import OBJECTIVE
 
 STEPS = 20
 MESHES = ((1, 1, 1, 1), (2, 4, 1, 1), (1, 1, 8, 1), (2, 1, 2, 2), (1, 1, 1, 8))
@@ -32,7 +31,7 @@ def run(experiment: Experiment, sizes: tuple[int, ...]) -> dict[str, object]:
     devices = jax.devices()[: math.prod(sizes)]
     program = make_program(replace(experiment, mesh=mesh_config), devices)
     train = experiment.train
-    stream = program.task.train_stream(train.batch_size, train.seed, Share(), None)
+    stream = program.task.train_stream(BatchShard(train.batch_size, train.seed), None)
     losses = []
     with jax.set_mesh(program.mesh):
         state = program.init()
@@ -43,7 +42,7 @@ def run(experiment: Experiment, sizes: tuple[int, ...]) -> dict[str, object]:
         for _ in range(STEPS):
             state, output = program.train_step(state, batch)
             batch = program.place(next(stream))
-            total, count = output.metrics[OBJECTIVE]
+            total, count = output.objective
             losses.append(float(total) / float(count))
     return {
         "losses": losses,

@@ -28,15 +28,15 @@ def main(last: int, precision: str, arguments: list[str]) -> int:
     wide = widen() if precision == "float64" else []
     from hyla_lm import cli, trainer
 
-    started = trainer.StepLog.started
+    record = trainer.StepLog.record
 
-    def stop_after(log, step, output, rows, progress) -> None:
+    def stop_after(log, step, output, rows) -> None:
         print(json.dumps({"step": step, "rows": rows.tolist()}), flush=True)
         if step == last and jax.process_index() == 0:
             os.kill(os.getpid(), signal.SIGTERM)
-        started(log, step, output, rows, progress)
+        record(log, step, output, rows)
 
-    trainer.StepLog.started = stop_after
+    trainer.StepLog.record = stop_after
     return cli.main([*arguments, *wide])
 
 

@@ -30,7 +30,7 @@ acts = {
     "linger": lambda: None,
 }
 with multihost.joined("runs/mine"):
-    multihost.meet("the middle")
+    multihost.barrier("the middle")
     print("together", flush=True)
     acts[sys.argv[1]]()
 if sys.argv[1] == "linger":

@@ -18,11 +18,12 @@ import jax
 import numpy as np
 import pytest
 
-from hyla_lm.parallel.batch_shard import Share
+from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.liveness import EXIT_STATUS as PEER_GONE
 from hyla_lm.parallel.mesh import MeshConfig, make_mesh
-from hyla_lm.parallel.multihost import check_agreement, gather, gather_shares, share_of
+from hyla_lm.parallel.multihost import check_agreement, gather, gather_shards, shard_of
 from hyla_lm.parallel.preemption import EXIT_STATUS
+from tests.run_lines import measured
 from tests.running.buckets.fake_bucket import FakeBucket
 
 GATHER = """
@@ -37,14 +38,14 @@ DIES_IN_STEP_8 = """
 import os, signal, sys
 from hyla_lm import cli, trainer
 
-started = trainer.StepLog.started
+record = trainer.StepLog.record
 
 def die_in_step_8(log, step, *rest):
     if step == 8:
         os.kill(os.getpid(), signal.SIGKILL)
-    started(log, step, *rest)
+    record(log, step, *rest)
 
-trainer.StepLog.started = die_in_step_8
+trainer.StepLog.record = die_in_step_8
 sys.exit(cli.main(sys.argv[1:]))
 """
 # At 1e-2, RMSHead of this tiny model scales rounding up a thousandfold in 12 steps, on any mesh.
@@ -108,7 +109,7 @@ def train_command(gin_file: Path, workdir: Path | str, *bindings: str) -> list[s
 
 
 def losses(workdir: Path, after: int = 0) -> list[tuple[int, float]]:
-    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    lines = measured(workdir)
     named = ("train/loss_nats", "validation/loss_nats")
     return [
         (line["step"], line[name])
@@ -127,7 +128,7 @@ def assert_same_losses(found: Path, expected: Path, after: int = 0) -> None:
 
 def test_one_process_gathers_its_own_value() -> None:
     assert gather({"rows_read": 3}) == [{"rows_read": 3}]
-    assert gather_shares({"rows_read": 3}, Share()) == [{"rows_read": 3}]
+    assert gather_shards({"rows_read": 3}, BatchShard(8)) == [{"rows_read": 3}]
     check_agreement({"configuration": "x"})
 
 
@@ -201,12 +202,6 @@ def test_all_processes_stop_at_one_step_when_one_is_asked_to(
     assert (workdir / "checkpoints" / stopped.pop()).is_dir()
 
 
-def bits(workdir: Path) -> list[dict[str, float]]:
-    """What was logged, but for speeds."""
-    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if not k.startswith("perf/")} for line in lines]
-
-
 @pytest.mark.parametrize("killed", [1, pytest.param(0, marks=pytest.mark.full)])
 def test_when_one_is_killed_the_others_end_and_the_same_command_goes_on(
     gin_file: Path, tmp_path: Path, killed: int
@@ -229,7 +224,7 @@ def test_when_one_is_killed_the_others_end_and_the_same_command_goes_on(
     for folder in (workdir, whole):
         finished = run_processes([train_command(gin_file, folder)] * 2, 1)
         assert [status for status, _, _ in finished] == [0, 0], finished
-    assert bits(workdir) == bits(whole)
+    assert measured(workdir) == measured(whole)
 
 
 def wait_for(path: Path) -> None:
@@ -280,9 +275,9 @@ def test_a_number_in_the_environment_that_is_none_is_named(gin_file: Path, tmp_p
     assert status == 2 and "JAX_NUM_PROCESSES = 'two' must be a whole number" in error
 
 
-def test_shares_follow_the_devices_wherever_the_mesh_puts_them() -> None:
+def test_shards_follow_the_devices_wherever_the_mesh_puts_them() -> None:
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-    share = share_of(mesh, 8)
-    assert (share.index, share.count, share.places(8)) == (0, 1, tuple(range(8)))
-    assert list(Share(1, 4).places(8)) == [2, 3]
-    assert Share(1, 2, (4, 5, 0)).places(8) == (4, 5, 0)
+    shard = shard_of(mesh, 8, 3)
+    assert shard == BatchShard(8, 3, 0, 1, tuple(range(8)))
+    assert list(BatchShard(8, 0, 1, 4).places) == [2, 3]
+    assert BatchShard(8, 0, 1, 2, (4, 5, 0)).places == (4, 5, 0)

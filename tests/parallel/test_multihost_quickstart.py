@@ -18,6 +18,7 @@ import pytest
 
 from hyla_lm.parallel.preemption import EXIT_STATUS
 from tests.parallel.test_multihost import environment, run_processes
+from tests.run_lines import measured
 
 pytestmark = pytest.mark.full
 ROOT = Path(__file__).parents[2]
@@ -61,11 +62,8 @@ class Quickstart:
         return [output for _, output, _ in finished]
 
     def losses(self, name: str) -> dict[int, float]:
-        text = (self.home / name / "metrics.jsonl").read_text()
-        lines = [json.loads(line) for line in text.splitlines()]
-        return {
-            line["step"]: line["train/loss_nats"] for line in lines if "train/loss_nats" in line
-        }
+        lines = measured(self.home / name, "train/loss_nats")
+        return {line["step"]: line["train/loss_nats"] for line in lines}
 
 
 def rows(outputs: list[str]) -> dict[int, set[int]]:

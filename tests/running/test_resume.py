@@ -8,13 +8,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
 from hyla_lm.parallel.preemption import EXIT_STATUS
+from tests.run_lines import measured
 
 STEPS = 12
 KILLER = """
@@ -39,11 +39,11 @@ def kill_at(call, function):
     return wrapped
 
 if where == "training":
-    trainer.StepLog.started = kill_at(8, trainer.StepLog.started)
+    trainer.StepLog.record = kill_at(8, trainer.StepLog.record)
 elif where == "evaluation":
     evaluate.evaluate = kill_at(2, evaluate.evaluate)
 elif where == "logging":
-    trainer.RunFolder.append_metrics = kill_at(7, trainer.RunFolder.append_metrics)
+    trainer.RunFolder.append_line = kill_at(7, trainer.RunFolder.append_line)
 elif where == "saving":
     checkpoint.Checkpointer.save = kill_at(2, checkpoint.Checkpointer.save)
 sys.exit(cli.main(arguments))
@@ -57,14 +57,6 @@ def train(gin_file: Path, workdir: Path, where: str = "never", number: int = sig
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode in (0, -signal.SIGKILL, EXIT_STATUS), done.stderr
     return done.returncode
-
-
-def losses(workdir: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    return [
-        {name: value for name, value in line.items() if not name.startswith("perf/")}
-        for line in lines
-    ]
 
 
 def final_arrays(workdir: Path) -> list[np.ndarray]:
@@ -121,7 +113,7 @@ def test_a_killed_run_ends_like_one_never_stopped(
     workdir = tmp_path / "run"
     assert train(gin_file, workdir, where) == -signal.SIGKILL
     assert train(gin_file, workdir) == 0
-    assert losses(workdir) == losses(uninterrupted)
+    assert measured(workdir) == measured(uninterrupted)
     for resumed, expected in zip(final_arrays(workdir), final_arrays(uninterrupted), strict=True):
         assert resumed.tobytes() == expected.tobytes()
 
@@ -135,7 +127,7 @@ def test_a_run_asked_to_stop_saves_and_goes_on(
     assert train(gin_file, workdir, where, signal.SIGTERM) == EXIT_STATUS
     assert saved_steps(workdir) and not (workdir / "summary.json").exists()
     assert train(gin_file, workdir) == 0
-    assert losses(workdir) == losses(uninterrupted)
+    assert measured(workdir) == measured(uninterrupted)
     for resumed, expected in zip(final_arrays(workdir), final_arrays(uninterrupted), strict=True):
         assert resumed.tobytes() == expected.tobytes()
 
@@ -171,14 +163,14 @@ def test_twenty_requests_to_stop_at_random_moments_lose_nothing(
         assert saved_steps(workdir)[-1] >= last
         stopped += 1
     subprocess.run([*command, f"--workdir={workdir}"], check=True, capture_output=True)
-    assert losses(workdir) == losses(whole)
+    assert measured(workdir) == measured(whole)
 
 
 @pytest.mark.parametrize("data", ["rows"], indirect=True)
 def test_a_finished_run_is_left_as_it_is(gin_file: Path, uninterrupted: Path) -> None:
-    before = losses(uninterrupted)
+    before = measured(uninterrupted)
     assert train(gin_file, uninterrupted) == 0
-    assert losses(uninterrupted) == before
+    assert measured(uninterrupted) == before
 
 
 def test_a_line_cut_short_by_a_kill_is_dropped(tmp_path: Path) -> None:
@@ -186,8 +178,8 @@ def test_a_line_cut_short_by_a_kill_is_dropped(tmp_path: Path) -> None:
 
     folder = RunFolder(str(tmp_path))
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"st')
-    folder.keep_metrics_until(2)
-    assert losses(tmp_path) == [{"step": 1}, {"step": 2}]
+    folder.keep_lines_until(2)
+    assert measured(tmp_path) == [{"step": 1}, {"step": 2}]
     assert os.listdir(tmp_path) == ["metrics.jsonl"]
 
 
@@ -206,5 +198,5 @@ def test_the_line_of_an_evaluation_that_is_still_due_is_dropped(tmp_path: Path) 
         (["validation/", "suites/"], lines[:3]),
     ):
         (tmp_path / "metrics.jsonl").write_text(text)
-        RunFolder(str(tmp_path)).keep_metrics_until(2, due)
+        RunFolder(str(tmp_path)).keep_lines_until(2, due)
         assert [json.loads(line) for line in (tmp_path / "metrics.jsonl").open()] == kept

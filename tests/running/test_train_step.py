@@ -9,9 +9,8 @@ import pytest
 
 from hyla_lm import config
 from hyla_lm.experiment import Experiment, from_gin
-from hyla_lm.parallel.batch_shard import Share
+from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.running.program import make_program
-from hyla_lm.tasks.protocol import OBJECTIVE
 
 # The same float32 sums in another order; Adam divides by a root near epsilon only at exact zeros.
 ACCUMULATION = 1e-6
@@ -25,7 +24,7 @@ def experiment_of(gin_file: Path, *bindings: str) -> Experiment:
 def step_once(experiment: Experiment, uneven: bool):
     program = make_program(experiment)
     train = experiment.train
-    batch = dict(next(program.task.train_stream(train.batch_size, 0, Share(), None)))
+    batch = dict(next(program.task.train_stream(BatchShard(train.batch_size), None)))
     if uneven:
         bos = batch["tokens"][0, 0] * 0 + 2
         for row in range(len(batch["tokens"])):
@@ -39,10 +38,10 @@ def test_micro_batches_of_unequal_token_counts_equal_the_full_batch(tiny_gin: Pa
     whole = experiment_of(tiny_gin, *sgd_like)
     parts = replace(whole, train=replace(whole.train, accumulate_steps=4))
     (state, output), (state_4, output_4) = step_once(whole, True), step_once(parts, True)
-    assert float(output.metrics[OBJECTIVE][1]) == float(output_4.metrics[OBJECTIVE][1])
+    assert float(output.objective[1]) == float(output_4.objective[1])
     np.testing.assert_allclose(
-        float(output.metrics[OBJECTIVE][0]),
-        float(output_4.metrics[OBJECTIVE][0]),
+        float(output.objective[0]),
+        float(output_4.objective[0]),
         rtol=ACCUMULATION,
     )
     for name, norm in output.gradient_norms.items():
@@ -65,7 +64,7 @@ def test_the_seed_decides_the_first_state(tiny_gin: Path) -> None:
 def test_dropout_is_drawn_anew_each_step(tiny_gin: Path, rate: float) -> None:
     bindings = (f"ModelConfig.attention_dropout = {rate}", "OptimizerConfig.learning_rate = 0.0")
     program = make_program(experiment_of(tiny_gin, *bindings))
-    batch = program.place(next(program.task.train_stream(8, 0, Share(), None)))
+    batch = program.place(next(program.task.train_stream(BatchShard(8), None)))
     with jax.set_mesh(program.mesh):
         state, first = program.train_step(program.init(), batch)
         _, second = program.train_step(state, batch)

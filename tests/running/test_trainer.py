@@ -12,6 +12,7 @@ from hyla_lm import config
 from hyla_lm.cli import main
 from hyla_lm.experiment import from_gin
 from hyla_lm.running.tensorboard import TensorBoard
+from tests.run_lines import measured
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def test_the_folder_of_a_run(run: tuple[Path, str], tiny_gin: Path) -> None:
         "metrics.jsonl",
         "summary.json",
     }
-    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    lines = measured(workdir)
     assert [line["step"] for line in lines if "train/loss_nats" in line] == [3, 6, 9, 12]
     assert [line["step"] for line in lines if "validation/loss_nats" in line] == [4, 8, 12]
     summary = json.loads((workdir / "summary.json").read_text())
@@ -57,15 +58,14 @@ def test_tensorboard_shows_the_same_points(run: tuple[Path, str]) -> None:
     events = EventAccumulator(str(run[0] / "tensorboard"))
     events.Reload()
     points = [(event.step, event.value) for event in events.Scalars("train/loss_nats")]
-    lines = (run[0] / "metrics.jsonl").read_text().splitlines()
-    logged = [json.loads(line) for line in lines if "train/loss_nats" in line]
+    logged = measured(run[0], "train/loss_nats")
     assert points == [(o["step"], pytest.approx(o["train/loss_nats"])) for o in logged]
     assert "config/text_summary" in events.Tags()["tensors"]
 
 
 def test_curves_of_a_resumed_run_do_not_double_back(tmp_path: Path) -> None:
-    for resumed_step, steps, value in ((None, (1, 2, 3), 0.0), (1, (2,), 1.0)):
-        board = TensorBoard(tmp_path, resumed_step)
+    for first, steps, value in ((None, (1, 2, 3), 0.0), (2, (2,), 1.0)):
+        board = TensorBoard(tmp_path, first)
         for step in steps:
             board.scalars(step, {"x": value})
         board.close()
@@ -89,8 +89,7 @@ def test_longer_training_goes_on_from_the_end(
     arguments = [f"--gin_file={tiny_gin}", f"--workdir={run[0]}", "--gin.TrainConfig.steps=15"]
     assert main(["train", *arguments]) == 0
     assert "from the checkpoint of step 12" in capsys.readouterr().out
-    lines = [json.loads(line) for line in (run[0] / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines if "train/loss_nats" in line] == [3, 6, 9, 12, 15]
+    assert [line["step"] for line in measured(run[0], "train/")] == [3, 6, 9, 12, 15]
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(

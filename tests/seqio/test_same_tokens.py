@@ -14,7 +14,7 @@ from hyla_lm.input.files import list_files
 from hyla_lm.input.rows import RowReader
 from hyla_lm.input.source import Reading
 from hyla_lm.input.stream import C4Stream
-from hyla_lm.parallel.batch_shard import Share
+from hyla_lm.parallel.batch_shard import BatchShard
 from tests.data.c4_layouts import c4_fields, tf_example
 from tests.seqio.conftest import C4, TRAIN
 
@@ -48,7 +48,7 @@ def documents_of_folder(folder: Path, c4: C4) -> Documents:
 def documents_of_stream(files: Path, c4: C4) -> Documents:
     """The first epoch of a stream."""
     source = C4Stream((f"{files}/c4-train*",), (f"{files}/c4-validation*",), c4.tokenizer.path)
-    stream = source.open(LENGTH, 4, Reading()).train.stream(4, 0, Share(), None)
+    stream = source.open(LENGTH, 4, Reading()).train.stream(BatchShard(4), None)
     tokens = sum(map(len, expected(c4)))
     rows = np.concatenate([b["tokens"] for b in islice(stream, tokens // (4 * LENGTH) + 2)])
     stream.close()

@@ -14,7 +14,7 @@ from hyla_lm.cli import main
 from hyla_lm.config import UserError
 from hyla_lm.input.source import LanguageData, Reading
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.parallel.batch_shard import Share
+from hyla_lm.parallel.batch_shard import BatchShard
 from tests.seqio.conftest import C4, TRAIN, VALIDATION
 
 pytestmark = pytest.mark.seqio
@@ -33,14 +33,14 @@ def opened(c4: C4, task: str, **settings: object) -> LanguageData:
 @pytest.mark.parametrize("task", ["c4_lm", "c4_lm_json", "text_lm", "c4_and_text"])
 def test_a_task_streams_and_resumes_exactly(c4: C4, task: str) -> None:
     data = opened(c4, task)
-    stream = data.train.stream(BATCH, 0, Share(), None)
+    stream = data.train.stream(BatchShard(BATCH), None)
     tokens, states = [], [stream.state()]
     for batch in islice(stream, 60):
         tokens.append(batch["tokens"])
         states.append(stream.state())
     stream.close()
     for step in (0, 1, 17, 55):
-        resumed = data.train.stream(BATCH, 0, Share(), [states[step]])
+        resumed = data.train.stream(BatchShard(BATCH), [states[step]])
         for expected in tokens[step : step + 3]:
             np.testing.assert_array_equal(next(resumed)["tokens"], expected)
         resumed.close()

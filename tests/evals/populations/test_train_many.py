@@ -23,6 +23,7 @@ from hyla_lm.config import UserError
 from hyla_lm.parallel.preemption import Preempted
 from hyla_lm.running.checkpoint import Checkpointer
 from tests.evals.stops import Stops
+from tests.run_lines import measured
 
 GIN = "gin/evals/fuzzy_logic_paper.gin"
 SMALL = [
@@ -61,12 +62,6 @@ def train_one(home: Path, name: str) -> None:
     assert main(["train", f"--gin_file={GIN}", *bindings, f"--workdir={home / name}"]) == 0
 
 
-def lines(folder: Path) -> list[dict[str, float]]:
-    """Logged figures without speeds."""
-    found = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    return [{k: v for k, v in line.items() if not k.startswith("perf/")} for line in found]
-
-
 def params(folder: Path, home: Path) -> list[np.ndarray]:
     """The parameters of the last step."""
     program = members(home)[0].program
@@ -87,7 +82,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", RUNS)
 def test_each_run_is_the_run_of_its_own_command(home: Path, tmp_path: Path, name: str) -> None:
     train_one(tmp_path, name)
-    for ours, alone in zip(lines(home / name), lines(tmp_path / name), strict=True):
+    for ours, alone in zip(measured(home / name), measured(tmp_path / name), strict=True):
         assert ours == pytest.approx(alone, rel=TOLERANCE, abs=TOLERANCE)
     assert (home / name / "config.gin").read_text() == (tmp_path / name / "config.gin").read_text()
     summaries = [json.loads((h / name / "summary.json").read_text()) for h in (home, tmp_path)]
@@ -109,14 +104,14 @@ def test_a_population_that_was_compiled_ahead_compiles_no_step_again(
     made = [r.getMessage() for r in caplog.records if "XLA compilation" in r.getMessage()]
     assert [m for m in made if "_init_one" in m or "<lambda>" in m] == []
     for name in RUNS:
-        assert lines(tmp_path / name) == lines(home / name)
+        assert measured(tmp_path / name) == measured(home / name)
 
 
 @pytest.fixture
 def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder in which both runs were asked to stop after the second window."""
     with monkeypatch.context() as patch:
-        patch.setattr("evals.populations.train_many.Notice", lambda: Stops(2))
+        patch.setattr("evals.populations.train_many.PreemptionGuard", lambda: Stops(3))
         with pytest.raises(Preempted, match="step 8"):
             train_many(members(tmp_path))
     yield tmp_path
@@ -125,14 +120,14 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_a_stopped_population_goes_on_to_the_last_bit(home: Path, stopped: Path) -> None:
     train_many(members(stopped))
     for name in RUNS:
-        assert lines(stopped / name) == lines(home / name)
+        assert measured(stopped / name) == measured(home / name)
         pairs = zip(params(stopped / name, home), params(home / name, home), strict=True)
         assert all(np.array_equal(ours, whole) for ours, whole in pairs)
 
 
 def test_hyla_lm_train_goes_on_from_its_checkpoints(home: Path, stopped: Path) -> None:
     train_one(stopped, "b")
-    for ours, whole in zip(lines(stopped / "b"), lines(home / "b"), strict=True):
+    for ours, whole in zip(measured(stopped / "b"), measured(home / "b"), strict=True):
         assert ours == pytest.approx(whole, rel=TOLERANCE, abs=TOLERANCE)
 
 
@@ -141,7 +136,7 @@ def test_runs_saved_at_different_steps_go_on_from_one_that_all_have(
 ) -> None:
     train_one(stopped, "b")
     train_many(members(stopped))
-    assert lines(stopped / "b") == lines(home / "b")
+    assert measured(stopped / "b") == measured(home / "b")
 
 
 def test_a_run_that_diverges_leaves_the_others_alone(home: Path, tmp_path: Path) -> None:
@@ -151,7 +146,7 @@ def test_a_run_that_diverges_leaves_the_others_alone(home: Path, tmp_path: Path)
         open_member([GIN], wild, str(tmp_path / "wild")),
     ]
     summaries = train_many(both)
-    assert lines(tmp_path / "a") == lines(home / "a")
+    assert measured(tmp_path / "a") == measured(home / "a")
     assert summaries[0]["diverged_at"] is None
     assert summaries[1]["diverged_at"] == 4
     assert summaries[1]["validation"] == {}
@@ -175,4 +170,4 @@ def test_windows_end_at_multiples_and_at_the_last_step() -> None:
 def test_an_evaluation_inside_a_window_is_refused(tmp_path: Path) -> None:
     program = members(tmp_path, "TrainConfig.eval_every=6")[0].program
     with pytest.raises(UserError, match=r"TrainConfig.eval_every = 6 .* LogConfig.every = 4"):
-        check_schedule(program)
+        check_schedule(program.experiment)

@@ -8,8 +8,7 @@ import pytest
 from evals.tasks.fuzzy_logic import FuzzyLogic, fuzzy_function, regression_metrics
 from hyla_lm.config import UserError
 from hyla_lm.metrics import means, to_host
-from hyla_lm.parallel.batch_shard import Share
-from hyla_lm.tasks.protocol import OBJECTIVE
+from hyla_lm.parallel.batch_shard import BatchShard
 
 SMALL = FuzzyLogic(sequence_length=8, evaluation_examples=50)
 
@@ -93,7 +92,7 @@ def test_seeds_in_vmap_and_steps_in_scan_equal_single_calls() -> None:
 
     together = jax.device_get(jax.jit(jax.vmap(steps))(keys, tables))
     for seed, task in enumerate(tasks):
-        stream = task.train_stream(4, seed, Share(), None)
+        stream = task.train_stream(BatchShard(4, seed), None)
         for step in range(3):
             for name, values in next(stream).items():
                 np.testing.assert_array_equal(together[name][seed, step], values)
@@ -101,14 +100,14 @@ def test_seeds_in_vmap_and_steps_in_scan_equal_single_calls() -> None:
 
 def test_processes_share_each_batch_and_a_state_goes_on() -> None:
     task = SMALL.prepare_task(8)
-    whole = task.train_stream(8, 0, Share(), None)
+    whole = task.train_stream(BatchShard(8), None)
     batches = [next(whole) for _ in range(4)]
     for index in range(2):
-        part = task.train_stream(8, 0, Share(index, 2), None)
+        part = task.train_stream(BatchShard(8, 0, index, 2), None)
         next(part)
         state = part.state()
         assert state == {"rows_drawn": 8}
-        resumed = task.train_stream(8, 0, Share(index, 2), [state, state])
+        resumed = task.train_stream(BatchShard(8, 0, index, 2), [state, state])
         for batch in batches[1:]:
             for name, values in next(resumed).items():
                 np.testing.assert_array_equal(values, batch[name][4 * index : 4 * index + 4])
@@ -120,18 +119,18 @@ def test_the_in_distribution_set_is_fresh_or_repeats_training(repeats: bool) -> 
         sequence_length=8, evaluation_examples=16, in_distribution_repeats_training=repeats
     )
     task = config.prepare_task(8)
-    trained = next(task.train_stream(8, 0, Share(), None))
-    evaluated = next(task.evaluation_sets(8, Share(), True)["in_distribution"])
+    trained = next(task.train_stream(BatchShard(8), None))
+    evaluated = next(task.evaluation_sets(BatchShard(8), True)["in_distribution"])
     assert np.array_equal(trained["features"], evaluated["features"]) == repeats
     if repeats:
         with pytest.raises(UserError, match=r"needs FuzzyLogic\.seed = 0 to be TrainConfig\.seed"):
-            task.train_stream(8, 1, Share(), None)
+            task.train_stream(BatchShard(8, 1), None)
 
 
 @pytest.mark.parametrize(("final", "count"), [(True, 50), (False, 20)])
 def test_evaluation_sets_are_padded_to_whole_batches(final: bool, count: int) -> None:
     config = FuzzyLogic(sequence_length=8, evaluation_examples=50, periodic_examples=20)
-    sets = config.prepare_task(16).evaluation_sets(16, Share(), final)
+    sets = config.prepare_task(16).evaluation_sets(BatchShard(16), final)
     assert list(sets) == ["in_distribution", "held_out", "unknown_terms"]
     rows = np.concatenate([batch["row"] for batch in sets["held_out"]])
     assert len(rows) % 16 == 0 and rows[rows >= 0].tolist() == list(range(count))
@@ -144,11 +143,15 @@ def test_metrics_weigh_sequences_and_leave_padding_out() -> None:
     sums = to_host(regression_metrics(prediction, target, variance, weight))
     values = means(sums)
     # float32 squares of these decimals are right to 1e-7.
-    assert values[OBJECTIVE] == values["mse"] == pytest.approx((0.16 + 0.04) / 2, rel=1e-5)
+    assert values["mse"] == pytest.approx((0.16 + 0.04) / 2, rel=1e-5)
     assert values["r2"] == pytest.approx(((1 - 1) + (1 - 2)) / 2, abs=1e-5)
-    figures = SMALL.prepare_task(8).figures(values)
-    assert figures["r2_pooled"] == pytest.approx(1 - 0.1 / 0.15**2, rel=1e-5)
-    assert "target" not in figures
+    task = SMALL.prepare_task(8)
+    logged = task.logged_metrics(values)
+    assert logged["r2_pooled"] == pytest.approx(1 - 0.1 / 0.15**2, rel=1e-5)
+    assert "target" not in logged
+    outputs = jnp.zeros((3, 5, 1)).at[:, -1, 0].set(prediction)
+    objective, metrics = task.score(outputs, {"target": target, "variance": variance}, weight)
+    assert objective == metrics["mse"] and to_host(metrics) == sums
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 from hyla_lm.input.source import LanguageData, Reading
 from hyla_lm.input.stream import C4Stream
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.parallel.batch_shard import Share
+from hyla_lm.parallel.batch_shard import BatchShard
 from tests.conftest import sentences
 
 LENGTH, BATCH, SHARDS = 16, 4, 4
@@ -20,7 +20,7 @@ TEXTS = [sentences(seed, 1 + seed % 5) for seed in range(150)] + [
     *(sentences(seed, 2) for seed in range(1000, 1040)),
 ]
 KINDS = ("json.gz", "ArrayRecord")
-ONE = Share()
+ONE = BatchShard(BATCH)
 
 
 def source_of(folder: Path, tokenizer: str, **settings: object) -> C4Stream:
@@ -39,12 +39,11 @@ def opened(source: C4Stream, **reading: int) -> LanguageData:
 def batches(
     data: LanguageData,
     count: int,
-    share: Share = ONE,
+    shard: BatchShard = ONE,
     states: list[dict] | None = None,
-    seed: int = 0,
 ) -> tuple[np.ndarray, list[dict]]:
     """Tokens of the next batches, and the state after each (with that before the first)."""
-    stream = data.train.stream(BATCH * share.count, seed, share, states)
+    stream = data.train.stream(shard, states)
     saved, tokens = [stream.state()], []
     for batch in islice(stream, count):
         tokens.append(batch["tokens"])

@@ -13,7 +13,7 @@ from hyla_lm.config import UserError
 from hyla_lm.input.files import list_files
 from hyla_lm.input.stream import C4Stream
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.parallel.batch_shard import Share
+from hyla_lm.parallel.batch_shard import BatchShard
 from tests.data.c4_layouts import write_array_records, write_json_gz
 from tests.input.streams.reading import BATCH, KINDS, SHARDS, TEXTS, batches, opened, source_of
 
@@ -27,7 +27,7 @@ def damaged(request: pytest.FixtureRequest, folders: dict[str, Path], tmp_path: 
 def run_through(folder: Path, tokenizer: Tokenizer) -> None:
     """Opens a folder and reads more than an epoch."""
     data = opened(source_of(folder, tokenizer.path))
-    stream = data.train.stream(BATCH, 0, Share(), None)
+    stream = data.train.stream(BatchShard(BATCH), None)
     try:
         for _ in islice(stream, 400):
             pass

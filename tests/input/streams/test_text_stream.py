@@ -15,7 +15,7 @@ import pytest
 from hyla_lm.config import UserError
 from hyla_lm.input.stream import C4Stream
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.parallel.batch_shard import Share
+from hyla_lm.parallel.batch_shard import BatchShard
 from tests.input.streams.reading import (
     BATCH,
     KINDS,
@@ -42,7 +42,7 @@ def test_every_epoch_holds_each_document_once(source: C4Stream, tokenizer: Token
 
 def test_the_order_is_of_the_seed(source: C4Stream) -> None:
     data = opened(source)
-    first, again, other = (batches(data, 30, seed=seed)[0] for seed in (3, 3, 4))
+    first, again, other = (batches(data, 30, BatchShard(BATCH, seed))[0] for seed in (3, 3, 4))
     np.testing.assert_array_equal(first, again)
     assert (first != other).any()
 
@@ -70,7 +70,7 @@ def test_text_bytes_are_those_of_the_documents(
     folders: dict[str, Path], tokenizer: Tokenizer
 ) -> None:
     data = opened(source_of(folders["json.gz"], tokenizer.path))
-    stream = data.train.stream(1, 0, Share(), None)
+    stream = data.train.stream(BatchShard(1), None)
     tokens, text_bytes = [], []
     for batch in islice(stream, 900):
         tokens.append(batch["tokens"])
@@ -88,9 +88,9 @@ def test_text_bytes_are_those_of_the_documents(
 
 def test_text_bytes_do_not_depend_on_where_a_run_resumed(source: C4Stream) -> None:
     data = opened(source)
-    stream = data.train.stream(BATCH, 0, Share(), None)
+    stream = data.train.stream(BatchShard(BATCH), None)
     for _ in range(60):
-        resumed = data.train.stream(BATCH, 0, Share(), [stream.state()])
+        resumed = data.train.stream(BatchShard(BATCH), [stream.state()])
         np.testing.assert_array_equal(next(stream)["text_bytes"], next(resumed)["text_bytes"])
         resumed.close()
     stream.close()
@@ -102,8 +102,8 @@ def test_processes_divide_an_epoch(source: C4Stream, tokenizer: Tokenizer, count
     wanted = sorted(expected_documents(tokenizer))
     for index in range(count):
         data = opened(source)
-        stream = data.train.stream(BATCH * count, 0, Share(index, count), None)
-        documents = data.train.documents_of(0, Share(index, count))
+        shard = BatchShard(BATCH * count, 0, index, count)
+        stream, documents = data.train.stream(shard, None), data.train.documents_of(shard)
         mine = [c for c, _ in islice(documents.after(documents.start()), 400)]
         epoch = epoch_length(mine, len(TEXTS), index, count)
         tokens = unpacked(np.stack([b["tokens"] for b in islice(stream, 150)]))
@@ -121,13 +121,14 @@ def epoch_length(cursors: list[dict], total: int, index: int, count: int) -> int
 
 def test_another_number_of_processes_is_refused(source: C4Stream) -> None:
     data = opened(source)
-    states = [batches(data, 3, Share(index, 2))[1][-1] for index in range(2)]
-    resumed = [batches(data, 2, Share(index, 2), states)[0] for index in range(2)]
-    straight = [batches(data, 5, Share(index, 2))[0][3:] for index in range(2)]
+    shards = [BatchShard(BATCH * 2, 0, index, 2) for index in range(2)]
+    states = [batches(data, 3, shard)[1][-1] for shard in shards]
+    resumed = [batches(data, 2, shard, states)[0] for shard in shards]
+    straight = [batches(data, 5, shard)[0][3:] for shard in shards]
     np.testing.assert_array_equal(resumed, straight)
-    for share in (Share(), Share(0, 4)):
+    for count in (1, 4):
         with pytest.raises(UserError, match="of 2 processes.*resume it on 2.*@Rows"):
-            data.train.stream(BATCH * 4, 0, share, states)
+            data.train.stream(BatchShard(BATCH * 4, 0, 0, count), states)
 
 
 def test_more_processes_than_files_are_refused(
@@ -135,7 +136,7 @@ def test_more_processes_than_files_are_refused(
 ) -> None:
     data = opened(source_of(folders["json.gz"], tokenizer.path))
     with pytest.raises(UserError, match="4 files cannot feed 5 processes"):
-        data.train.stream(BATCH * 5, 0, Share(0, 5), None)
+        data.train.stream(BatchShard(BATCH * 5, 0, 0, 5), None)
 
 
 def test_the_validation_set_is_whole_documents_with_exact_bytes(
@@ -157,7 +158,7 @@ def test_the_validation_set_is_whole_documents_with_exact_bytes(
 
 STREAMER = """
 import hashlib, json, os, sys
-from hyla_lm.parallel.batch_shard import Share
+from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.input.source import Reading
 from hyla_lm.input.stream import C4Stream
 
@@ -166,7 +167,7 @@ lines = open(log).read().splitlines() if os.path.exists(log) else []
 lines = [json.loads(line) for line in lines if line.endswith("}")]
 source = C4Stream((f"{folder}/c4-train.*",), (f"{folder}/c4-validation.*",), tokenizer)
 data = source.open(16, 4, Reading())
-stream = data.train.stream(4, 0, Share(), [lines[-1]["state"]] if lines else None)
+stream = data.train.stream(BatchShard(4), [lines[-1]["state"]] if lines else None)
 with open(log, "w") as file:
     file.writelines(json.dumps(line) + "\\n" for line in lines)
     for _ in range(len(lines), int(count)):

@@ -1,6 +1,5 @@
 """Trainers whose folder is in a bucket, and what must then be there."""
 
-import json
 import os
 import subprocess
 import sys
@@ -11,6 +10,8 @@ from typing import Any
 import numpy as np
 import orbax.checkpoint as ocp
 
+from hyla_lm.running.summary import LEARNING_RATE
+from tests.run_lines import measured_in
 from tests.running.buckets.fake_bucket import FakeBucket
 
 WORKDIR = "gs://bucket/run"
@@ -76,15 +77,6 @@ def train(
     return SimpleNamespace(returncode=process.returncode, stdout=output, stderr=errors)
 
 
-def losses(metrics: bytes) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl without what depends on the clock."""
-    lines = [json.loads(line) for line in metrics.splitlines()]
-    return [
-        {name: value for name, value in line.items() if not name.startswith("perf/")}
-        for line in lines
-    ]
-
-
 def whole_steps(store: FakeBucket) -> list[int]:
     last = "/commit_success.txt"
     names = [name.removeprefix("bucket/run/checkpoints/") for name in store.objects]
@@ -112,7 +104,7 @@ def download(store: FakeBucket, home: Path) -> Path:
 def assert_equal(store: FakeBucket, whole: Path, home: Path) -> None:
     """The run in the store has the lines and, byte for byte, the parameters of a whole one."""
     metrics = store.objects["bucket/run/metrics.jsonl"]
-    assert losses(metrics) == losses((whole / "metrics.jsonl").read_bytes())
+    assert measured_in(metrics) == measured_in((whole / "metrics.jsonl").read_bytes())
     assert len(whole_steps(store)) == 2 and whole_steps(store)[-1] == STEPS
     found = final_arrays(download(store, home) / "checkpoints")
     for array, expected in zip(found, final_arrays(whole / "checkpoints"), strict=True):
@@ -120,10 +112,16 @@ def assert_equal(store: FakeBucket, whole: Path, home: Path) -> None:
 
 
 def assert_lines_until_the_newest_checkpoint(store: FakeBucket, whole: Path) -> int:
-    """Lines up to the newest checkpoint, whose step is returned, are in the store."""
+    """Lines up to the newest checkpoint, whose step is returned, are in the store.
+
+    Its own evaluation comes after it, and is done again by whoever goes on.
+    """
     newest = max(whole_steps(store), default=0)
-    there = losses(store.objects.get("bucket/run/metrics.jsonl", b""))
-    expected = losses((whole / "metrics.jsonl").read_bytes())
-    until = [[line for line in lines if line["step"] <= newest] for lines in (there, expected)]
+    there = measured_in(store.objects.get("bucket/run/metrics.jsonl", b""))
+    expected = measured_in((whole / "metrics.jsonl").read_bytes())
+    until = [
+        [x for x in lines if x["step"] < newest or (x["step"] == newest and LEARNING_RATE in x)]
+        for lines in (there, expected)
+    ]
     assert until[0] == until[1]
     return newest

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hyla_lm.parallel.preemption import EXIT_STATUS
+from tests.run_lines import measured_in
 from tests.running.buckets.fake_bucket import FakeBucket
 from tests.running.buckets.runs import (
     STEPS,
@@ -17,7 +18,6 @@ from tests.running.buckets.runs import (
     assert_equal,
     assert_lines_until_the_newest_checkpoint,
     command,
-    losses,
     train,
     whole_steps,
 )
@@ -61,7 +61,7 @@ def test_a_run_asked_to_stop_saves_in_the_bucket_and_goes_on(
     status, errors = stopped.ended()
     assert status == EXIT_STATUS, errors
     newest = whole_steps(bucket)[-1]
-    lines = losses(bucket.objects["bucket/run/metrics.jsonl"])
+    lines = measured_in(bucket.objects["bucket/run/metrics.jsonl"])
     assert lines[-1]["step"] == newest and newest > 2
     bucket.watcher = lambda _: None
     done = train(gin_file, WORKDIR, bucket.environment)

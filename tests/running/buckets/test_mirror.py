@@ -93,9 +93,9 @@ def wait_until(look: Callable[[], Any]) -> None:
 def test_lines_and_events_of_a_folder_in_a_bucket(bucket: FakeBucket) -> None:
     bucket.objects["bucket/run/metrics.jsonl"] = b'{"step": 1}\n{"step": 2}\n{"step": 3}\n'
     folder = RunFolder(WORKDIR)
-    folder.keep_metrics_until(2)
+    folder.keep_lines_until(2)
     board = TensorBoard(folder.tensorboard, 2)
-    folder.append_metrics(3, {"x": 0.5})
+    folder.append_line(3, {"x": 0.5})
     board.scalars(3, {"x": 0.5})
     folder.mirror()
     assert bucket.objects["bucket/run/metrics.jsonl"] == (
@@ -106,7 +106,7 @@ def test_lines_and_events_of_a_folder_in_a_bucket(bucket: FakeBucket) -> None:
     viewer.Reload()
     assert [(event.step, event.value) for event in viewer.Scalars("x")] == [(3, 0.5)]
     board.close()
-    folder.append_metrics(4, {"x": 0.25})
+    folder.append_line(4, {"x": 0.25})
     folder.close()
     assert bucket.objects["bucket/run/metrics.jsonl"].endswith(b'{"step": 4, "x": 0.25}\n')
     assert not folder.tensorboard.exists()

@@ -1,0 +1,144 @@
+"""What a run owes at a step: decided by the step alone, done before the update that follows.
+
+On resume the duties of the checkpoint's step are done again, and their lines replaced. A new duty
+is a function and its line in DUTIES.
+"""
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from hyla_lm.experiment import Experiment
+from hyla_lm.parallel import multihost
+from hyla_lm.parallel.preemption import Preempted
+from hyla_lm.running.evaluation import evaluate_sets
+from hyla_lm.running.run import Run
+from hyla_lm.running.summary import summary_of
+from hyla_lm.tasks.suite import SUITES, Suite, run_suites, tags
+from hyla_lm.train_step import TrainState
+
+VALIDATION = "validation"
+
+
+def always(experiment: Experiment, step: int) -> bool:
+    return True
+
+
+def at_end(experiment: Experiment, step: int) -> bool:
+    return step == experiment.train.steps
+
+
+def before_end(experiment: Experiment, step: int) -> bool:
+    return step < experiment.train.steps
+
+
+def at_checkpoint(experiment: Experiment, step: int) -> bool:
+    return _every(experiment.checkpoint.every, step) or at_end(experiment, step)
+
+
+def at_evaluation(experiment: Experiment, step: int) -> bool:
+    return _every(experiment.train.eval_every, step) or at_end(experiment, step)
+
+
+def at_suites(experiment: Experiment, step: int) -> bool:
+    return bool(due_suites(experiment, step))
+
+
+def due_suites(experiment: Experiment, step: int) -> list[Suite]:
+    """The suites that train when the run stands at this step."""
+    suites = experiment.train.suites
+    return [s for s in suites if at_end(experiment, step) or (s.every and _every(s.every, step))]
+
+
+def _every(steps: int, step: int) -> bool:
+    return step > 0 and step % steps == 0
+
+
+def check(run: Run, step: int, state: TrainState) -> None:
+    """Raises what failed in the background."""
+    run.store.check()
+
+
+def save(run: Run, step: int, state: TrainState) -> None:
+    """Starts a checkpoint, with the position in the data and the window not yet logged."""
+    if run.store.is_saved(step):
+        return
+    run.log.flush()
+    streams = multihost.gather_shards(run.batches.state(), run.shard)
+    run.store.save(step, state, {"streams": streams, "window": run.log.window})
+
+
+def evaluate(run: Run, step: int, state: TrainState) -> None:
+    """Validation metrics, of the whole sets at the end; raises Preempted, saved, on a request."""
+    run.log.flush()
+    p, is_final = run.program, at_end(run.experiment, step)
+    sets = p.task.evaluation_sets(run.shard, is_final)
+    try:
+        found = evaluate_sets(p.task, p.evaluation_step, state.params, sets, p.place, run.guard)
+    except Preempted:
+        save(run, step, state)
+        raise Preempted(f"stopped while step {step} was evaluated, which is saved") from None
+    run.store.write(step, {f"{VALIDATION}/{name}": value for name, value in found.items()})
+    run.progress.say(f"step {step}  validation {p.task.describe(found)}")
+    run.log.restart_clock()
+    run.validation = found
+
+
+def train_suites(run: Run, step: int, state: TrainState) -> None:
+    """The suites catch up with this step, once it is saved; raises Preempted on a request."""
+    save(run, step, state)
+    run.store.wait()
+    e, workdir = run.experiment, run.store.folder.path
+    suites, part = due_suites(e, step), step / e.train.steps
+    try:
+        with run.progress.paused():
+            run.suites = run_suites(suites, e.model, workdir, part, run.guard)
+    except Preempted as stop:
+        raise Preempted(f"{stop}; of this run step {step} is saved") from None
+    run.store.write(step, tags(run.suites))
+    run.log.restart_clock()
+
+
+def finish(run: Run, step: int, state: TrainState) -> None:
+    """Writes summary.json; of a run that was finished, only what is evaluated can change."""
+    trained = summary_of(run.program, state.params, run.store.folder.lines())
+    trained["wall_seconds"] = time.monotonic() - run.started_seconds
+    found = {VALIDATION: run.validation} | ({SUITES: run.suites} if run.suites else {})
+    run.summary = run.store.finish(trained, found)
+
+
+def stop(run: Run, step: int, state: TrainState) -> None:
+    """Ends a run that is asked to: saves and raises Preempted."""
+    if run.guard.requested():
+        save(run, step, state)
+        raise Preempted(f"stopped after step {step}, which is saved")
+
+
+def redone_tags(experiment: Experiment, step: int) -> tuple[str, ...]:
+    """How the tags begin that a run writes again when it goes on from this step."""
+    found = {VALIDATION: at_evaluation, SUITES: at_suites}
+    return tuple(f"{tag}/" for tag, is_due in found.items() if is_due(experiment, step))
+
+
+class Duty(NamedTuple):
+    """When it is due, by experiment and step, and what is done then."""
+
+    is_due: Callable[[Experiment, int], bool]
+    do: Callable[[Run, int, TrainState], None]
+
+
+DUTIES = (
+    Duty(always, check),
+    Duty(at_checkpoint, save),
+    Duty(at_evaluation, evaluate),
+    Duty(at_suites, train_suites),
+    Duty(at_end, finish),
+    Duty(before_end, stop),
+)
+
+
+def look(run: Run, step: int, state: TrainState) -> None:
+    """Does what the run owes at a step, in order."""
+    for duty in DUTIES:
+        if duty.is_due(run.experiment, step):
+            duty.do(run, step, state)

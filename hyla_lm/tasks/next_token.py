@@ -1,0 +1,83 @@
+"""The objective of a language model: next-token cross-entropy over packed rows of text."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from hyla_lm.metrics import Metrics, Pair
+from hyla_lm.model.config import Tokens
+from hyla_lm.model.decoder import Decoder
+from hyla_lm.model.loss import cross_entropy
+from hyla_lm.tasks.protocol import Batch, LossFn
+
+
+class Vocabulary(Protocol):
+    """What the objective needs of a tokenizer."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def bos(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class NextToken:
+    """See hyla_lm.tasks.protocol.Objective; no token sees another document."""
+
+    vocabulary: Vocabulary
+    sequence_length: int
+    logit_chunk: int
+    z_loss: float
+
+    @property
+    def io(self) -> Tokens:
+        return Tokens(self.vocabulary.vocab_size)
+
+    def batch_shapes(self, batch_size: int) -> dict[str, jax.ShapeDtypeStruct]:
+        per_row = jax.ShapeDtypeStruct((batch_size,), jnp.int32)
+        tokens = jax.ShapeDtypeStruct((batch_size, self.sequence_length + 1), jnp.int32)
+        return {"tokens": tokens, "text_bytes": per_row, "row": per_row}
+
+    def loss(self, model: Decoder) -> LossFn:
+        def loss_fn(
+            params: Any, batch: Batch, dropout_key: jax.Array | None
+        ) -> tuple[Pair, Metrics]:
+            input_BxT, target_BxT, weight_BxT, segment_BxT = unpack(
+                batch["tokens"], self.vocabulary.bos
+            )
+            hidden_BxTxD: Any = model.apply(
+                {"params": params},
+                input_BxT,
+                segment_BxT,
+                dropout=dropout_key is not None,
+                rngs=None if dropout_key is None else {"dropout": dropout_key},
+                method="hidden",
+            )
+            head: Any = model.apply({"params": params}, method="output_head")
+            sums = cross_entropy(
+                head, hidden_BxTxD, target_BxT, weight_BxT, self.logit_chunk, self.z_loss
+            )
+            tokens = jnp.sum(weight_BxT)
+            text_bytes = jnp.sum(batch["text_bytes"]).astype(jnp.float32)
+            metrics = {
+                "loss_nats": (sums.nats, tokens),
+                "bits_per_byte": (sums.nats / math.log(2), text_bytes),
+                "accuracy": (sums.correct, tokens),
+            }
+            return (sums.objective, tokens), metrics
+
+        return loss_fn
+
+
+def unpack(tokens_BxT1: jax.Array, bos: int) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Inputs, targets, weights and segment ids (all BxT) of rows of T+1 tokens.
+
+    A BOS starts a document; as a target it weighs nothing, for it does not follow from the last.
+    """
+    input_BxT, target_BxT = tokens_BxT1[:, :-1], tokens_BxT1[:, 1:]
+    weight_BxT = (target_BxT != bos).astype(jnp.float32)
+    return input_BxT, target_BxT, weight_BxT, jnp.cumsum(input_BxT == bos, axis=1)

@@ -1,0 +1,188 @@
+"""What a run owes at a step, and how a run that goes on does it again."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from hyla_lm.cli import main
+from hyla_lm.experiment import CheckpointConfig, Experiment, LogConfig, TrainConfig
+from hyla_lm.model.config import ModelConfig
+from hyla_lm.optim import OptimizerConfig
+from hyla_lm.parallel.mesh import MeshConfig
+from hyla_lm.parallel.preemption import EXIT_STATUS, PreemptionGuard
+from hyla_lm.running import duties
+from hyla_lm.running.duties import DUTIES, Duty, redone_tags
+from tests.run_lines import measured
+
+
+@dataclass(frozen=True)
+class NamedSuite:
+    """A suite that is never run."""
+
+    every: int | None
+
+    @property
+    def name(self) -> str:
+        return "named"
+
+    check_model = run = None
+
+
+EXPERIMENT = Experiment(
+    TrainConfig(steps=10, eval_every=4),
+    ModelConfig(),
+    OptimizerConfig(),
+    MeshConfig(),
+    CheckpointConfig(every=3),
+    LogConfig(),
+)
+
+
+def owed(experiment: Experiment, step: int) -> list[str]:
+    return [duty.do.__name__ for duty in DUTIES if duty.is_due(experiment, step)]
+
+
+def test_what_is_owed_is_decided_by_the_step_alone() -> None:
+    named = {step: owed(EXPERIMENT, step)[1:] for step in range(11)}  # `check` is always first
+    assert {owed(EXPERIMENT, step)[0] for step in range(11)} == {"check"}
+    assert named.pop(10) == ["save", "evaluate", "finish"]
+    assert {step for step, names in named.items() if "save" in names} == {3, 6, 9}
+    assert {step for step, names in named.items() if "evaluate" in names} == {4, 8}
+    assert all(names[-1] == "stop" for names in named.values())
+
+
+def test_suites_are_owed_at_their_steps_and_at_the_end() -> None:
+    suites = (NamedSuite(every=6), NamedSuite(every=None))
+    experiment = replace(EXPERIMENT, train=replace(EXPERIMENT.train, suites=suites))
+    assert [s for s in range(11) if "train_suites" in owed(experiment, s)] == [6, 10]
+    assert duties.due_suites(experiment, 6) == [suites[0]]
+    assert duties.due_suites(experiment, 10) == list(suites)
+    tags = {step: redone_tags(experiment, step) for step in (0, 3, 4, 6, 10)}
+    assert tags == {
+        0: (),
+        3: (),
+        4: ("validation/",),
+        6: ("suites/",),
+        10: ("validation/", "suites/"),
+    }
+
+
+def train(tiny_gin: Path, workdir: Path, *bindings: str) -> int:
+    more = [f"--gin.{binding}" for binding in bindings]
+    return main(["train", f"--gin_file={tiny_gin}", f"--workdir={workdir}", *more])
+
+
+def test_a_finished_run_started_again_has_the_same_files(tiny_gin: Path, tmp_path: Path) -> None:
+    workdir = tmp_path / "run"
+    assert train(tiny_gin, workdir) == 0
+    names = ("summary.json", "metrics.jsonl", "config.gin")
+    before = {name: (workdir / name).read_bytes() for name in names}
+    assert json.loads(before["summary.json"])["tokens_per_second"] > 0
+    for _ in range(2):
+        assert train(tiny_gin, workdir) == 0
+        assert {name: (workdir / name).read_bytes() for name in names} == before
+
+
+def test_a_summary_that_a_kill_prevented_is_of_the_whole_run(
+    tiny_gin: Path, tmp_path: Path
+) -> None:
+    workdir = tmp_path / "run"
+    assert train(tiny_gin, workdir) == 0
+    whole = json.loads((workdir / "summary.json").read_text())
+    (workdir / "summary.json").unlink()
+    assert train(tiny_gin, workdir) == 0
+    again = json.loads((workdir / "summary.json").read_text())
+    assert whole.pop("wall_seconds") > 0 and again.pop("wall_seconds") > 0
+    assert again == whole
+
+
+def test_the_last_step_is_evaluated_once_on_all_rows(
+    tiny_gin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches: list[int] = []
+    requested = PreemptionGuard.requested
+
+    def counted(guard: PreemptionGuard) -> bool:
+        batches.append(guard._calls)
+        return requested(guard)
+
+    monkeypatch.setattr(PreemptionGuard, "requested", counted)
+    workdir, few = tmp_path / "run", "LanguageModel.validation_rows = 8"
+    assert train(tiny_gin, workdir, few) == 0
+    rows = json.loads((workdir / "summary.json").read_text())["validation"]
+    last = measured(workdir, "validation/")[-1]
+    assert {f"validation/{name}": value for name, value in rows.items()} | {"step": 12} == last
+    whole_set = len(batches) - 12 - 2  # a call a step and one for each batch of steps 4 and 8
+    assert whole_set > 2
+    assert main(["evaluate", f"--workdir={workdir}"]) == 0
+
+
+def test_a_stop_in_an_evaluation_loses_and_doubles_nothing(
+    tiny_gin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert train(tiny_gin, whole) == 0
+    evaluate = duties.evaluate_sets
+
+    def asked(*args: object) -> dict[str, float]:
+        args[-1]._requested = True  # type: ignore[attr-defined]
+        return evaluate(*args)  # type: ignore[arg-type]
+
+    for last_saved in (4, 8, 12):
+        with monkeypatch.context() as patch:
+            patch.setattr(duties, "evaluate_sets", asked)
+            assert train(tiny_gin, stopped) == EXIT_STATUS
+        assert (stopped / "checkpoints" / str(last_saved)).is_dir()
+        again = train(tiny_gin, stopped, f"TrainConfig.steps = {last_saved + 1}")
+        assert again == 0 or last_saved == 12
+        (stopped / "summary.json").unlink(missing_ok=True)
+        if last_saved < 12:  # go on from the step of the evaluation
+            return
+    assert measured(stopped) == measured(whole)
+
+
+def test_curves_of_a_run_that_went_on_are_those_of_a_whole_one(
+    tiny_gin: Path, tmp_path: Path
+) -> None:
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert train(tiny_gin, whole) == 0
+    for _ in range(2):  # the second time all is there already
+        assert train(tiny_gin, stopped) == 0
+    for tag in ("train/loss_nats", "validation/loss_nats"):
+        points = []
+        for folder in (whole, stopped):
+            events = EventAccumulator(str(folder / "tensorboard")).Reload()
+            points.append([(event.step, event.value) for event in events.Scalars(tag)])
+        assert points[0] == points[1]
+
+
+def test_fewer_steps_than_are_saved_are_refused(
+    tiny_gin: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workdir = tmp_path / "run"
+    assert train(tiny_gin, workdir) == 0
+    before = (workdir / "summary.json").read_bytes()
+    assert train(tiny_gin, workdir, "TrainConfig.steps = 9") == 2
+    assert "holds step 12, beyond TrainConfig.steps = 9" in capsys.readouterr().err
+    assert (workdir / "summary.json").read_bytes() == before
+
+
+def test_everything_is_closed_on_an_error(
+    tiny_gin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The save under way ends, whatever ends the run."""
+
+    def fail(run: object, step: int, state: object) -> None:
+        if step == 5:
+            raise RuntimeError("in a duty")
+
+    monkeypatch.setattr(duties, "DUTIES", (*DUTIES, Duty(duties.always, fail)))
+    with pytest.raises(RuntimeError, match="in a duty"):
+        train(tiny_gin, tmp_path / "run")
+    saved = tmp_path / "run" / "checkpoints" / "5"
+    assert saved.is_dir()
+    monkeypatch.undo()
+    assert train(tiny_gin, tmp_path / "run") == 0
