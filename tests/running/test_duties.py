@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -12,9 +13,10 @@ from hyla_lm.experiment import CheckpointConfig, Experiment, LogConfig, TrainCon
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.optim import OptimizerConfig
 from hyla_lm.parallel.mesh import MeshConfig
-from hyla_lm.parallel.preemption import EXIT_STATUS, PreemptionGuard
+from hyla_lm.parallel.preemption import EXIT_STATUS
 from hyla_lm.running import duties
 from hyla_lm.running.duties import DUTIES, Duty, redone_tags
+from hyla_lm.running.evaluation import evaluate_sets
 from tests.run_lines import measured
 
 
@@ -28,7 +30,11 @@ class NamedSuite:
     def name(self) -> str:
         return "named"
 
-    check_model = run = None
+    def check_model(self, model: ModelConfig) -> None:
+        raise AssertionError
+
+    def run(self, model: ModelConfig, folder: str, share: float) -> dict[str, float]:
+        raise AssertionError
 
 
 EXPERIMENT = Experiment(
@@ -102,45 +108,42 @@ def test_a_summary_that_a_kill_prevented_is_of_the_whole_run(
 def test_the_last_step_is_evaluated_once_on_all_rows(
     tiny_gin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batches: list[int] = []
-    requested = PreemptionGuard.requested
+    sizes: list[int] = []
 
-    def counted(guard: PreemptionGuard) -> bool:
-        batches.append(guard._calls)
-        return requested(guard)
+    def counted(task: Any, step: Any, params: Any, sets: Any, *rest: Any) -> dict[str, float]:
+        batches = {name: list(batches) for name, batches in sets.items()}
+        sizes.append(sum(int((batch["row"] >= 0).sum()) for batch in batches[""]))
+        return evaluate_sets(task, step, params, batches, *rest)
 
-    monkeypatch.setattr(PreemptionGuard, "requested", counted)
-    workdir, few = tmp_path / "run", "LanguageModel.validation_rows = 8"
-    assert train(tiny_gin, workdir, few) == 0
-    rows = json.loads((workdir / "summary.json").read_text())["validation"]
+    monkeypatch.setattr(duties, "evaluate_sets", counted)
+    workdir = tmp_path / "run"
+    assert train(tiny_gin, workdir, "LanguageModel.validation_rows = 8") == 0
+    assert sizes[:2] == [8, 8] and len(sizes) == 3 and sizes[2] > 8
+    found = json.loads((workdir / "summary.json").read_text())["validation"]
     last = measured(workdir, "validation/")[-1]
-    assert {f"validation/{name}": value for name, value in rows.items()} | {"step": 12} == last
-    whole_set = len(batches) - 12 - 2  # a call a step and one for each batch of steps 4 and 8
-    assert whole_set > 2
-    assert main(["evaluate", f"--workdir={workdir}"]) == 0
+    assert last == {"step": 12} | {f"validation/{name}": value for name, value in found.items()}
 
 
-def test_a_stop_in_an_evaluation_loses_and_doubles_nothing(
+def test_a_stop_in_any_evaluation_loses_and_doubles_nothing(
     tiny_gin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Going on from it, the evaluation is done again, so the next is the second."""
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert train(tiny_gin, whole) == 0
-    evaluate = duties.evaluate_sets
+    for step, evaluation in ((4, 1), (8, 2), (12, 2)):
+        calls: list[int] = []
 
-    def asked(*args: object) -> dict[str, float]:
-        args[-1]._requested = True  # type: ignore[attr-defined]
-        return evaluate(*args)  # type: ignore[arg-type]
+        def asked(*arguments: Any, calls=calls, evaluation=evaluation) -> dict[str, float]:
+            calls.append(1)
+            arguments[-1]._requested = len(calls) == evaluation
+            return evaluate_sets(*arguments)
 
-    for last_saved in (4, 8, 12):
         with monkeypatch.context() as patch:
             patch.setattr(duties, "evaluate_sets", asked)
             assert train(tiny_gin, stopped) == EXIT_STATUS
-        assert (stopped / "checkpoints" / str(last_saved)).is_dir()
-        again = train(tiny_gin, stopped, f"TrainConfig.steps = {last_saved + 1}")
-        assert again == 0 or last_saved == 12
-        (stopped / "summary.json").unlink(missing_ok=True)
-        if last_saved < 12:  # go on from the step of the evaluation
-            return
+        assert (stopped / "checkpoints" / str(step)).is_dir()
+        assert not (stopped / "summary.json").exists()
+    assert train(tiny_gin, stopped) == 0
     assert measured(stopped) == measured(whole)
 
 
