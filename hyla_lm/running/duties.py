@@ -77,7 +77,8 @@ def evaluate(run: Run, step: int, state: TrainState) -> None:
         found = evaluate_sets(p.task, p.evaluation_step, state.params, sets, p.place, run.guard)
     except Preempted:
         save(run, step, state)
-        raise Preempted(f"stopped while step {step} was evaluated, which is saved") from None
+        why = f"stopped after step {step}, which is saved; its evaluation is done again"
+        raise Preempted(why) from None
     run.store.write(step, {f"{VALIDATION}/{name}": value for name, value in found.items()})
     run.progress.say(f"step {step}  validation {p.task.describe(found)}")
     run.log.restart_clock()
