@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 
-from hyla_lm import config
 from hyla_lm.config import UserError
 from hyla_lm.experiment import Experiment
 from hyla_lm.parallel import multihost
@@ -31,7 +30,7 @@ def train(experiment: Experiment, workdir: str) -> dict[str, Any]:
 
     Raises Preempted when it is asked to stop, after saving.
     """
-    gin = config.operative()
+    gin = experiment.text
     with closing(RunFolder(workdir, multihost.is_lead())) as folder:
         _check_shared(folder)
         check_suites(experiment.train.suites, experiment.model)

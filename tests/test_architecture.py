@@ -10,7 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # Each room or front file may import from itself and from those before it.
 ORDER = (
-    *("config", "metrics", "kernels", "attention", "parallel", "model", "input", "tasks"),
+    *("config", "gin_files", "metrics", "kernels", "attention", "parallel", "model"),
+    *("input", "tasks"),
     *("optim", "train_step", "experiment", "running", "trainer", "plan", "cli", "__main__"),
 )
 MODULES = sorted((ROOT / "hyla_lm").rglob("*.py"))

@@ -12,9 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from evals.populations.population import Population, of_run
-from hyla_lm import config
 from hyla_lm.config import UserError
-from hyla_lm.experiment import from_gin
+from hyla_lm.experiment import read_experiment
 from hyla_lm.metrics import HostMetrics, Metrics, means, to_host
 from hyla_lm.parallel.preemption import Notice, Preempted
 from hyla_lm.running.checkpoint import Checkpointer, check_same_run
@@ -38,9 +37,9 @@ class Member:
 
 def open_member(gin_files: Sequence[str], bindings: Sequence[str], workdir: str) -> Member:
     """A run as `hyla-lm train` would read it, on one device."""
-    config.load(gin_files, bindings)
-    program = make_program(from_gin(), jax.devices()[:1])
-    return Member(program, config.operative(), RunFolder(workdir))
+    experiment = read_experiment(gin_files, bindings)
+    program = make_program(experiment, jax.devices()[:1])
+    return Member(program, experiment.text, RunFolder(workdir))
 
 
 def compiled(members: Sequence[Member]) -> Population:
