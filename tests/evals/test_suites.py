@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from evals.populations.train_many import Member, open_member
 from evals.suites import FuzzyLogicSuite, SravenSuite, mean_figures, steps_at
-from hyla_lm import config
+from hyla_lm import gin_files
 from hyla_lm.cli import main
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.experiment import TrainConfig
@@ -75,7 +75,7 @@ class Counted:
     every: int | None = setting(None, "see Suite")
 
     def check_model(self, model: ModelConfig) -> None:
-        config.load([], [])  # as a suite that reads a gin file of its own
+        gin_files.read([], [])  # as a suite that reads a gin file of its own
 
     def run(self, model: ModelConfig, folder: str, share: float) -> dict[str, float]:
         CALLS.append((Path(folder).name, model.attention, share))
