@@ -136,7 +136,7 @@ def describe() -> str:
 
 def uses_of(name: str) -> list[str]:
     """Bindings that would use a class, of whatever scope: one for each field that takes it."""
-    example = object.__new__(REGISTRY[name.rpartition("/")[2]])
+    example: Any = object.__new__(REGISTRY[name.rpartition("/")[2]])
     uses = []
     for owner, cls in REGISTRY.items():
         hints = typing.get_type_hints(cls)

@@ -85,7 +85,7 @@ def read_experiment(files: Sequence[GinFile], bindings: Sequence[str]) -> Experi
         CheckpointConfig,
         LogConfig,
     )
-    experiment = Experiment(*read.values, read.text)
+    experiment = Experiment(*read.values, text=read.text)
     make_schedule(experiment.optimizer, experiment.train.steps)
     if experiment.train.task is None:
         raise UserError("TrainConfig.task is not set: bind it, for example to @LanguageModel().")

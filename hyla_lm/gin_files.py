@@ -119,10 +119,10 @@ def _parse_file(file: GinFile) -> None:
     if isinstance(file, Written):
         remedy = "it was written by another version of hyla_lm, so give --gin_file"
         _parse(gin.parse_config, file.text, file.place, remedy)
-        return
-    if not Path(file).is_file():
+    elif Path(file).is_file():
+        _parse(gin.parse_config_file, file, file, "correct that binding")
+    else:
         raise UserError(f"--gin_file={file} does not exist: give the path of a gin file.")
-    _parse(gin.parse_config_file, file, file, "correct that binding")
 
 
 def _parse(parse: Callable[[str], Any], argument: str, where: str, remedy: str) -> None:
@@ -157,8 +157,7 @@ def _build(cls: type) -> Any:
 
 def _reject_unused_macros() -> None:
     defined = {setting.scope for setting in _settings() if setting.selector == MACRO}
-    references = gin.config.iterate_references(gin.config._CONFIG)
-    used = {reference.scopes[-1] for reference in references if reference.selector == MACRO}
+    used = {scope for scope, selector in _used_classes() if selector == MACRO}
     for name in sorted(defined - used):
         raise UserError(
             f"{name} = … sets a macro that nothing uses: "
@@ -201,5 +200,6 @@ def _ever_used(gin_file: str) -> set[tuple[str, str]]:
 
 
 def _used_classes() -> set[tuple[str, str]]:
+    """What bindings refer to, macros too, with scopes."""
     references = gin.config.iterate_references(gin.config._CONFIG)
     return {reference.config_key for reference in references}

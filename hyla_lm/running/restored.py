@@ -68,7 +68,7 @@ def open_run(
     own = read_whole(workdir / "config.gin")
     if own is None:
         raise UserError(f"--workdir={path} holds no run: train one first.")
-    written = Written(str(workdir / "config.gin"), own.decode())
+    written = Written(str(workdir / "config.gin"), own.decode(errors="replace"))
     program = make_program(read_experiment(gin_files or [written], bindings), devices)
     checkpoints = Checkpointer(workdir / "checkpoints", program.experiment.checkpoint.keep)
     if step is None:
