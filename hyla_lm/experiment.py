@@ -70,7 +70,7 @@ class Experiment:
     mesh: MeshConfig
     checkpoint: CheckpointConfig
     log: LogConfig
-    text: str = field(compare=False)
+    text: str = field(compare=False, kw_only=True)
 
 
 def read_experiment(files: Sequence[GinFile], bindings: Sequence[str]) -> Experiment:

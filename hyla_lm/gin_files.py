@@ -12,10 +12,7 @@ import gin
 
 from hyla_lm.config import CHECKOUT, REGISTRY, UserError, uses_of
 
-PARSE_ERRORS = (
-    *(ValueError, SyntaxError, TypeError, ImportError, OSError, AttributeError),
-    tokenize.TokenError,
-)
+PARSE_ERRORS = (ValueError, SyntaxError, TypeError, ImportError, OSError, AttributeError)
 MACRO = "gin.macro"
 _LOCK = threading.Lock()
 gin.add_config_file_search_path(str(CHECKOUT))
@@ -51,9 +48,7 @@ class _Setting(NamedTuple):
     parameter: str
 
     def __str__(self) -> str:
-        if self.selector == MACRO:
-            return self.scope
-        return f"{self.configurable}.{self.parameter}"
+        return self.scope if self.selector == MACRO else f"{self.configurable}.{self.parameter}"
 
     @property
     def configurable(self) -> str:
@@ -130,7 +125,7 @@ def _parse(parse: Callable[[str], Any], argument: str, where: str, remedy: str) 
         parse(argument)
     except UserError:
         raise
-    except PARSE_ERRORS as error:
+    except (*PARSE_ERRORS, tokenize.TokenError) as error:
         reason = str(error).strip().splitlines()[0].rstrip(".")
         known = "" if "matching" not in reason else f" (known: {', '.join(sorted(REGISTRY))})"
         raise UserError(f"{where}: {reason}{known}; {remedy}.") from error
@@ -185,10 +180,8 @@ def _replaceable(gin_files: Sequence[GinFile]) -> dict[_Setting, str]:
     """What files set for classes they use themselves: a later line may use others instead."""
     gin.clear_config()
     _parse_files(gin_files)
-    settings, used = _settings(), _used_classes()
-    for file in gin_files:
-        if isinstance(file, str):
-            used |= _ever_used(file)
+    settings = _settings()
+    used = _used_classes().union(*(_ever_used(f) for f in gin_files if isinstance(f, str)))
     return {setting: value for setting, value in settings.items() if setting.is_of(used)}
 
 

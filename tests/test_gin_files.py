@@ -143,6 +143,18 @@ def test_what_files_set_for_a_class_they_use_may_be_replaced(
         read_experiment([str(tiny_gin)], [*replaced, "Rows.train = 'changed in vain'"])
 
 
+def test_a_setting_without_a_scope_is_used_in_every_scope() -> None:
+    bindings = ["LanguageModel.data = @other/Rows()", "Rows.train = 'a'"]
+    (model,) = gin_files.read([], bindings, LanguageModel).values
+    assert model.data == Rows(train="a")
+
+
+def test_equal_experiments_may_be_written_in_two_ways(tiny_gin: Path) -> None:
+    plain = read_experiment([str(tiny_gin)], [])
+    macro = read_experiment([str(tiny_gin)], ["STEPS = 12", "TrainConfig.steps = %STEPS"])
+    assert plain == macro and plain.text != macro.text
+
+
 def test_experiments_do_not_depend_on_what_else_is_read(tiny_gin: Path, tmp_path: Path) -> None:
     longer = written(tmp_path / "longer.gin", f"include '{tiny_gin}'", "TrainConfig.steps = 99")
     files = (str(tiny_gin), longer)
