@@ -1,7 +1,8 @@
 """Reading gin: a configuration is a value, whatever else is read before, after or meanwhile."""
 
-import threading
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import gin
@@ -166,23 +167,27 @@ def test_experiments_do_not_depend_on_what_else_is_read(tiny_gin: Path, tmp_path
         assert read_again(one) == one
 
 
+@pytest.fixture
+def busy_threads() -> Iterator[None]:
+    """Python goes from thread to thread after a microsecond instead of five thousand."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("busy_threads")
 def test_threads_read_at_once(tiny_gin: Path) -> None:
-    wrong: list[int] = []
+    def read(seed: int) -> bool:
+        binding = f"TrainConfig.seed = {seed}"
+        found = [read_experiment([str(tiny_gin)], [binding]) for _ in range(20)]
+        return all(e.train.seed == seed and binding in e.text for e in found)
 
-    def read(seed: int) -> None:
-        for _ in range(20):
-            found = read_experiment([str(tiny_gin)], [f"TrainConfig.seed = {seed}"])
-            if found.train.seed != seed or f"seed = {seed}\n" not in found.text:
-                wrong.append(seed)
-
-    threads = [threading.Thread(target=read, args=(seed,)) for seed in (1, 2, 3)]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        assert ModelConfig().num_layers == 6  # tiny_gin has 2
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    with ThreadPoolExecutor(3) as threads:
+        reads = [threads.submit(read, seed) for seed in (1, 2, 3)]
+        while not all(one.done() for one in reads):
+            assert ModelConfig().num_layers == 6  # tiny_gin has 2
+    assert [one.result() for one in reads] == [True] * 3
 
 
 @pytest.mark.parametrize(
