@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _command(commands, name: str, run, text: str) -> argparse.ArgumentParser:
     command = commands.add_parser(name, help=text, description=text)
-    command.add_argument("--gin_file", action="append", default=[], help="may be repeated")
+    command.add_argument("--gin_file", action="append", default=[], help="several go in any order")
     command.set_defaults(run=run)
     return command
 

@@ -49,6 +49,12 @@ def test_only_the_checkpoint_module_imports_orbax() -> None:
     assert users == ["checkpoint.py"]
 
 
+@pytest.mark.parametrize("folder", ["hyla_lm", "data", "evals", "tpu"])
+def test_only_configuration_touches_gin(folder: str) -> None:
+    users = {path.name for path in (ROOT / folder).rglob("*.py") if "gin" in imported(path)}
+    assert users == ({"config.py", "gin_files.py"} if folder == "hyla_lm" else set())
+
+
 def test_only_one_place_makes_a_mesh() -> None:
     makers = [path.name for path in MODULES if "make_mesh(" in path.read_text()]
     assert sorted(makers) == ["mesh.py", "program.py"]
