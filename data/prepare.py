@@ -8,7 +8,7 @@ from data.command_line import parse_with_bindings
 from data.document_files import DocumentFiles
 from data.engines import default_workers, run_here, run_on_beam
 from data.preparation import Preparation
-from hyla_lm import config
+from hyla_lm import gin_files
 from hyla_lm.config import UserError
 from hyla_lm.input.files import list_files
 from hyla_lm.input.manifest import Manifest
@@ -20,12 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options, bindings = parse_with_bindings(_parser(), arguments)
     started = time.monotonic()
     try:
-        if options.task:
-            import data.seqio_documents  # noqa: F401  makes @SeqioTasks known to gin
-        config.load(options.gin_file, bindings)
-        manifest = prepare(
-            preparation_of(options), options.engine, options.workers, options.unknown
-        )
+        preparation = preparation_of(options, bindings)
+        manifest = prepare(preparation, options.engine, options.workers, options.unknown)
     except UserError as error:
         raise SystemExit(f"error: {error}") from None
     print(summary(manifest))
@@ -44,7 +40,7 @@ def prepare(
     return preparation.finish()
 
 
-def preparation_of(options: argparse.Namespace) -> Preparation:
+def preparation_of(options: argparse.Namespace, bindings: Sequence[str]) -> Preparation:
     for name in ("sequence_length", "shards"):
         value = getattr(options, name)
         if value is not None and value < 1:
@@ -52,11 +48,13 @@ def preparation_of(options: argparse.Namespace) -> Preparation:
     tokenizer = Tokenizer(options.tokenizer)
     _ = tokenizer.special_ids  # raises UserError for a model that cannot mark documents
     if options.task:
-        from data.seqio_documents import TaskDocuments
+        from data.seqio_documents import SeqioTasks, TaskDocuments
 
-        source = TaskDocuments.open(options.task, options.split, tokenizer)
+        (settings,) = gin_files.read(options.gin_file, bindings, SeqioTasks).values
+        source = TaskDocuments.open(options.task, options.split, tokenizer, settings)
         shards = options.shards or source.default_shards()
         return _preparation(options, source, tokenizer, shards)
+    gin_files.read(options.gin_file, bindings)  # files have no settings
     files = DocumentFiles(list_files(options.input, "--input"))
     shards = options.shards or files.default_shards()
     files.check(shards)

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,12 +37,14 @@ class TaskDocuments:
     task: str
     split: str
     tokenizer: Tokenizer
-    settings: SeqioTasks = field(default_factory=SeqioTasks)
+    settings: SeqioTasks
 
     @classmethod
-    def open(cls, task: str, split: str, tokenizer: Tokenizer) -> "TaskDocuments":
+    def open(
+        cls, task: str, split: str, tokenizer: Tokenizer, settings: SeqioTasks
+    ) -> "TaskDocuments":
         """The documents after the checks that can be made; raises UserError."""
-        documents = cls(task, split, tokenizer)
+        documents = cls(task, split, tokenizer, settings)
         documents.check()
         return documents
 
@@ -130,7 +132,10 @@ class SeqioTask:
     Resuming reads again, without training, what was read before: prepare rows for long runs.
     """
 
-    name: str = setting("", "task or mixture, such as 'c4_lm'; @SeqioTasks says where text is")
+    name: str = setting("", "task or mixture, such as 'c4_lm'")
+    tasks: SeqioTasks | None = setting(
+        None, "where the tasks find their text, such as @SeqioTasks(); None takes its defaults"
+    )
     tokenizer: str = setting("", "SentencePiece model of the task's vocabulary")
     train_split: str = setting("train", "split to train on")
     validation_split: str = setting("validation", "split to evaluate on")
@@ -146,8 +151,9 @@ class SeqioTask:
     def open(self, sequence_length: int, batch_size: int, reading: Reading) -> LanguageData:
         self._check_names()
         tokenizer = Tokenizer(self.tokenizer)
-        train = TaskDocuments.open(self.name, self.train_split, tokenizer)
-        validation = TaskDocuments.open(self.name, self.validation_split, tokenizer)
+        tasks = self.tasks or SeqioTasks()
+        train = TaskDocuments.open(self.name, self.train_split, tokenizer, tasks)
+        validation = TaskDocuments.open(self.name, self.validation_split, tokenizer, tasks)
 
         def documents_of(shard: BatchShard) -> "ShuffledTask":
             return ShuffledTask(train, shard)
@@ -190,9 +196,9 @@ class ShuffledTask:
         return self.task.encode(documents)
 
 
-def task_texts(task: str, split: str) -> Iterator[str]:
+def task_texts(task: str, split: str, settings: SeqioTasks) -> Iterator[str]:
     """The texts of a task's or mixture's sources, as they are before any preprocessing."""
-    provider = find(task, "", SeqioTasks())
+    provider = find(task, "", settings)
     for one in provider.tasks if isinstance(provider, seqio.Mixture) else [provider]:
         _check_split(one, split)
         for example in one.source.get_dataset(split=split, shuffle=False).as_numpy_iterator():

@@ -34,9 +34,8 @@ class SeqioTasks:
     modules: tuple[str, ...] = setting((), "modules to import, which register tasks of their own")
 
 
-def register(vocabulary: str, settings: SeqioTasks | None = None) -> None:
+def register(vocabulary: str, settings: SeqioTasks) -> None:
     """Registers the tasks, replacing an earlier call's, and imports the modules of `settings`."""
-    settings = settings or SeqioTasks()
     seqio.MixtureRegistry.remove(MIXTURE)
     for name in TASKS:
         seqio.TaskRegistry.remove(name)

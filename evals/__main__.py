@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from evals.latent_codes.look import add_choices, check_extra, chosen
-from hyla_lm.cli import GIN_PREFIX
-from hyla_lm.config import UserError, exit_status
+from hyla_lm.config import UserError, exit_status, split_arguments
 from hyla_lm.parallel.preemption import EXIT_STATUS, Preempted
 
 
@@ -17,8 +16,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; statuses and messages are as hyla-lm's."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     argv = list(sys.argv[1:] if arguments is None else arguments)
-    bindings = [a[len(GIN_PREFIX) :] for a in argv if a.startswith(GIN_PREFIX)]
-    options = _parser().parse_args([a for a in argv if not a.startswith(GIN_PREFIX)])
+    own, bindings = split_arguments(argv)
+    options = _parser().parse_args(own)
     try:
         options.run(options, bindings, shlex.join(["python", "-m", "evals", *argv]))
     except UserError as error:

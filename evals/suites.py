@@ -16,9 +16,8 @@ import numpy as np
 
 from evals.populations.population import generated_task
 from evals.populations.train_many import Member, check_schedule, open_member, train_many
-from hyla_lm import config
 from hyla_lm.config import CHECKOUT, UserError, configurable, setting
-from hyla_lm.experiment import from_gin
+from hyla_lm.experiment import read_experiment
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.parallel.mesh import MeshConfig, make_mesh
 from hyla_lm.running.program import make_program
@@ -53,8 +52,9 @@ class SuiteConfig:
         """See hyla_lm.tasks.suite.Suite."""
         title = type(self).__name__
         try:
-            config.load([self._gin_path()], self._bindings(model, self.seeds[0]))
-            program = make_program(from_gin(), jax.local_devices()[:1])
+            bindings = self._bindings(model, self.seeds[0])
+            experiment = read_experiment([self._gin_path()], bindings)
+            program = make_program(experiment, jax.local_devices()[:1])
             generated_task(program)
             check_schedule(program.experiment)
         except UserError as error:

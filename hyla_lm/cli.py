@@ -7,9 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from hyla_lm import config
-from hyla_lm.config import UserError
-
-GIN_PREFIX = "--gin."
+from hyla_lm.config import UserError, split_arguments
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,8 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("hyla_lm").setLevel(logging.INFO)
     argv = list(sys.argv[1:] if arguments is None else arguments)
-    bindings = [a[len(GIN_PREFIX) :] for a in argv if a.startswith(GIN_PREFIX)]
-    options = _parser().parse_args([a for a in argv if not a.startswith(GIN_PREFIX)])
+    own, bindings = split_arguments(argv)
+    options = _parser().parse_args(own)
     try:
         status = options.run(options, bindings)
     except UserError as error:
@@ -69,21 +67,21 @@ def _parser() -> argparse.ArgumentParser:
 
 def _command(commands, name: str, run, text: str) -> argparse.ArgumentParser:
     command = commands.add_parser(name, help=text, description=text)
-    command.add_argument("--gin_file", action="append", default=[], help="may be repeated")
+    command.add_argument("--gin_file", action="append", default=[], help="several go in any order")
     command.set_defaults(run=run)
     return command
 
 
 def _train(options: argparse.Namespace, bindings: list[str]) -> int:
-    from hyla_lm.experiment import from_gin
+    from hyla_lm.experiment import read_experiment
     from hyla_lm.parallel import multihost
     from hyla_lm.parallel.preemption import EXIT_STATUS, Preempted
     from hyla_lm.trainer import train
 
     with multihost.joined(options.workdir):
-        config.load(options.gin_file, bindings)
+        experiment = read_experiment(options.gin_file, bindings)
         try:
-            train(from_gin(), options.workdir)
+            train(experiment, options.workdir)
         except Preempted as stop:
             print(f"hyla-lm: {stop}; the same command goes on", file=sys.stderr)
             return EXIT_STATUS
@@ -118,9 +116,8 @@ def _plan(options: argparse.Namespace, bindings: list[str]) -> int:
 
 
 def _describe(options: argparse.Namespace, bindings: list[str]) -> None:
-    import hyla_lm.experiment
-    import hyla_lm.input.prepared
-    import hyla_lm.input.stream  # noqa: F401
+    import hyla_lm.experiment  # noqa: F401  makes the classes known to gin
+    from hyla_lm import gin_files
 
-    config.load(options.gin_file, bindings)
+    gin_files.check(options.gin_file, bindings)
     print(config.describe())

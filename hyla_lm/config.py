@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import inspect
 import math
-import tokenize
 import types
 import typing
 from collections.abc import Callable, Sequence
@@ -14,13 +13,9 @@ from typing import Any, TypeVar
 import gin
 
 T = TypeVar("T")
-PARSE_ERRORS = (
-    *(ValueError, SyntaxError, TypeError, ImportError, OSError, AttributeError),
-    tokenize.TokenError,
-)
 REGISTRY: dict[str, type] = {}
+_PREFIX = "--gin."
 CHECKOUT = Path(__file__).parents[1]
-gin.add_config_file_search_path(str(CHECKOUT))
 
 
 class UserError(Exception):
@@ -46,7 +41,10 @@ def setting(
 
 
 def configurable(cls: type[T]) -> type[T]:
-    """Registers a frozen dataclass of `setting`s with gin; construction checks every field."""
+    """Registers a frozen dataclass of `setting`s with gin; construction checks every field.
+
+    Only `hyla_lm.gin_files` builds it from bindings: calling the class takes none.
+    """
     own_check: Callable[[Any], None] | None = cls.__dict__.get("check")
     plain_init = cls.__init__
 
@@ -59,7 +57,7 @@ def configurable(cls: type[T]) -> type[T]:
 
     cls.__init__ = checked_init  # type: ignore[method-assign]
     REGISTRY[cls.__name__] = cls
-    return gin.configurable(cls)
+    return gin.register(cls)
 
 
 def check_fields(config: Any) -> None:
@@ -67,7 +65,7 @@ def check_fields(config: Any) -> None:
     hints = typing.get_type_hints(type(config))
     for field in dataclasses.fields(config):
         value, binding = getattr(config, field.name), f"{type(config).__name__}.{field.name}"
-        if not _has_type(value, hints[field.name]):
+        if not has_type(value, hints[field.name]):
             wanted = _type_name(hints[field.name])
             raise UserError(f"{binding} = {value!r} must be {wanted}: change that binding.")
         choices, minimum = field.metadata.get("choices"), field.metadata.get("minimum")
@@ -78,13 +76,14 @@ def check_fields(config: Any) -> None:
             raise UserError(f"{binding} = {value!r} must be at least {minimum}.")
 
 
-def _has_type(value: Any, hint: Any) -> bool:
+def has_type(value: Any, hint: Any) -> bool:
+    """Whether a value fits an annotation of a field."""
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
-        return any(_has_type(value, option) for option in typing.get_args(hint))
+        return any(has_type(value, option) for option in typing.get_args(hint))
     if origin is tuple:
         item = typing.get_args(hint)[0]
-        return isinstance(value, tuple) and all(_has_type(entry, item) for entry in value)
+        return isinstance(value, tuple) and all(has_type(entry, item) for entry in value)
     if hint is Any:
         return True
     if hint is float:
@@ -101,60 +100,10 @@ def _type_name(hint: Any) -> str:
     return str(hint).replace("typing.", "")
 
 
-def load(gin_files: Sequence[str], bindings: Sequence[str]) -> None:
-    """Parses gin files, then bindings; raises UserError for anything unknown or unused."""
-    gin.clear_config()
-    for name in gin_files:
-        if not Path(name).is_file():
-            raise UserError(f"--gin_file={name} does not exist: give the path of a gin file.")
-        _parse(gin.parse_config_file, name, name)
-    for binding in bindings:
-        _parse(gin.parse_config, binding, f"--gin.{binding}")
-    _reject_unused_macros()
-
-
-def _parse(parse: Callable[[str], Any], argument: str, where: str) -> None:
-    try:
-        parse(argument)
-    except UserError:
-        raise
-    except PARSE_ERRORS as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".")
-        known = "" if "matching" not in reason else f" (known: {', '.join(sorted(REGISTRY))})"
-        raise UserError(f"{where}: {reason}{known}; correct that binding.") from error
-
-
-def _reject_unused_macros() -> None:
-    config = gin.config._CONFIG
-    defined = {scope for scope, selector in config if selector == "gin.macro"}
-    used = {
-        reference.scopes[-1]
-        for reference in gin.config.iterate_references(config)
-        if reference.selector == "gin.macro"
-    }
-    for name in sorted(defined - used):
-        raise UserError(
-            f"{name} = … sets a macro that nothing uses: "
-            f"write Class.{name} = … for a binding, or remove the line."
-        )
-    for name in sorted(used - defined):
-        raise UserError(f"%{name} is used but never set: add a line {name} = …")
-
-
-def build(cls: type[T]) -> T:
-    """Makes the dataclass that the loaded gin configuration describes."""
-    try:
-        return cls()
-    except UserError as error:
-        raise UserError(str(error).splitlines()[0]) from None
-    except (TypeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"{cls.__name__} cannot be built: {reason}.") from error
-
-
-def operative() -> str:
-    """The bindings and defaults in use; parsing them again gives equal dataclasses."""
-    return gin.operative_config_str()
+def split_arguments(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The arguments of a command line, and the bindings given as --gin.BINDING."""
+    bindings = [a.removeprefix(_PREFIX) for a in argv if a.startswith(_PREFIX)]
+    return [a for a in argv if not a.startswith(_PREFIX)], bindings
 
 
 def as_dict(config: Any) -> dict[str, Any]:
@@ -183,3 +132,17 @@ def describe() -> str:
             lines.append(f"  {name}.{field.name}: {kind} = {default}\n      {doc}{options}")
         lines.append("")
     return "\n".join(lines)
+
+
+def uses_of(name: str) -> list[str]:
+    """Bindings that would use a class, of whatever scope: one for each field that takes it."""
+    example: Any = object.__new__(REGISTRY[name.rpartition("/")[2]])
+    uses = []
+    for owner, cls in REGISTRY.items():
+        hints = typing.get_type_hints(cls)
+        for field in dataclasses.fields(typing.cast(Any, cls)):
+            if has_type(example, hints[field.name]):
+                uses.append(f"{owner}.{field.name} = @{name}()")
+            elif has_type((example,), hints[field.name]):
+                uses.append(f"{owner}.{field.name} = (@{name}(),)")
+    return uses

@@ -1,8 +1,11 @@
 """All the configuration of one run, built from gin."""
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from hyla_lm.config import UserError, build, configurable, operative, setting
+from hyla_lm import gin_files
+from hyla_lm.config import UserError, configurable, setting
+from hyla_lm.gin_files import GinFile
 from hyla_lm.input.prepared import Rows  # noqa: F401  makes it known to gin
 from hyla_lm.input.stream import C4Stream  # noqa: F401  makes it known to gin
 from hyla_lm.model.config import ModelConfig
@@ -59,7 +62,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One run's configuration."""
+    """One run's configuration; `text` is the gin text that gives it again."""
 
     train: TrainConfig
     model: ModelConfig
@@ -67,20 +70,22 @@ class Experiment:
     mesh: MeshConfig
     checkpoint: CheckpointConfig
     log: LogConfig
-    text: str = field(default="", compare=False)
+    text: str = field(compare=False, kw_only=True)
 
 
-def from_gin() -> Experiment:
-    """The experiment that the loaded gin configuration describes; raises UserError."""
-    experiment = Experiment(
-        build(TrainConfig),
-        build(ModelConfig),
-        build(OptimizerConfig),
-        build(MeshConfig),
-        build(CheckpointConfig),
-        build(LogConfig),
+def read_experiment(files: Sequence[GinFile], bindings: Sequence[str]) -> Experiment:
+    """The experiment that gin files, in any order, and bindings describe; raises UserError."""
+    read = gin_files.read(
+        files,
+        bindings,
+        TrainConfig,
+        ModelConfig,
+        OptimizerConfig,
+        MeshConfig,
+        CheckpointConfig,
+        LogConfig,
     )
-    experiment = replace(experiment, text=operative())
+    experiment = Experiment(*read.values, text=read.text)
     make_schedule(experiment.optimizer, experiment.train.steps)
     if experiment.train.task is None:
         raise UserError("TrainConfig.task is not set: bind it, for example to @LanguageModel().")

@@ -4,7 +4,6 @@ import os
 import random
 from pathlib import Path
 
-import gin
 import jax
 import pytest
 
@@ -64,12 +63,6 @@ def compiled_programs(tmp_path_factory: pytest.TempPathFactory) -> None:
         os.environ[name] = value
     jax.config.update("jax_compilation_cache_dir", settings["JAX_COMPILATION_CACHE_DIR"])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
-
-
-@pytest.fixture(autouse=True)
-def no_bindings() -> None:
-    """Each test starts without what another bound in gin."""
-    gin.clear_config()
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # Each room or front file may import from itself and from those before it.
 ORDER = (
-    *("config", "metrics", "kernels", "attention", "parallel", "model", "input", "tasks"),
-    *("optim", "train_step", "experiment", "running", "trainer", "plan", "cli", "__main__"),
+    *("config", "gin_files", "metrics", "kernels", "attention"),
+    *("parallel", "model", "input", "tasks", "optim", "train_step"),
+    *("experiment", "running", "trainer", "plan", "cli", "__main__"),
 )
 MODULES = sorted((ROOT / "hyla_lm").rglob("*.py"))
 
@@ -46,6 +47,12 @@ def test_imports_follow_the_arrow(path: Path) -> None:
 def test_only_the_checkpoint_module_imports_orbax() -> None:
     users = [path.name for path in MODULES if any("orbax" in name for name in imported(path))]
     assert users == ["checkpoint.py"]
+
+
+@pytest.mark.parametrize("folder", ["hyla_lm", "data", "evals", "tpu"])
+def test_only_configuration_touches_gin(folder: str) -> None:
+    users = {path.name for path in (ROOT / folder).rglob("*.py") if "gin" in imported(path)}
+    assert users == ({"config.py", "gin_files.py"} if folder == "hyla_lm" else set())
 
 
 def test_only_one_place_makes_a_mesh() -> None:

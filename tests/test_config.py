@@ -1,28 +1,19 @@
-"""Configuration: checked fields, documented settings, and bindings that survive being written."""
+"""Configuration: checked fields and documented settings."""
 
 import dataclasses
 import inspect
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hyla_lm import config
+import evals.suites  # noqa: F401  registers a class that a tuple takes
+from hyla_lm import config, gin_files
 from hyla_lm.config import REGISTRY, UserError, check_fields, setting
-from hyla_lm.experiment import Experiment, from_gin
 from hyla_lm.input.prepared import Rows
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.tasks.language_model import LanguageModel
-
-
-@pytest.fixture(autouse=True)
-def without_bindings() -> Iterator[None]:
-    config.load([], [])
-    yield
-    config.load([], [])
 
 
 @dataclass(frozen=True)
@@ -128,68 +119,31 @@ def test_describe_lists_every_field_with_type_default_doc_and_choices() -> None:
     assert "  OptimizerConfig.learning_rate: float = 0.001" in lines
 
 
-def reloaded(tmp_path: Path) -> Experiment:
-    """The experiment of the written configuration, without what was loaded before."""
-    path = tmp_path / "written.gin"
-    path.write_text(config.operative())
-    config.load([str(path)], [])
-    return from_gin()
+def test_a_class_called_takes_no_bindings() -> None:
+    (bound,) = gin_files.read([], ["ModelConfig.num_layers = 3"], ModelConfig).values
+    assert (bound.num_layers, ModelConfig().num_layers) == (3, 6)
 
 
 @pytest.mark.parametrize(
-    "bindings",
+    ("name", "uses"),
     [
-        [],
-        ["ModelConfig.attention = ('hyla', 'softmax')", "ModelConfig.positions = 'relative'"],
-        ["ModelConfig.attention = ('hyla',)"],
-        ["OptimizerConfig.clip_norm = 1", "LanguageModel.vocab_size = 320"],
-        ["OptimizerConfig.clip_norm = 1.0", "OptimizerConfig.clip_norm = None"],
-        ["OptimizerConfig.learning_rate = 3.1234567891234e-07", "OptimizerConfig.epsilon = 1e-30"],
-        ["STEPS = 30", "TrainConfig.steps = %STEPS", "TrainConfig.eval_every = %STEPS"],
-        ["LanguageModel.data = @other/Rows()", "other/Rows.train = 'elsewhere'"],
-        ["LanguageModel.data = None"],
-        ["TrainConfig.task = @short/LanguageModel()", "short/LanguageModel.sequence_length = 8"],
-        ["Rows.train = 'it\\'s \"quoted\" \\\\ and = long " + "x" * 200 + "'"],
-        ["ModelConfig.value_activation = 'gelu'", "ModelConfig.value_dim = 4"],
+        ("Rows", ["LanguageModel.data = @Rows()"]),
+        ("other/Rows", ["LanguageModel.data = @other/Rows()"]),
+        ("LanguageModel", ["TrainConfig.task = @LanguageModel()"]),
+        ("FuzzyLogicSuite", ["TrainConfig.suites = (@FuzzyLogicSuite(),)"]),
+        ("ModelConfig", []),
     ],
-    ids="; ".join,
 )
-def test_the_written_configuration_is_the_one_in_use(
-    tiny_gin: Path, tmp_path: Path, bindings: list[str]
-) -> None:
-    config.load([str(tiny_gin)], bindings)
-    used = from_gin()
-    assert reloaded(tmp_path) == used
-    assert reloaded(tmp_path) == used  # What was written is written again.
+def test_what_would_use_a_class(name: str, uses: list[str]) -> None:
+    assert config.uses_of(name) == uses
 
 
-def test_bindings_come_after_files_and_later_ones_win(tiny_gin: Path, tmp_path: Path) -> None:
-    more = tmp_path / "more.gin"
-    more.write_text("TrainConfig.steps = 20\nTrainConfig.seed = 20\n")
-    config.load([str(tiny_gin), str(more)], ["TrainConfig.seed = 30", "TrainConfig.seed = 31"])
-    train = from_gin().train
-    assert (train.steps, train.seed, train.batch_size) == (20, 31, 8)
-
-
-def test_a_replaced_reference_leaves_no_trace(tiny_gin: Path, tiny_rows: Rows) -> None:
-    config.load(
-        [str(tiny_gin)],
-        [
-            "LanguageModel.data = @other/Rows()",
-            f"other/Rows.train = '{tiny_rows.validation}'",
-            "LanguageModel.data = @Rows()",
-        ],
+def test_bindings_are_told_from_arguments() -> None:
+    argv = ["train", "--gin.A.b=1", "--gin_file=a.gin", "--gin.A.c = '--gin.'"]
+    assert config.split_arguments(argv) == (
+        ["train", "--gin_file=a.gin"],
+        ["A.b=1", "A.c = '--gin.'"],
     )
-    task = from_gin().train.task
-    assert isinstance(task, LanguageModel) and task.data == tiny_rows
-    assert "other" not in config.operative()
-
-
-def test_loading_forgets_what_was_loaded() -> None:
-    config.load([], ["ModelConfig.num_layers = 3"])
-    assert ModelConfig().num_layers == 3
-    config.load([], [])
-    assert ModelConfig().num_layers == 6
 
 
 def test_a_configuration_as_a_dict_is_json_and_complete() -> None:

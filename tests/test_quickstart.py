@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm import config
 from hyla_lm.cli import main
-from hyla_lm.experiment import from_gin
+from hyla_lm.experiment import read_experiment
 from hyla_lm.tasks.language_model import LanguageModel
 
 GIN = Path(__file__).parents[1] / "gin"
@@ -16,10 +15,12 @@ VARIANTS = {"quickstart": "hyla", "quickstart_softmax": "softmax", "quickstart_l
 
 
 SOURCES = {
+    "c4_rows": ["Rows.train = 'a'", "Rows.validation = 'b'"],
     "c4_stream": ["C4Stream.train = ('a',)", "C4Stream.validation = ('b',)"],
     "c4_seqio": [],
 }
-WHOLE = [path for path in sorted(GIN.glob("*.gin")) if path.stem not in SOURCES]
+PARTS = {*SOURCES, "c4_50m"}
+WHOLE = [path for path in sorted(GIN.glob("*.gin")) if path.stem not in PARTS]
 
 
 @pytest.mark.parametrize("path", WHOLE, ids=lambda path: path.stem)
@@ -27,24 +28,24 @@ def test_every_config_loads_from_any_folder(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    rows = [f'Rows.{name} = "rows"' for name in ("train", "validation", "tokenizer")]
-    config.load([str(path)], rows if path.stem.startswith("c4") else [])
     attention = VARIANTS.get(path.stem, path.stem.rsplit("_", 1)[-1])
-    assert from_gin().model.attention == attention
+    assert read_experiment([str(path)], []).model.attention == attention
 
 
 @pytest.mark.parametrize(
     ("name", "source"),
     [
+        ("c4_rows", "Rows"),
         ("c4_stream", "C4Stream"),
         pytest.param("c4_seqio", "SeqioTask", marks=pytest.mark.seqio),
     ],
 )
-def test_another_source_of_text_follows_any_config(name: str, source: str) -> None:
+def test_a_source_of_text_goes_with_a_model_in_any_order(name: str, source: str) -> None:
     tokenizer = [f"{source}.tokenizer = 'model'"]
     files = [str(GIN / "c4_50m_hyla.gin"), str(GIN / f"{name}.gin")]
-    config.load(files, [*SOURCES[name], *tokenizer])
-    task = from_gin().train.task
+    experiment = read_experiment(files, [*SOURCES[name], *tokenizer])
+    assert read_experiment(files[::-1], [*SOURCES[name], *tokenizer]) == experiment
+    task = experiment.train.task
     assert isinstance(task, LanguageModel) and type(task.data).__name__ == source
 
 
@@ -57,10 +58,9 @@ def test_there_is_a_mesh_for_each_size_of_slice() -> None:
 
 @pytest.mark.parametrize("size", MESHES)
 @pytest.mark.parametrize("model", ["c4_50m_hyla", "c4_50m_softmax", "c4_50m_linear"])
-def test_a_mesh_follows_a_model_and_fills_its_slices(size: str, model: str) -> None:
-    rows = [f'Rows.{name} = "rows"' for name in ("train", "validation", "tokenizer")]
-    config.load([str(GIN / f"{model}.gin"), str(MESHES[size])], rows)
-    experiment = from_gin()
+def test_a_mesh_goes_with_a_model_and_fills_its_slices(size: str, model: str) -> None:
+    files = [GIN / f"{model}.gin", GIN / "c4_rows.gin", MESHES[size]]
+    experiment = read_experiment([str(path) for path in files], [])
     slices, _, chips = size.rpartition("x")
     assert experiment.mesh.replica == int(slices or 1)
     assert math.prod(experiment.mesh.sizes) == int(slices or 1) * int(chips)

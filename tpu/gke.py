@@ -7,21 +7,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 
-from hyla_lm.config import UserError
+from hyla_lm.config import UserError, split_arguments
 from tpu.cloud import run_for_real
 from tpu.commands import ENVIRONMENT
 from tpu.job import NAME, Slice, Training
 
 TEMPLATE = Path(__file__).with_name("gke.yaml")
-GIN_PREFIX = "--gin."
 SPOT = "cloud.google.com/gke-spot"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Renders the JobSet and applies it, or prints it under --dry-run."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
-    bindings = [a[len(GIN_PREFIX) :] for a in argv if a.startswith(GIN_PREFIX)]
-    options = _parser().parse_args([a for a in argv if not a.startswith(GIN_PREFIX)])
+    own, bindings = split_arguments(argv)
+    options = _parser().parse_args(own)
     try:
         manifest = render(options, bindings)
         if options.dry_run:

@@ -63,7 +63,10 @@ class Training:
                 "--workdir is missing: give a folder that every host sees, gs://BUCKET/runs/NAME."
             )
         if not self.gin_files:
-            raise UserError("--gin_file is missing: give one, such as gin/c4_50m_hyla.gin.")
+            raise UserError(
+                "--gin_file is missing: give those of a model and its data, such as "
+                "gin/c4_50m_hyla.gin and gin/c4_rows.gin."
+            )
         for variable in self.environment:
             if not VARIABLE.fullmatch(variable):
                 raise UserError(f"--env={variable} must be NAME=VALUE.")

@@ -7,13 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hyla_lm.config import UserError
+from hyla_lm.config import UserError, split_arguments
 from tpu import operations
 from tpu.cloud import Cloud, Rehearsal, run_for_real
 from tpu.job import Code, Job, Slice, Training
 from tpu.supervise import supervise
 
-GIN_PREFIX = "--gin."
 FROM_NOTHING = ("create", "resume", "supervise")
 
 
@@ -80,9 +79,8 @@ def _run(cloud: Cloud, options: argparse.Namespace) -> None:
 
 def _parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """Options, and the bindings of gin."""
-    expanded = _expand(argv)
-    bindings = [a[len(GIN_PREFIX) :] for a in expanded if a.startswith(GIN_PREFIX)]
-    return _parser().parse_args([a for a in expanded if not a.startswith(GIN_PREFIX)]), bindings
+    own, bindings = split_arguments(_expand(argv))
+    return _parser().parse_args(own), bindings
 
 
 def _expand(argv: Sequence[str]) -> list[str]:

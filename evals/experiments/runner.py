@@ -22,9 +22,8 @@ from evals.experiments.rows import Row, Suite
 from evals.populations.population import Population
 from evals.populations.train_many import Member, compiled, open_member, train_many
 from evals.tasks.generated import GeneratedConfig
-from hyla_lm import config
 from hyla_lm.config import CHECKOUT, UserError
-from hyla_lm.experiment import from_gin
+from hyla_lm.experiment import read_experiment
 from hyla_lm.running.checkpoint import check_same_run
 
 SAVING = "CheckpointConfig."  # settings that change nothing of what is measured
@@ -116,8 +115,7 @@ def plan(request: Request) -> list[Run]:
         raise UserError(f"--workdir={request.workdir} must be a folder of a disk.")
     suite = SUITES[request.suite]
     rows = chosen_rows(request, suite)
-    config.load([request.gin_file], [])
-    published = from_gin().train.steps
+    published = read_experiment([request.gin_file], []).train.steps
     share = (request.steps or published) / published
     runs = []
     for row, point, seed in product(rows, _points(suite, request.grid), request.seeds):
@@ -188,14 +186,13 @@ def keep_results(request: Request, runs: Sequence[Run]) -> None:
 
 
 def _planned(request: Request, row: Row, seed: int, share: float, bindings: tuple[str, ...]) -> Run:
-    config.load([request.gin_file], bindings)
-    e = from_gin()
+    e = read_experiment([request.gin_file], bindings)
     task = e.train.task
     assert isinstance(task, GeneratedConfig)
     task.prepare_task(e.train.batch_size)
     point = {name: getattr(e.optimizer, name) for name in results.SHORT}
     folder = request.folder / row.name / results.point_name(point) / f"seed{seed}"
-    _check_unchanged(folder, config.operative())
+    _check_unchanged(folder, e.text)
     return Run(row, seed, point, task.split, e.train.steps, share, bindings, folder)
 
 

@@ -15,8 +15,7 @@ from typing import Any
 import jax
 
 from evals.latent_codes.samples import Choices
-from hyla_lm.cli import GIN_PREFIX
-from hyla_lm.config import UserError, exit_status
+from hyla_lm.config import UserError, exit_status, split_arguments
 
 NEEDED = ("sklearn", "matplotlib")
 
@@ -24,8 +23,8 @@ NEEDED = ("sklearn", "matplotlib")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Writes report.json, codes.npz and figures to --out; a mistake of the user is status 2."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
-    bindings = [a[len(GIN_PREFIX) :] for a in argv if a.startswith(GIN_PREFIX)]
-    options = _parser().parse_args([a for a in argv if not a.startswith(GIN_PREFIX)])
+    own, bindings = split_arguments(argv)
+    options = _parser().parse_args(own)
     try:
         check_extra()
         analyse(options, bindings)

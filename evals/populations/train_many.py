@@ -13,9 +13,8 @@ import numpy as np
 
 from evals.populations.population import Population, of_run
 from evals.tasks.generated import GeneratedTask
-from hyla_lm import config
 from hyla_lm.config import UserError
-from hyla_lm.experiment import Experiment, from_gin
+from hyla_lm.experiment import Experiment, read_experiment
 from hyla_lm.metrics import HostMetrics, means, to_host
 from hyla_lm.parallel.preemption import Preempted, PreemptionGuard
 from hyla_lm.running.console import TrainingProgress
@@ -38,8 +37,8 @@ class Member:
 
 def open_member(gin_files: Sequence[str], bindings: Sequence[str], workdir: str) -> Member:
     """A run as `hyla-lm train` would read it, on one device."""
-    config.load(gin_files, bindings)
-    return Member(make_program(from_gin(), jax.devices()[:1]), RunFolder(workdir))
+    experiment = read_experiment(gin_files, bindings)
+    return Member(make_program(experiment, jax.devices()[:1]), RunFolder(workdir))
 
 
 def compiled(members: Sequence[Member]) -> Population:

@@ -7,7 +7,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hyla_lm import config
 from hyla_lm.config import UserError
 from hyla_lm.plan.topology import Slice, check_libtpu, libtpu_settings
 
@@ -36,12 +35,12 @@ def _plan(
     devices: list[Any],
     dumps: Path,
 ) -> dict[str, Any]:
-    from hyla_lm.experiment import from_gin
+    from hyla_lm.experiment import read_experiment
     from hyla_lm.plan.plan import Options, make_plan
 
-    config.load(options.gin_file, bindings)
+    experiment = read_experiment(options.gin_file, bindings)
     asked = Options(topology, options.compiles, options.price_per_chip_hour, options.cache_dir)
-    return make_plan(from_gin(), asked, devices, dumps, _say)
+    return make_plan(experiment, asked, devices, dumps, _say)
 
 
 def _say(line: str) -> None:

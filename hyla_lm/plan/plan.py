@@ -7,7 +7,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from hyla_lm import config
 from hyla_lm.experiment import Experiment
 from hyla_lm.parallel.mesh import batch_ways
 from hyla_lm.plan import cache
@@ -51,7 +50,7 @@ def make_plan(
         "topology": options.topology.name,
         "chips": options.topology.chips,
         "versions": {name: version(name) for name in ("hyla_lm", "jax", "jaxlib", "libtpu")},
-        "config": config.operative(),
+        "config": experiment.text,
         "batch_size": experiment.train.batch_size,
     }
     say(f"compiling the train step for {options.topology.name} (a minute or more)")

@@ -1,17 +1,15 @@
 """A trained run, opened again to evaluate or sample."""
 
 import argparse
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
 
-from hyla_lm import config
 from hyla_lm.config import UserError
-from hyla_lm.experiment import from_gin
+from hyla_lm.experiment import read_experiment
+from hyla_lm.gin_files import Written
 from hyla_lm.input.files import as_path, read_whole
 from hyla_lm.parallel import multihost
 from hyla_lm.running.checkpoint import Checkpointer, check_same_run
@@ -71,11 +69,8 @@ def open_run(
     own = read_whole(workdir / "config.gin")
     if own is None:
         raise UserError(f"--workdir={path} holds no run: train one first.")
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "config.gin"
-        copy.write_bytes(own)
-        config.load(gin_files or [str(copy)], bindings)
-    program = make_program(from_gin(), devices)
+    written = Written(str(workdir / "config.gin"), own.decode(errors="replace"))
+    program = make_program(read_experiment(gin_files or [written], bindings), devices)
     checkpoints = Checkpointer(workdir / "checkpoints", program.experiment.checkpoint.keep)
     if step is None:
         step = checkpoints.latest_step()

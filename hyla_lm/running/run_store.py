@@ -38,7 +38,9 @@ class RunStore:
         """State and data position of a step; raises UserError for a checkpoint of another run."""
         saved = self._checkpoints.meta(step)["identity"]
         check_same_run(saved, identity(self._program), self.folder.path)
-        return self._checkpoints.restore(step, self._program.abstract_state)
+        state, data = self._checkpoints.restore(step, self._program.abstract_state)
+        data.get("window", {}).pop("objective", None)  # which older checkpoints kept there
+        return state, data
 
     def begin(self, first: int, redone: Sequence[str]) -> None:
         """Begins to write from a step on; lines after it go, and its own of tags that are redone.

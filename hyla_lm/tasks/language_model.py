@@ -69,7 +69,8 @@ class LanguageModel:
     def prepare_task(self, batch_size: int) -> "LanguageModelTask":
         if self.data is None:
             raise UserError(
-                "LanguageModel.data is not set: bind it to @Rows(), @C4Stream() or @SampleCorpus()."
+                "LanguageModel.data is not set: add --gin_file=gin/c4_rows.gin, "
+                "gin/c4_stream.gin or gin/c4_seqio.gin, or bind it to a source such as @Rows()."
             )
         reading = Reading(self.read_threads, self.read_ahead, self.read_workers, self.read_attempts)
         data = self.data.open(self.sequence_length, batch_size, reading)

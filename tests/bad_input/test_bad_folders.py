@@ -109,6 +109,15 @@ def test_a_run_without_a_checkpoint_is_named(
     assert str(tmp_path) in line and "no checkpoint" in line and "None" not in line
 
 
+def test_a_run_of_another_version_is_named(reject: Reject, trained: Path, tmp_path: Path) -> None:
+    own = (trained / "config.gin").read_bytes()
+    for text in (b"import evals.gone\n" + own, own + b"\xff"):
+        (tmp_path / "config.gin").write_bytes(text)
+        line = reject("evaluate", f"--workdir={tmp_path}")
+        assert f"{tmp_path}/config.gin: " in line and "another version" in line
+        assert line.endswith("so give --gin_file.\n")
+
+
 @pytest.mark.parametrize("command", [["evaluate"], ["sample", "--prompt=ba"]], ids=" ".join)
 def test_a_step_without_checkpoint_is_named(
     reject: Reject, trained: Path, command: list[str]

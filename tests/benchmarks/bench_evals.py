@@ -16,8 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from evals.populations.population import Population, generated_task
-from hyla_lm import config
-from hyla_lm.experiment import from_gin
+from hyla_lm.experiment import read_experiment
 from hyla_lm.model.config import Features
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.optim import make_optimizer
@@ -32,8 +31,8 @@ LEAST = 1.5
 
 def program_of(attention: str, seed: int) -> Program:
     bindings = [f"ModelConfig.attention = '{attention}'", f"SEED = {seed}"]
-    config.load([GIN_FILE], [*bindings, "FuzzyLogic.split = 'published_new_jax'"])
-    return make_program(from_gin(), jax.devices()[:1])
+    experiment = read_experiment([GIN_FILE], [*bindings, "FuzzyLogic.split = 'published_new_jax'"])
+    return make_program(experiment, jax.devices()[:1])
 
 
 def at_once(attention: str) -> Callable[[], int]:

@@ -5,16 +5,15 @@ import platform
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import gin
 import pytest
 
 import hyla_lm
 from data import sample_corpus
 from data.sample_corpus import SampleCorpus, build_folder, main
-from hyla_lm import config
+from hyla_lm import gin_files
 from hyla_lm.config import UserError
 from hyla_lm.input.manifest import read_manifest
 from hyla_lm.input.source import DataSource, open_rows
@@ -30,13 +29,10 @@ sample_corpus.SampleCorpus(sys.argv[2], 512, 16).prepare()
 
 
 @pytest.fixture(autouse=True)
-def small_root(
-    python_root: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Path]:
+def small_root(python_root: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     root = python_root(120)
     monkeypatch.setattr("data.sample_corpus.installed_roots", lambda: [root])
-    yield root
-    gin.clear_config()
+    return root
 
 
 def hashes(folder: Path) -> dict[str, str]:
@@ -108,15 +104,9 @@ def test_an_incomplete_folder_is_named(tmp_path: Path) -> None:
 
 
 def test_gin_binds_it() -> None:
-    bindings = {"SampleCorpus.cache": "'/a'", "SampleCorpus.vocab_size": 512, "Rows.train": "'b'"}
-    config.load([], [f"{name} = {value}" for name, value in bindings.items()])
-    assert config.build(SampleCorpus) == SampleCorpus(cache="/a", vocab_size=512)
-
-
-def test_prepared_rows_do_not_follow_bindings_of_rows(tmp_path: Path) -> None:
-    config.load([], ["Rows.train = 'elsewhere'", f"SampleCorpus.cache = {str(tmp_path)!r}"])
-    rows = SampleCorpus(vocab_size=512, sequence_length=16).prepare()
-    assert Path(rows.train).is_dir()
+    bindings = ["SampleCorpus.cache = '/a'", "SampleCorpus.vocab_size = 512"]
+    read = gin_files.read([], bindings, SampleCorpus)
+    assert read.values == (SampleCorpus(cache="/a", vocab_size=512),)
 
 
 def test_unfit_settings(tmp_path: Path) -> None:

@@ -13,11 +13,10 @@ import jax
 import numpy as np
 import pytest
 
-from hyla_lm import config
 from hyla_lm.attention import VARIANTS
 from hyla_lm.cli import main
 from hyla_lm.config import UserError
-from hyla_lm.experiment import Experiment, from_gin
+from hyla_lm.experiment import Experiment, read_experiment
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.sharded_attention import check_mesh
 from hyla_lm.running.program import make_program
@@ -79,8 +78,7 @@ def test_a_run_logs_every_set(
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_plans_compile_the_shapes_that_training_gets(suite: str, tmp_path: Path) -> None:
-    config.load([str(small_gin(suite, tmp_path))], [])
-    task: Any = from_gin().train.task
+    task: Any = read_experiment([str(small_gin(suite, tmp_path))], []).train.task
     batch = next(task.prepare_task(8).train_stream(BatchShard(8), None))
     planned = task.planned_objective().batch_shapes(8)
     assert {name: (a.shape, a.dtype) for name, a in planned.items()} == {
@@ -110,8 +108,7 @@ def test_a_run_goes_on_from_its_checkpoint_and_another_cannot(
 
 
 def preset(name: str, *bindings: str) -> Experiment:
-    config.load([str(ROOT / "gin" / "evals" / f"{name}.gin")], bindings)
-    return from_gin()
+    return read_experiment([str(ROOT / "gin" / "evals" / f"{name}.gin")], bindings)
 
 
 @pytest.mark.parametrize("variant", ["softmax", "linear", "hyla"])
@@ -148,9 +145,10 @@ def test_heads_that_do_not_divide_are_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Sizes of heads are given by head, so what must divide is the mesh's model axis."""
-    config.load([str(small_gin("sraven", tmp_path))], ["ModelConfig.num_heads = 3"])
+    gin_file = str(small_gin("sraven", tmp_path))
+    model = read_experiment([gin_file], ["ModelConfig.num_heads = 3"]).model
     with pytest.raises(UserError, match=r"MeshConfig\.model = 2 does not divide .*num_heads = 3"):
-        check_mesh(2, VARIANTS["softmax"], from_gin().model.num_heads, 18)
+        check_mesh(2, VARIANTS["softmax"], model.num_heads, 18)
     bindings = ["--gin.ModelConfig.head_dim=3", '--gin.ModelConfig.positions="rotary"']
     gin_file = small_gin("fuzzy_logic", tmp_path)
     status = main(["train", f"--gin_file={gin_file}", f"--workdir={tmp_path / 'run'}", *bindings])
@@ -160,8 +158,7 @@ def test_heads_that_do_not_divide_are_an_error(
 
 def test_the_train_step_learns_from_the_query_alone(tmp_path: Path) -> None:
     """Changing the target of the query, which no token shows, changes the loss and nothing else."""
-    config.load([str(small_gin("fuzzy_logic", tmp_path))], [])
-    program = make_program(from_gin())
+    program = make_program(read_experiment([str(small_gin("fuzzy_logic", tmp_path))], []))
     batch = next(program.task.train_stream(BatchShard(8), None))
     moved = {**batch, "target": batch["target"] + 1}
     with jax.set_mesh(program.mesh):

@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from evals.populations.train_many import Member, open_member
 from evals.suites import FuzzyLogicSuite, SravenSuite, mean_metrics, steps_at
-from hyla_lm import config
+from hyla_lm import gin_files
 from hyla_lm.cli import main
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.experiment import CheckpointConfig, Experiment, LogConfig, TrainConfig
@@ -72,7 +72,7 @@ class Counted:
     every: int | None = setting(None, "see Suite")
 
     def check_model(self, model: ModelConfig) -> None:
-        config.load([], [])  # as a suite that reads a gin file of its own
+        gin_files.read([], [])  # as a suite that reads a gin file of its own
 
     def run(self, model: ModelConfig, folder: str, share: float) -> dict[str, float]:
         CALLS.append((Path(folder).name, model.attention, share))
@@ -253,7 +253,13 @@ def test_when_suites_are_due() -> None:
     early, late = FuzzyLogicSuite(every=3), SravenSuite()
     train = TrainConfig(suites=(early, late), steps=7)
     experiment = Experiment(
-        train, ModelConfig(), OptimizerConfig(), MeshConfig(), CheckpointConfig(), LogConfig()
+        train,
+        ModelConfig(),
+        OptimizerConfig(),
+        MeshConfig(),
+        CheckpointConfig(),
+        LogConfig(),
+        text="",
     )
     due = {0: [], 3: [early], 4: [], 6: [early], 7: [early, late]}
     assert {step: due_suites(experiment, step) for step in due} == due

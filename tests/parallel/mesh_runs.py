@@ -13,8 +13,7 @@ os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 
 import jax
 
-from hyla_lm import config
-from hyla_lm.experiment import Experiment, from_gin
+from hyla_lm.experiment import Experiment, read_experiment
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.mesh import AXES, MeshConfig
 from hyla_lm.plan.collectives import find_collectives
@@ -54,8 +53,7 @@ def run(experiment: Experiment, sizes: tuple[int, ...]) -> dict[str, object]:
 
 def main() -> None:
     gin_file, attention = sys.argv[1:]
-    config.load([gin_file], [f'ModelConfig.attention = "{attention}"'])
-    experiment = from_gin()
+    experiment = read_experiment([gin_file], [f'ModelConfig.attention = "{attention}"'])
     results = {str(sizes): run(experiment, sizes) for sizes in MESHES}
     print(json.dumps(results))
 

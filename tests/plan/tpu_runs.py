@@ -16,9 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from hyla_lm import config
 from hyla_lm.attention import VARIANTS, attend
-from hyla_lm.experiment import from_gin
+from hyla_lm.experiment import read_experiment
 from hyla_lm.plan.compile import CompiledStep, OutOfMemory, compile_step
 from hyla_lm.plan.topology import Slice, libtpu_settings
 
@@ -56,8 +55,8 @@ def compile_train_step(
         f'ModelConfig.attention = "{attention}"',
         f'ModelConfig.attention_implementation = "{implementation}"',
     ]
-    config.load(["gin/c4_50m_hyla.gin"], own + bindings)
-    return compile_step(from_gin(), devices)
+    experiment = read_experiment(["gin/c4_50m_hyla.gin"], own + bindings)
+    return compile_step(experiment, devices)
 
 
 def findings(text: str, temporary_bytes: int, length: int) -> dict[str, object]:

@@ -44,6 +44,7 @@ EXPERIMENT = Experiment(
     MeshConfig(),
     CheckpointConfig(every=3),
     LogConfig(),
+    text="",
 )
 
 

@@ -67,6 +67,7 @@ def final_arrays(workdir: Path) -> list[np.ndarray]:
 
 
 STREAM = """
+include "{folder}/rows.gin"
 LanguageModel.data = @C4Stream()
 C4Stream.train = ("{folder}/c4-train.*",)
 C4Stream.validation = ("{folder}/c4-validation.*",)
@@ -94,7 +95,8 @@ def gin_file(data: str, tiny_rows, tmp_path_factory: pytest.TempPathFactory) -> 
     if data == "stream":
         write_json_gz([sentences(seed, 1 + seed % 9) for seed in range(50)], home, "train", 3)
         write_json_gz([sentences(seed, 3) for seed in range(90, 100)], home, "validation", 1)
-        text += STREAM.format(folder=home, tokenizer=tiny_rows.tokenizer)
+        (home / "rows.gin").write_text(text)
+        text = STREAM.format(folder=home, tokenizer=tiny_rows.tokenizer)
     (home / "tiny.gin").write_text(text)
     return home / "tiny.gin"
 

@@ -7,8 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from hyla_lm import config
-from hyla_lm.experiment import Experiment, from_gin
+from hyla_lm.experiment import Experiment, read_experiment
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.running.program import make_program
 
@@ -17,8 +16,7 @@ ACCUMULATION = 1e-6
 
 
 def experiment_of(gin_file: Path, *bindings: str) -> Experiment:
-    config.load([str(gin_file)], bindings)
-    return from_gin()
+    return read_experiment([str(gin_file)], bindings)
 
 
 def step_once(experiment: Experiment, uneven: bool):

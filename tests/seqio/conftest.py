@@ -3,10 +3,12 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from data.train_tokenizer import train_tokenizer
+from hyla_lm import gin_files
 from hyla_lm.input.tokenizer import Tokenizer
 from tests.conftest import sentences
 from tests.data.c4_layouts import build_tfds, write_json_gz
@@ -40,6 +42,12 @@ class C4:
             f"SeqioTasks.text_train = ('{self.json}/c4-train.0000[01]*',)",
             f"SeqioTasks.text_validation = ('{self.json}/c4-validation.*',)",
         ]
+
+    def tasks(self, *bindings: str) -> Any:
+        """The settings of the registered tasks, with more bindings."""
+        from data.tasks import SeqioTasks
+
+        return gin_files.read([], [*self.bindings, *bindings], SeqioTasks).values[0]
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,6 @@ import pytest
 from data.document_files import DocumentFiles
 from data.preparation import Preparation
 from data.prepare import prepare
-from hyla_lm import config
 from hyla_lm.input.files import list_files
 from hyla_lm.input.rows import RowReader
 from hyla_lm.input.source import Reading
@@ -63,8 +62,7 @@ def preparation(c4: C4, output: Path) -> Preparation:
 def prepared_task(c4: C4, task: str, output: Path) -> Documents:
     from data.seqio_documents import TaskDocuments
 
-    config.load([], c4.bindings)
-    documents = TaskDocuments.open(task, "train", c4.tokenizer)
+    documents = TaskDocuments.open(task, "train", c4.tokenizer, c4.tasks())
     shards = documents.default_shards()
     prepare(Preparation(documents, c4.tokenizer, str(output), "train", LENGTH, shards))
     return documents_of_folder(output, c4)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from data.train_tokenizer import train_tokenizer
-from hyla_lm import config
 from hyla_lm.cli import main
 from hyla_lm.config import UserError
 from hyla_lm.input.source import LanguageData, Reading
@@ -25,8 +24,7 @@ ROOT = Path(__file__).parents[2]
 def opened(c4: C4, task: str, **settings: object) -> LanguageData:
     from data.seqio_documents import SeqioTask
 
-    config.load([], c4.bindings)
-    source = SeqioTask(name=task, tokenizer=c4.tokenizer.path, **settings)
+    source = SeqioTask(name=task, tokenizer=c4.tokenizer.path, tasks=c4.tasks(), **settings)
     return source.open(LENGTH, BATCH, Reading())
 
 
@@ -56,8 +54,7 @@ def test_processes_divide_a_task(c4: C4) -> None:
 
     from data.seqio_documents import TaskDocuments
 
-    config.load([], c4.bindings)
-    task = TaskDocuments.open("c4_lm", "train", c4.tokenizer)
+    task = TaskDocuments.open("c4_lm", "train", c4.tokenizer, c4.tasks())
     shares = (task.documents(seqio.ShardInfo(i, 2), epochs=1, shuffle_seed=0) for i in range(2))
     found = [(tuple(ids.tolist()), size) for share in shares for ids, size in share]
     wanted = [(tuple(c4.tokenizer.encode(text)), len(text.encode())) for text in TRAIN]
@@ -85,11 +82,13 @@ def test_a_run_trains_on_a_task(c4: C4, tmp_path: Path, tiny_gin: Path) -> None:
         "import data.seqio_documents",
         "LanguageModel.data = @SeqioTask()",
         "SeqioTask.name = 'c4_lm_json'",
+        "SeqioTask.tasks = @SeqioTasks()",
         f"SeqioTask.tokenizer = '{c4.tokenizer.path}'",
         *c4.bindings,
     ]
-    tiny_gin.write_text(tiny_gin.read_text() + "\n".join(bindings) + "\n")
-    arguments = ["train", f"--gin_file={tiny_gin}", f"--workdir={tmp_path / 'run'}"]
+    gin_file = tmp_path / "task.gin"
+    gin_file.write_text("\n".join([f"include '{tiny_gin}'", *bindings]) + "\n")
+    arguments = ["train", f"--gin_file={gin_file}", f"--workdir={tmp_path / 'run'}"]
     assert main(arguments) == 0
     assert (tmp_path / "run" / "summary.json").is_file()
 
@@ -106,26 +105,27 @@ def test_what_does_not_fit_is_named(
     c4: C4, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from data.seqio_documents import SeqioTask, TaskDocuments
+    from data.tasks import SeqioTasks
 
     other = tmp_path / "other.model"
     train_tokenizer(TRAIN, 300, other)
-    config.load([], c4.bindings)
     with pytest.raises(UserError, match="no task or mixture 'c5_lm'"):
-        TaskDocuments.open("c5_lm", "train", c4.tokenizer)
+        TaskDocuments.open("c5_lm", "train", c4.tokenizer, c4.tasks())
     with pytest.raises(UserError, match="cannot find its split 'test'"):
-        TaskDocuments.open("c4_lm", "test", c4.tokenizer)
+        TaskDocuments.open("c4_lm", "test", c4.tokenizer, c4.tasks())
     with pytest.raises(UserError, match="no_such_module"):
-        config.load([], ["SeqioTasks.modules = ('no_such_module',)"])
-        TaskDocuments.open("c4_lm", "train", c4.tokenizer)
+        absent = SeqioTasks(modules=("no_such_module",))
+        TaskDocuments.open("c4_lm", "train", c4.tokenizer, absent)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "my_tasks.py").write_text(MY_TASKS.format(vocabulary=other))
-    config.load([], [*c4.bindings, "SeqioTasks.modules = ('my_tasks',)"])
+    mine = c4.tasks("SeqioTasks.modules = ('my_tasks',)")
     with pytest.raises(UserError, match="another vocabulary"):
-        TaskDocuments.open("mine", "train", c4.tokenizer)
-    assert TaskDocuments.open("mine", "train", Tokenizer(str(other))).default_shards() == 4
-    config.load([], [*c4.bindings, "SeqioTasks.tfds_name = 'c4/en:3.0.1'"])
+        TaskDocuments.open("mine", "train", c4.tokenizer, mine)
+    assert TaskDocuments.open("mine", "train", Tokenizer(str(other)), mine).default_shards() == 4
+    older = c4.tasks("SeqioTasks.tfds_name = 'c4/en:3.0.1'")
+    source = SeqioTask(name="c4_lm", tokenizer=c4.tokenizer.path, tasks=older)
     with pytest.raises(UserError, match="SeqioTasks"):
-        SeqioTask(name="c4_lm", tokenizer=c4.tokenizer.path).open(LENGTH, BATCH, Reading())
+        source.open(LENGTH, BATCH, Reading())
 
 
 def test_a_tokenizer_is_trained_on_a_task(c4: C4, tmp_path: Path) -> None:

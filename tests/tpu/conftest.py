@@ -76,7 +76,8 @@ class FakeCloud:
 
     def launch(self, command: str, *flags: str) -> tuple[int, str]:
         """Status and everything printed, of the launcher with the options of a job."""
-        training = ["--gin_file=gin/c4_50m_hyla.gin", f"--workdir={self.home}/run"]
+        files = ["--gin_file=gin/c4_50m_hyla.gin", "--gin_file=gin/c4_rows.gin"]
+        training = [*files, f"--workdir={self.home}/run"]
         code = launch.main([command, *PLACE, *CODE, *training, *flags], sleep=self.sleep)
         printed = self.capture.readouterr()
         return code, printed.out + printed.err

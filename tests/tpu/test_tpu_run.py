@@ -21,8 +21,9 @@ def test_run_trains_on_every_host_with_the_command_that_was_asked_for(active: Fa
     assert code == 0 and "started on 4 hosts" in printed
     for host in range(4):
         active.wait_for_attempt(host, 1)
-    asked = f"train --gin_file=gin/c4_50m_hyla.gin --workdir={active.home}/run --gin.Rows.train="
-    assert (active.home / "arguments-3").read_text() == f'{asked}"gs://b/rows of text"\n'
+    files = "--gin_file=gin/c4_50m_hyla.gin --gin_file=gin/c4_rows.gin"
+    asked = f'train {files} --workdir={active.home}/run --gin.Rows.train="gs://b/rows of text"'
+    assert (active.home / "arguments-3").read_text() == f"{asked}\n"
     assert active.count("env JAX_PLATFORMS=tpu,cpu 'A=b c'") == 1
 
 

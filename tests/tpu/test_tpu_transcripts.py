@@ -15,7 +15,8 @@ from tpu import gke, launch
 
 HERE = Path(__file__).parent / "transcripts"
 ROWS = """--gin.Rows.train='"gs://my-bucket/c4-512/train"'"""
-TRAINING = ["--gin_file=gin/c4_50m_hyla.gin", "--workdir=gs://my-bucket/runs/hyla", ROWS]
+FILES = ["--gin_file=gin/c4_50m_hyla.gin", "--gin_file=gin/c4_rows.gin"]
+TRAINING = [*FILES, "--workdir=gs://my-bucket/runs/hyla", ROWS]
 COMMANDS = ("create", "doctor", "run", "status", "logs", "stop", "resume", "supervise", "delete")
 LAUNCHES = {
     "single_host": [*CODE, "--accelerator-type=v5litepod-8"],

@@ -7,9 +7,8 @@ import pytest
 
 from evals.experiments.paper import PRESETS, SUITES
 from evals.experiments.runner import Request, Run, plan
-from hyla_lm import config
 from hyla_lm.attention import VARIANTS
-from hyla_lm.experiment import Experiment, from_gin
+from hyla_lm.experiment import Experiment, read_experiment
 
 PAPER = Path(__file__).parents[3].parent / "shared" / "paper" / "attention_as_a_hypernetwork.md"
 TRAINED = [
@@ -25,8 +24,7 @@ def planned(suite: str, experiment: str, folder: Path, preset: str = "paper") ->
 
 
 def configured(run: Run, suite: str, preset: str = "paper") -> Experiment:
-    config.load([Request(suite, "", preset=preset).gin_file], run.bindings)
-    return from_gin()
+    return read_experiment([Request(suite, "", preset=preset).gin_file], run.bindings)
 
 
 @pytest.mark.parametrize("preset", PRESETS)

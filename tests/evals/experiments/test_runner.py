@@ -15,8 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from evals.__main__ import main
 from evals.experiments.runner import Request, plan, populations
 from evals.populations.train_many import Member
-from hyla_lm import config
-from hyla_lm.experiment import from_gin
+from hyla_lm.experiment import read_experiment
 from hyla_lm.parallel.preemption import EXIT_STATUS, Preempted
 
 ROOT = Path(__file__).parents[3]
@@ -157,8 +156,7 @@ def test_options_reach_the_runs(training: FakeTraining, tmp_path: Path) -> None:
     assert main(command(tmp_path, "--preset=strict", "--runs_at_once=1", *more)) == 0
     assert len(training.populations) == 4
     folder = tmp_path / "fuzzy_logic" / "strict" / "table_a1"
-    config.load([str(folder / training.populations[0][0] / "config.gin")], [])
-    e = from_gin()
+    e = read_experiment([str(folder / training.populations[0][0] / "config.gin")], [])
     assert (e.train.steps, e.train.task.split, e.model.mlp_dim) == (2500, "covering", 64)  # type: ignore
     report = (tmp_path / "report.md").read_text()
     assert "2,500 steps a run: **5 % of the schedule**" in report

@@ -1,0 +1,198 @@
+"""Reads gin files and bindings into values: gin's own state is empty before and after."""
+
+import threading
+import tokenize
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gin
+
+from hyla_lm.config import CHECKOUT, REGISTRY, UserError, uses_of
+
+PARSE_ERRORS = (ValueError, SyntaxError, TypeError, ImportError, OSError, AttributeError)
+MACRO = "gin.macro"
+_LOCK = threading.Lock()
+gin.add_config_file_search_path(str(CHECKOUT))
+
+
+@dataclass(frozen=True)
+class Written:
+    """The text of a configuration as a run keeps it, and where it lies."""
+
+    place: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.place
+
+
+GinFile = str | Written
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Instances of the classes asked for, and a gin text that gives equal ones."""
+
+    values: tuple[Any, ...]
+    text: str
+
+
+class _Setting(NamedTuple):
+    """What a line of gin sets: a parameter of a class in a scope, or a macro."""
+
+    scope: str
+    selector: str
+    parameter: str
+
+    def __str__(self) -> str:
+        return self.scope if self.selector == MACRO else f"{self.configurable}.{self.parameter}"
+
+    @property
+    def configurable(self) -> str:
+        scope = f"{self.scope}/" if self.scope else ""
+        return scope + self.selector.rpartition(".")[2]
+
+    def is_of(self, built: Collection[tuple[str, str]]) -> bool:
+        """Whether it is for one of these classes, each with the scope it is built in."""
+        return any(
+            selector == self.selector
+            and (not self.scope or f"{scope}/".startswith(f"{self.scope}/"))
+            for scope, selector in built
+        )
+
+
+def read(gin_files: Sequence[GinFile], bindings: Sequence[str], *classes: type) -> Configuration:
+    """Builds the classes from gin files, in any order, and bindings, of which later ones win.
+
+    Raises UserError for what is unknown, of the wrong type, set by two files or used by nothing.
+    """
+    with _parsed(gin_files, bindings):
+        values = tuple(_build(cls) for cls in classes)
+        text = gin.operative_config_str()
+        _reject_unbuilt(gin_files)
+    return Configuration(values, text)
+
+
+def check(gin_files: Sequence[GinFile], bindings: Sequence[str]) -> None:
+    """Imports what gin files import; raises UserError as `read` does, but builds nothing."""
+    with _parsed(gin_files, bindings):
+        pass
+
+
+@contextmanager
+def _parsed(gin_files: Sequence[GinFile], bindings: Sequence[str]) -> Iterator[None]:
+    with _LOCK:
+        gin.clear_config()
+        try:
+            _parse_files(gin_files)
+            for binding in bindings:
+                _parse(gin.parse_config, binding, f"--gin.{binding}", "correct that binding")
+            _reject_unused_macros()
+            yield
+        finally:
+            gin.clear_config()
+
+
+def _parse_files(gin_files: Sequence[GinFile]) -> None:
+    """Raises UserError where two of the files set one parameter to different values."""
+    found: dict[_Setting, tuple[GinFile, str]] = {}
+    for file in gin_files:
+        _parse_file(file)
+        for setting, value in _settings().items():
+            first, known = found.setdefault(setting, (file, value))
+            if value != known:
+                raise UserError(
+                    f"{first} sets {setting} = {known} and {file} sets it to {value}: leave one "
+                    "out; a --gin binding or a file that includes the other may change it."
+                )
+
+
+def _parse_file(file: GinFile) -> None:
+    if isinstance(file, Written):
+        remedy = "it was written by another version of hyla_lm, so give --gin_file"
+        _parse(gin.parse_config, file.text, file.place, remedy)
+    elif Path(file).is_file():
+        _parse(gin.parse_config_file, file, file, "correct that binding")
+    else:
+        raise UserError(f"--gin_file={file} does not exist: give the path of a gin file.")
+
+
+def _parse(parse: Callable[[str], Any], argument: str, where: str, remedy: str) -> None:
+    try:
+        parse(argument)
+    except UserError:
+        raise
+    except (*PARSE_ERRORS, tokenize.TokenError) as error:
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        known = "" if "matching" not in reason else f" (known: {', '.join(sorted(REGISTRY))})"
+        raise UserError(f"{where}: {reason}{known}; {remedy}.") from error
+
+
+def _settings() -> dict[_Setting, str]:
+    """All that is set, with its value as gin writes it."""
+    return {
+        _Setting(scope, selector, parameter): repr(value)
+        for (scope, selector), bound in gin.config._CONFIG.items()
+        for parameter, value in bound.items()
+    }
+
+
+def _build(cls: type) -> Any:
+    try:
+        return gin.get_configurable(cls)()
+    except UserError as error:
+        raise UserError(str(error).splitlines()[0]) from None
+    except (TypeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"{cls.__name__} cannot be built: {reason}.") from error
+
+
+def _reject_unused_macros() -> None:
+    defined = {setting.scope for setting in _settings() if setting.selector == MACRO}
+    used = {scope for scope, selector in _used_classes() if selector == MACRO}
+    for name in sorted(defined - used):
+        raise UserError(
+            f"{name} = … sets a macro that nothing uses: "
+            f"write Class.{name} = … for a binding, or remove the line."
+        )
+    for name in sorted(used - defined):
+        raise UserError(f"%{name} is used but never set: add a line {name} = …")
+
+
+def _reject_unbuilt(gin_files: Sequence[GinFile]) -> None:
+    """Call it last: it parses the files again."""
+    built = gin.config._OPERATIVE_CONFIG.keys()
+    unbuilt = {k: v for k, v in _settings().items() if k.selector != MACRO and not k.is_of(built)}
+    replaced = _replaceable(gin_files) if unbuilt else {}
+    for setting, value in unbuilt.items():
+        if replaced.get(setting) != value:
+            name = setting.configurable
+            uses = [f"bind {use}" for use in uses_of(name)] or [f"nothing here uses {name}"]
+            raise UserError(
+                f"{setting} is set but nothing builds {name}: {', or '.join(uses)}, or remove it."
+            )
+
+
+def _replaceable(gin_files: Sequence[GinFile]) -> dict[_Setting, str]:
+    """What files set for classes they use themselves: a later line may use others instead."""
+    gin.clear_config()
+    _parse_files(gin_files)
+    settings = _settings()
+    used = _used_classes().union(*(_ever_used(f) for f in gin_files if isinstance(f, str)))
+    return {setting: value for setting, value in settings.items() if setting.is_of(used)}
+
+
+def _ever_used(gin_file: str) -> set[tuple[str, str]]:
+    """Classes that a file or one it includes uses, with their scopes."""
+    gin.clear_config()
+    parsed = gin.parse_config_file(gin_file)
+    return _used_classes().union(*(_ever_used(part.filename) for part in parsed.includes))
+
+
+def _used_classes() -> set[tuple[str, str]]:
+    """What bindings refer to, macros too, with scopes."""
+    references = gin.config.iterate_references(gin.config._CONFIG)
+    return {reference.config_key for reference in references}

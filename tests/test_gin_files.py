@@ -1,0 +1,221 @@
+"""Reading gin: a configuration is a value, whatever else is read before, after or meanwhile."""
+
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import gin
+import pytest
+
+from hyla_lm import gin_files
+from hyla_lm.config import UserError
+from hyla_lm.experiment import Experiment, read_experiment
+from hyla_lm.gin_files import Written
+from hyla_lm.input.prepared import Rows
+from hyla_lm.model.config import ModelConfig
+from hyla_lm.tasks.language_model import LanguageModel
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """What every test here promises: gin is as it was, also after an error."""
+    yield
+    assert not gin.config._CONFIG and not gin.config._OPERATIVE_CONFIG and not gin.config._IMPORTS
+
+
+def written(path: Path, *lines: str) -> str:
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return str(path)
+
+
+def read_again(experiment: Experiment) -> Experiment:
+    return read_experiment([Written("config.gin", experiment.text)], [])
+
+
+@pytest.mark.parametrize(
+    "bindings",
+    [
+        [],
+        ["ModelConfig.attention = ('hyla', 'softmax')", "ModelConfig.positions = 'relative'"],
+        ["ModelConfig.attention = ('hyla',)"],
+        ["OptimizerConfig.clip_norm = 1", "LanguageModel.vocab_size = 320"],
+        ["OptimizerConfig.clip_norm = 1.0", "OptimizerConfig.clip_norm = None"],
+        ["OptimizerConfig.learning_rate = 3.1234567891234e-07", "OptimizerConfig.epsilon = 1e-30"],
+        ["STEPS = 30", "TrainConfig.steps = %STEPS", "TrainConfig.eval_every = %STEPS"],
+        ["LanguageModel.data = @other/Rows()", "other/Rows.train = 'elsewhere'"],
+        ["LanguageModel.data = None"],
+        ["TrainConfig.task = @short/LanguageModel()", "short/LanguageModel.sequence_length = 8"],
+        ["Rows.train = 'it\\'s \"quoted\" \\\\ and = long " + "x" * 200 + "'"],
+        ["ModelConfig.value_activation = 'gelu'", "ModelConfig.value_dim = 4"],
+        ["import evals.suites", "TrainConfig.suites = (@FuzzyLogicSuite(),)"],
+    ],
+    ids="; ".join,
+)
+def test_the_text_gives_the_same_experiment(tiny_gin: Path, bindings: list[str]) -> None:
+    used = read_experiment([str(tiny_gin)], bindings)
+    again = read_again(used)
+    assert (again, again.text) == (used, used.text)
+
+
+def test_bindings_come_after_files_and_later_ones_win(tiny_gin: Path, tmp_path: Path) -> None:
+    more = written(tmp_path / "more.gin", "TrainConfig.seed = 20", "TrainConfig.batch_size = 8")
+    bindings = ["TrainConfig.seed = 30", "TrainConfig.seed = 31", "TrainConfig.steps = 20"]
+    train = read_experiment([str(tiny_gin), more], bindings).train
+    assert (train.steps, train.seed, train.batch_size) == (20, 31, 8)
+
+
+@pytest.mark.parametrize(
+    ("setting", "line", "first", "second"),
+    [
+        ("TrainConfig.steps", "TrainConfig.steps = 20", "12", "20"),
+        ("LanguageModel.data", "LanguageModel.data = @other/Rows()", "@Rows()", "@other/Rows()"),
+        ("LENGTH", "LENGTH = 8", "16", "8"),
+    ],
+)
+def test_files_that_contradict_each_other_are_named(
+    tiny_gin: Path, tmp_path: Path, setting: str, line: str, first: str, second: str
+) -> None:
+    base = written(
+        tmp_path / "base.gin",
+        f"include '{tiny_gin}'",
+        "LENGTH = 16",
+        "LanguageModel.sequence_length = %LENGTH",
+    )
+    other = written(tmp_path / "other.gin", line)
+    sentences = {
+        (base, other): f"{base} sets {setting} = {first} and {other} sets it to {second}: leave",
+        (other, base): f"{other} sets {setting} = {second} and {base} sets it to {first}: leave",
+    }
+    for files, sentence in sentences.items():
+        with pytest.raises(UserError) as error:
+            read_experiment(files, [f"{setting} = 1"])
+        assert str(error.value).startswith(sentence)
+
+
+def test_a_file_that_includes_another_may_change_it(tiny_gin: Path, tmp_path: Path) -> None:
+    include = f"include '{tiny_gin}'"
+    changed = written(tmp_path / "changed.gin", include, "TrainConfig.steps = 20")
+    same = written(tmp_path / "same.gin", include, "TrainConfig.seed = 4")
+    assert read_experiment([changed], []).train.steps == 20
+    assert read_experiment([str(tiny_gin), same], []).train.seed == 4
+    with pytest.raises(UserError, match=r"TrainConfig\.steps = 12 and"):
+        read_experiment([same, changed], [])
+
+
+@pytest.mark.parametrize(
+    ("binding", "sentence"),
+    [
+        (
+            "other/Rows.train = 'a'",
+            "other/Rows.train is set but nothing builds other/Rows: "
+            "bind LanguageModel.data = @other/Rows(), or remove it.",
+        ),
+        (
+            "C4Stream.train = ('a',)",
+            "C4Stream.train is set but nothing builds C4Stream: "
+            "bind LanguageModel.data = @C4Stream(), or remove it.",
+        ),
+    ],
+)
+def test_a_setting_of_what_nothing_builds_is_named(
+    tiny_gin: Path, tmp_path: Path, binding: str, sentence: str
+) -> None:
+    for files, bindings in (([], [binding]), ([written(tmp_path / "more.gin", binding)], [])):
+        with pytest.raises(UserError) as error:
+            read_experiment([str(tiny_gin), *files], bindings)
+        assert str(error.value) == sentence
+
+
+def test_a_setting_that_no_field_could_use_is_named() -> None:
+    with pytest.raises(UserError, match=r"ModelConfig: nothing here uses ModelConfig, or remove"):
+        gin_files.read([], ["ModelConfig.num_layers = 3"], Rows)
+
+
+def test_what_files_set_for_a_class_they_use_may_be_replaced(
+    tiny_gin: Path, tmp_path: Path
+) -> None:
+    replaced = ["LanguageModel.data = @C4Stream()", "C4Stream.train = ('a',)"]
+    by_binding = read_experiment([str(tiny_gin)], replaced)
+    including = written(tmp_path / "mine.gin", f"include '{tiny_gin}'", *replaced)
+    assert read_experiment([including], []) == by_binding
+    assert "Rows" not in by_binding.text
+    with pytest.raises(UserError, match=r"Rows\.train is set but nothing builds Rows"):
+        read_experiment([str(tiny_gin)], [*replaced, "Rows.train = 'changed in vain'"])
+
+
+def test_a_setting_without_a_scope_is_used_in_every_scope() -> None:
+    bindings = ["LanguageModel.data = @other/Rows()", "Rows.train = 'a'"]
+    (model,) = gin_files.read([], bindings, LanguageModel).values
+    assert model.data == Rows(train="a")
+
+
+def test_equal_experiments_may_be_written_in_two_ways(tiny_gin: Path) -> None:
+    plain = read_experiment([str(tiny_gin)], [])
+    macro = read_experiment([str(tiny_gin)], ["STEPS = 12", "TrainConfig.steps = %STEPS"])
+    assert plain == macro and plain.text != macro.text
+
+
+def test_experiments_do_not_depend_on_what_else_is_read(tiny_gin: Path, tmp_path: Path) -> None:
+    longer = written(tmp_path / "longer.gin", f"include '{tiny_gin}'", "TrainConfig.steps = 99")
+    files = (str(tiny_gin), longer)
+    forward = [read_experiment([file], []) for file in files]
+    backward = [read_experiment([file], []) for file in reversed(files)][::-1]
+    assert forward == backward and forward[0] != forward[1]
+    for one, other in zip(forward, backward, strict=True):
+        assert one.text == other.text
+        assert read_again(one) == one
+
+
+@pytest.fixture
+def busy_threads() -> Iterator[None]:
+    """Python goes from thread to thread after a microsecond instead of five thousand."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("busy_threads")
+def test_threads_read_at_once(tiny_gin: Path) -> None:
+    def read(seed: int) -> bool:
+        binding = f"TrainConfig.seed = {seed}"
+        found = [read_experiment([str(tiny_gin)], [binding]) for _ in range(20)]
+        return all(e.train.seed == seed and binding in e.text for e in found)
+
+    with ThreadPoolExecutor(3) as threads:
+        reads = [threads.submit(read, seed) for seed in (1, 2, 3)]
+        while not all(one.done() for one in reads):
+            assert ModelConfig().num_layers == 6  # tiny_gin has 2
+    assert [one.result() for one in reads] == [True] * 3
+
+
+@pytest.mark.parametrize(
+    "bindings",
+    [["ModelConfig.num_layers = 'x'"], ["Nonsense.a = 1"], ["A = 1"], ["C4Stream.train = ()"]],
+    ids="; ".join,
+)
+def test_a_failed_read_leaves_nothing_behind(tiny_gin: Path, bindings: list[str]) -> None:
+    before = read_experiment([str(tiny_gin)], [])
+    with pytest.raises(UserError):
+        read_experiment([str(tiny_gin)], ["TrainConfig.seed = 7", *bindings])
+    after = read_experiment([str(tiny_gin)], [])
+    assert (after, after.text) == (before, before.text)
+
+
+def test_a_replaced_reference_leaves_no_trace(tiny_gin: Path, tiny_rows: Rows) -> None:
+    experiment = read_experiment(
+        [str(tiny_gin)], ["LanguageModel.data = @other/Rows()", "LanguageModel.data = @Rows()"]
+    )
+    task = experiment.train.task
+    assert isinstance(task, LanguageModel) and task.data == tiny_rows
+    assert "other" not in experiment.text
+
+
+def test_a_text_of_another_version_is_named() -> None:
+    with pytest.raises(UserError) as error:
+        read_experiment([Written("runs/a/config.gin", "import evals.gone\n")], [])
+    assert str(error.value) == (
+        "runs/a/config.gin: No module named 'evals.gone'; it was written by another version of "
+        "hyla_lm, so give --gin_file."
+    )
