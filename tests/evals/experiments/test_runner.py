@@ -34,7 +34,7 @@ class FakeTraining:
             raise Preempted("stopped after step 4, which is saved")
         self.populations.append(["/".join(m.folder.path.parts[-3:]) for m in members])
         for member in members:
-            member.folder.write("config.gin", member.gin)
+            member.folder.write("config.gin", member.program.experiment.text)
             member.folder.write_summary(summary(member))
 
 
