@@ -30,7 +30,7 @@ def attend_blocked(request: Request) -> jax.Array:
     """
     lengths, sizes = _lengths(request), _block_sizes(request)
     missing = {axis: -lengths[axis] % sizes[axis] for axis in lengths}
-    padded = map_arrays(lambda name, x: _pad(name, x, missing), request)
+    padded = map_arrays(lambda name, x: _pad(x, AXES[name], missing), request)
     return _attend(padded)[:, : lengths["T"]]
 
 
@@ -47,11 +47,11 @@ def _block_sizes(request: Request) -> dict[str, int]:
     return sizes
 
 
-def _pad(name: str, x: jax.Array, missing: Mapping[str, int]) -> jax.Array:
-    """Whole blocks, but for axes of size 1; no token has position or segment -1."""
+def _pad(x: jax.Array, axes: str, missing: Mapping[str, int]) -> jax.Array:
+    """Whole blocks, but for axes of size 1; a key at position -1 is padding."""
     widths = [
         (0, missing.get(axis, 0) if size > 1 else 0)
-        for axis, size in zip(AXES[name], x.shape, strict=True)
+        for axis, size in zip(axes, x.shape, strict=True)
     ]
     padding = -1 if jnp.issubdtype(x.dtype, jnp.integer) else 0
     return jnp.pad(x, widths, constant_values=padding)
@@ -78,9 +78,9 @@ def _starts(request: Request) -> dict[str, Any]:
     return {"T": pairs[:, 0], "S": pairs[:, 1]}
 
 
-def _take(name: str, x: jax.Array, starts: Starts, sizes: Mapping[str, int]) -> jax.Array:
+def _take(x: jax.Array, axes: str, starts: Starts, sizes: Mapping[str, int]) -> jax.Array:
     """A block of an array; an axis of size 1 broadcasts and is taken whole."""
-    for index, axis in enumerate(AXES[name]):
+    for index, axis in enumerate(axes):
         if axis in starts and x.shape[index] > 1:
             x = jax.lax.dynamic_slice_in_dim(x, starts[axis], sizes[axis], index)
     return x
@@ -89,7 +89,7 @@ def _take(name: str, x: jax.Array, starts: Starts, sizes: Mapping[str, int]) -> 
 def _pair_at(request: Request, starts: Starts) -> Request:
     """Some of the queries and keys."""
     sizes = _block_sizes(request)
-    part = map_arrays(lambda name, x: _take(name, x, starts, sizes), request)
+    part = map_arrays(lambda name, x: _take(x, AXES[name], starts, sizes), request)
     return replace(part, q_offset=None)
 
 
@@ -127,12 +127,11 @@ def _backward(request: Request, d_out_BxTxHxU: jax.Array) -> tuple[Request]:
             lambda arrays: attend_block(replace(part, **arrays), apply_values),
             _differentiable(part),
         )
-        (grads,) = pull_back(_take("q_BxTxHxK", d_out_BxTxHxU, starts, _block_sizes(request)))
-        return {
-            name: _add(totals[name], grad, AXES[name], starts) for name, grad in grads.items()
-        }, None
+        (grads,) = pull_back(_take(d_out_BxTxHxU, "BTHU", starts, sizes))
+        added = {name: _add(totals[name], x, AXES[name], starts) for name, x in grads.items()}
+        return added, None
 
-    arrays = _differentiable(request)
+    sizes, arrays = _block_sizes(request), _differentiable(request)
     zeros = {name: jnp.zeros(x.shape, accumulation_dtype(x)) for name, x in arrays.items()}
     totals = jax.lax.scan(add_pair, zeros, _starts(request))[0]
     grads: dict[str, Any] = {n: total.astype(arrays[n].dtype) for n, total in totals.items()}

@@ -36,7 +36,8 @@ def attend_chunked(request: Request, chunk_size: int | None = None) -> jax.Array
     For a supported request, whose documents stand back to back.
     """
     batch, length, heads, head_dim = request.q_BxTxHxK.shape
-    value_dim, dtype = request.v_BxSxHxU.shape[3], accumulation_dtype(request.q_BxTxHxK)
+    value_dim, phi = request.v_BxSxHxU.shape[3], ACTIVATIONS[request.spec.activation]
+    dtype = accumulation_dtype(request.q_BxTxHxK)
     chunk = min(chunk_size or CHUNK_SIZE, length)
     segments = request.k_segment_BxS
     if segments is None:
@@ -50,9 +51,7 @@ def attend_chunked(request: Request, chunk_size: int | None = None) -> jax.Array
     tokens = (
         in_chunks(request.q_BxTxHxK.astype(dtype) * head_dim**-0.5, "constant"),
         in_chunks(request.k_BxSxHxK.astype(dtype), "constant"),
-        in_chunks(
-            ACTIVATIONS[request.spec.activation](request.v_BxSxHxU.astype(dtype)), "constant"
-        ),
+        in_chunks(phi(request.v_BxSxHxU.astype(dtype)), "constant"),
         in_chunks(segments, "edge"),
     )
     lower_CxC = jnp.tril(jnp.ones((chunk, chunk), bool))
