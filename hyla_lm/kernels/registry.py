@@ -10,13 +10,13 @@ import jax
 from hyla_lm.config import UserError
 from hyla_lm.kernels.block import attend_block
 from hyla_lm.kernels.blocked import attend_blocked
-from hyla_lm.kernels.hyla import pallas_tpu
-from hyla_lm.kernels.linear import chunked
+from hyla_lm.kernels.hyla import pallas_tpu as hyla
+from hyla_lm.kernels.linear import chunked as linear
 from hyla_lm.kernels.request import Request
-from hyla_lm.kernels.softmax import splash_tpu, whole_tpu
+from hyla_lm.kernels.softmax import splash_tpu as splash
+from hyla_lm.kernels.softmax import whole_tpu as whole
 
 MAX_PAIRS_AT_ONCE = 128 * 128
-LINEAR_CHUNK_ON_TPU = 512
 
 
 class Kernel(NamedTuple):
@@ -40,60 +40,35 @@ def on_tpu() -> bool:
     return (jax.default_backend() if device is None else device.platform) == "tpu"
 
 
-def _has_many_pairs(request: Request) -> bool:
+def _many_pairs(request: Request) -> bool:
     return request.pairs > MAX_PAIRS_AT_ONCE
 
 
-def _has_many_pairs_on_tpu(request: Request) -> bool:
-    return _has_many_pairs(request) and on_tpu()
+def _many_on_tpu(request: Request) -> bool:
+    return _many_pairs(request) and on_tpu()
 
 
-def _saves_memory_in_blocks(request: Request) -> bool:
-    return _has_many_pairs(request) or request.spec.value_network == "hypernetwork"
+def _many_or_hyla(request: Request) -> bool:
+    return _many_pairs(request) or request.spec.value_network == "hypernetwork"
 
 
 def _always(request: Request) -> bool:
     return True
 
 
-def _nothing(request: Request) -> str:
+def _does_all(request: Request) -> str:
     return ""
 
 
+_chunks_of_512 = partial(linear.attend_chunked, chunk_size=512)
 KERNELS = (
-    Kernel(
-        "pallas_hyla",
-        "pallas_tpu",
-        pallas_tpu.unsupported,
-        pallas_tpu.attend_pallas,
-        _has_many_pairs_on_tpu,
-    ),
-    Kernel(
-        "pallas_softmax",
-        "pallas_tpu",
-        whole_tpu.unsupported,
-        whole_tpu.attend_whole,
-        _has_many_pairs_on_tpu,
-    ),
-    Kernel(
-        "splash_softmax",
-        "pallas_tpu",
-        splash_tpu.unsupported,
-        splash_tpu.attend_splash,
-        _has_many_pairs_on_tpu,
-    ),
-    Kernel(
-        "linear_chunks_of_512",
-        "pallas_tpu",
-        chunked.unsupported,
-        partial(chunked.attend_chunked, chunk_size=LINEAR_CHUNK_ON_TPU),
-        _has_many_pairs_on_tpu,
-    ),
-    Kernel(
-        "linear_chunks", "blocked", chunked.unsupported, chunked.attend_chunked, _has_many_pairs
-    ),
-    Kernel("blocked", "blocked", _nothing, attend_blocked, _saves_memory_in_blocks),
-    Kernel("reference", "reference", _nothing, attend_block, _always),
+    Kernel("pallas_hyla", "pallas_tpu", hyla.unsupported, hyla.attend_pallas, _many_on_tpu),
+    Kernel("pallas_softmax", "pallas_tpu", whole.unsupported, whole.attend_whole, _many_on_tpu),
+    Kernel("splash_softmax", "pallas_tpu", splash.unsupported, splash.attend_splash, _many_on_tpu),
+    Kernel("linear_chunks_of_512", "pallas_tpu", linear.unsupported, _chunks_of_512, _many_on_tpu),
+    Kernel("linear_chunks", "blocked", linear.unsupported, linear.attend_chunked, _many_pairs),
+    Kernel("blocked", "blocked", _does_all, attend_blocked, _many_or_hyla),
+    Kernel("reference", "reference", _does_all, attend_block, _always),
 )
 IMPLEMENTATIONS = ("auto", *dict.fromkeys(kernel.implementation for kernel in reversed(KERNELS)))
 
