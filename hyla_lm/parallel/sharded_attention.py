@@ -39,7 +39,7 @@ def attend_on_mesh(request: Request, implementation: str = "auto") -> jax.Array:
 
     specs = _specs(request)
     sharded = jax.shard_map(local, in_specs=(specs,), out_specs=specs.q_BxTxHxK, check_vma=False)
-    return sharded(request)
+    return sharded(_with_tokens_by_batch(request))
 
 
 def local_request(request: Request) -> Request:
@@ -74,6 +74,13 @@ def _specs(request: Request) -> Request:
         return P(*(by.get(axis) if size > 1 else None for axis, size in axes))
 
     return map_arrays(spec, request)
+
+
+def _with_tokens_by_batch(request: Request) -> Request:
+    """Left to itself, XLA splits the tokens, and with them the loss, as documents of queries are."""
+    if request.q_segment_BxT is None:
+        return request
+    return replace(request, q_segment_BxT=split_by_batch(request.q_segment_BxT))
 
 
 def _with_local_offset(shard: Request, mesh: AbstractMesh) -> Request:

@@ -7,7 +7,7 @@ from jax.sharding import AbstractMesh, AxisType
 
 from hyla_lm.attention import VARIANTS, Request, choose, make_request
 from hyla_lm.config import UserError
-from hyla_lm.parallel.mesh import AXES
+from hyla_lm.parallel.mesh import AXES, BATCH
 from hyla_lm.parallel.sharded_attention import attend_on_mesh, local_request
 
 B, T, H, K, U = 8, 512, 4, 6, 10
@@ -81,6 +81,16 @@ def test_one_query_is_not_split(sizes: tuple[int, ...]) -> None:
     whole = request("hyla", 1, q_offset=5)
     part = local(whole, *sizes)
     assert (shapes(part), part.q_offset) == (shapes(whole), 5)
+
+
+def test_documents_of_queries_come_split_by_batch_alone() -> None:
+    """Or the tokens that they are made of would be split by position, and gathered in the loss."""
+    mesh = AbstractMesh((1, 2, 1, 4), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    with jax.sharding.use_abstract_mesh(mesh):
+        program = jax.make_jaxpr(attend_on_mesh)(request("hyla"))
+    (constrained,) = (x for x in program.eqns if x.primitive.name == "sharding_constraint")
+    assert constrained.invars[0].aval.shape == (B, T)
+    assert constrained.params["sharding"].spec == BATCH
 
 
 def test_the_kernel_is_chosen_by_the_share_of_a_device() -> None:
