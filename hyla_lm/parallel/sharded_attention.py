@@ -77,7 +77,7 @@ def _specs(request: Request) -> Request:
 
 
 def _with_tokens_by_batch(request: Request) -> Request:
-    """Left to itself, XLA splits the tokens, and with them the loss, as documents of queries are."""
+    """Left to itself, XLA splits tokens, and with them the loss, as documents of queries are."""
     if request.q_segment_BxT is None:
         return request
     return replace(request, q_segment_BxT=split_by_batch(request.q_segment_BxT))
