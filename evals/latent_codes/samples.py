@@ -116,9 +116,10 @@ def last_query_codes(code_BxHxTxS: jax.Array, key_BxJ: jax.Array) -> jax.Array:
 
 def active_units(layer: LayerView) -> jax.Array | None:
     """Whether each value unit is above 0 for any pair of tokens; None without a ReLU."""
-    if layer.spec.activation != "relu":
+    spec = layer.request.spec
+    if spec.activation != "relu":
         return None
-    kept_axes = 2 if layer.spec.value_network == "linear" else 1
+    kept_axes = 2 if spec.value_network == "linear" else 1
     found = [
         jnp.any(unit > 0, axis=tuple(range(unit.ndim - kept_axes))) for unit in layer.value_units()
     ]

@@ -1,1 +1,1 @@
-"""Attention operations: a float32 definition beside each faster implementation."""
+"""Attention operations: a float32 definition beside each faster kernel."""

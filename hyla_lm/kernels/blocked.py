@@ -5,180 +5,148 @@ adds each pair's output. Backward, the same scan recomputes a pair and adds its 
 needs a query's whole row of scores, so its key block is all keys. kernels/README.md has the maths.
 """
 
-import functools
-from typing import Any, cast
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hyla_lm.kernels.block import Operands, Pairing, attend_block
+from hyla_lm.kernels.block import attend_block
 from hyla_lm.kernels.hyla.blocked import apply_values
+from hyla_lm.kernels.request import AXES, Request, map_arrays
 from hyla_lm.kernels.scores import accumulation_dtype
-from hyla_lm.kernels.spec import AttentionSpec
 
 BLOCK_SIZE = 128
-PADDED_SEGMENT = -1
+DIFFERENTIABLE = ("q_BxTxHxK", "k_BxSxHxK", "v_BxSxHxU", "bias", "deep_kernel_HxUxU")
+Starts = Mapping[str, jax.Array]
 
 
-def attend_blocked(
-    x: Operands, pairing: Pairing, spec: AttentionSpec, causal: bool, q_offset: int | None
-) -> jax.Array:
-    """attend_block at any T and S with memory linear in both; q_offset None means unknown.
+def attend_blocked(request: Request) -> jax.Array:
+    """attend_block at any T and S with memory linear in both.
 
     A known offset of the first query lets a causal mask skip the blocks it empties.
     """
-    q_length, k_length = x.q_BxTxHxK.shape[1], x.k_BxSxHxK.shape[1]
-    q_block = min(BLOCK_SIZE, q_length)
-    k_block = k_length if spec.normalizes_over_keys else min(BLOCK_SIZE, k_length)
-    q_pad, k_pad = -q_length % q_block, -k_length % k_block
-    pairs = _block_pairs(
-        q_length + q_pad, k_length + k_pad, q_block, k_block, q_offset if causal else None
-    )
-    run = _scan_of_blocks(spec, causal, pairs, q_block, k_block)
-    padded_x = Operands(
-        _pad(x.q_BxTxHxK, 1, q_pad, 0),
-        _pad(x.k_BxSxHxK, 1, k_pad, 0),
-        _pad(x.v_BxSxHxU, 1, k_pad, 0),
-        None if x.bias is None else _pad_pairs(x.bias, q_pad, k_pad),
-        x.deep_kernel_HxUxU,
-    )
-    padded_pairing = Pairing(
-        _pad(pairing.q_position_T, 0, q_pad, 0),
-        _pad(pairing.k_position_S, 0, k_pad, -1),
-        _pad_segments(pairing.q_segment_BxT, q_pad),
-        _pad_segments(pairing.k_segment_BxS, k_pad),
-        None if pairing.dropout is None else _pad_pairs(pairing.dropout, q_pad, k_pad),
-    )
-    return run(padded_x, padded_pairing)[:, :q_length]
+    lengths, sizes = _lengths(request), _block_sizes(request)
+    missing = {axis: -lengths[axis] % sizes[axis] for axis in lengths}
+    padded = map_arrays(lambda name, x: _pad(x, AXES[name], missing), request)
+    return _attend(padded)[:, : lengths["T"]]
 
 
-def _pad(x: jax.Array, axis: int, amount: int, value: int) -> jax.Array:
-    widths = [(0, amount if index == axis else 0) for index in range(x.ndim)]
-    return jnp.pad(x, widths, constant_values=value)
+def _lengths(request: Request) -> dict[str, int]:
+    return {"T": request.q_BxTxHxK.shape[1], "S": request.k_BxSxHxK.shape[1]}
 
 
-def _pad_segments(segment_BxT: jax.Array | None, amount: int) -> jax.Array | None:
-    return None if segment_BxT is None else _pad(segment_BxT, 1, amount, PADDED_SEGMENT)
+def _block_sizes(request: Request) -> dict[str, int]:
+    """Queries and keys of a block, before and after padding alike."""
+    lengths = _lengths(request)
+    sizes = {axis: min(BLOCK_SIZE, length) for axis, length in lengths.items()}
+    if request.spec.normalizes_over_keys:
+        sizes["S"] = lengths["S"]
+    return sizes
 
 
-def _pad_pairs(x: jax.Array, q_pad: int, k_pad: int) -> jax.Array:
-    """Pads the query and key axes of an array broadcastable to BxHxTxS where they are not 1."""
-    x = x if x.shape[2] == 1 else _pad(x, 2, q_pad, 0)
-    return x if x.shape[3] == 1 else _pad(x, 3, k_pad, 0)
+def _pad(x: jax.Array, axes: str, missing: Mapping[str, int]) -> jax.Array:
+    """Whole blocks, but for axes of size 1; a key at position -1 is padding."""
+    widths = [
+        (0, missing.get(axis, 0) if size > 1 else 0)
+        for axis, size in zip(axes, x.shape, strict=True)
+    ]
+    padding = -1 if jnp.issubdtype(x.dtype, jnp.integer) else 0
+    return jnp.pad(x, widths, constant_values=padding)
 
 
 def _block_pairs(
     q_length: int, k_length: int, q_block: int, k_block: int, q_offset: int | None
-) -> tuple[tuple[int, int], ...]:
-    """Starts of every (query block, key block) whose last query may see the first key."""
-    return tuple(
+) -> np.ndarray:
+    """Starts of every (query block, key block) whose last query may see the first key, Nx2."""
+    pairs = [
         (t, s)
         for t in range(0, q_length, q_block)
         for s in range(0, k_length, k_block)
         if q_offset is None or s <= t + q_block - 1 + q_offset
-    )
+    ]
+    return np.array(pairs, np.int32).reshape(-1, 2)
 
 
-def _take(x: jax.Array | None, axis: int, start: jax.Array, size: int) -> jax.Array | None:
-    """A block of x along an axis; an axis of size 1 broadcasts and is taken whole."""
-    if x is None or x.shape[axis] == 1:
-        return x
-    return jax.lax.dynamic_slice_in_dim(x, start, size, axis)
+def _starts(request: Request) -> dict[str, Any]:
+    """What the scan goes over: where the blocks of each pair start."""
+    q_offset = request.q_offset if request.causal else None
+    lengths, sizes = _lengths(request), _block_sizes(request)
+    pairs = _block_pairs(lengths["T"], lengths["S"], sizes["T"], sizes["S"], q_offset)
+    return {"T": pairs[:, 0], "S": pairs[:, 1]}
 
 
-def _add(total: jax.Array, part: jax.Array, starts: dict[int, jax.Array]) -> jax.Array:
-    """Adds a block at the starts of the axes where it is smaller than the total."""
-    index = [jnp.int32(0)] * total.ndim
-    for axis, start in starts.items():
-        if part.shape[axis] < total.shape[axis]:
-            index[axis] = start.astype(jnp.int32)
+def _take(x: jax.Array, axes: str, starts: Starts, sizes: Mapping[str, int]) -> jax.Array:
+    """A block of an array; an axis of size 1 broadcasts and is taken whole."""
+    for index, axis in enumerate(axes):
+        if axis in starts and x.shape[index] > 1:
+            x = jax.lax.dynamic_slice_in_dim(x, starts[axis], sizes[axis], index)
+    return x
+
+
+def _pair_at(request: Request, starts: Starts) -> Request:
+    """Some of the queries and keys."""
+    sizes = _block_sizes(request)
+    part = map_arrays(lambda name, x: _take(x, AXES[name], starts, sizes), request)
+    return replace(part, q_offset=None)
+
+
+def _add(total: jax.Array, part: jax.Array, axes: str, starts: Starts) -> jax.Array:
+    """Adds a block where it starts along the axes in which it is smaller than the total."""
+    index = [
+        starts[axis].astype(jnp.int32) if size < whole else jnp.int32(0)
+        for axis, size, whole in zip(axes, part.shape, total.shape, strict=True)
+    ]
     here = jax.lax.dynamic_slice(total, index, part.shape)
     return jax.lax.dynamic_update_slice(total, here + part.astype(total.dtype), index)
 
 
-def _slice_operands(x: Operands, t: jax.Array, s: jax.Array, q: int, k: int) -> Operands:
-    return Operands(
-        jax.lax.dynamic_slice_in_dim(x.q_BxTxHxK, t, q, 1),
-        jax.lax.dynamic_slice_in_dim(x.k_BxSxHxK, s, k, 1),
-        jax.lax.dynamic_slice_in_dim(x.v_BxSxHxU, s, k, 1),
-        _take(_take(x.bias, 2, t, q), 3, s, k),
-        x.deep_kernel_HxUxU,
-    )
+@jax.custom_vjp
+def _attend(request: Request) -> jax.Array:
+    """Attention of whole blocks of queries and keys."""
+
+    def add_pair(out_BxTxHxU: jax.Array, starts: Starts) -> tuple[jax.Array, None]:
+        part = attend_block(_pair_at(request, starts), apply_values)
+        return _add(out_BxTxHxU, part, "BTHU", starts), None
+
+    shape = (*request.q_BxTxHxK.shape[:3], request.v_BxSxHxU.shape[3])
+    empty = jnp.zeros(shape, accumulation_dtype(request.v_BxSxHxU))
+    return jax.lax.scan(add_pair, empty, _starts(request))[0]
 
 
-def _slice_pairing(p: Pairing, t: jax.Array, s: jax.Array, q: int, k: int) -> Pairing:
-    return Pairing(
-        jax.lax.dynamic_slice_in_dim(p.q_position_T, t, q, 0),
-        jax.lax.dynamic_slice_in_dim(p.k_position_S, s, k, 0),
-        None if p.q_segment_BxT is None else jax.lax.dynamic_slice_in_dim(p.q_segment_BxT, t, q, 1),
-        None if p.k_segment_BxS is None else jax.lax.dynamic_slice_in_dim(p.k_segment_BxS, s, k, 1),
-        _take(_take(p.dropout, 2, t, q), 3, s, k),
-    )
+def _forward(request: Request) -> tuple[jax.Array, Request]:
+    return _attend(request), request
 
 
-@functools.lru_cache(maxsize=64)
-def _scan_of_blocks(
-    spec: AttentionSpec,
-    causal: bool,
-    pairs: tuple[tuple[int, int], ...],
-    q_block: int,
-    k_block: int,
-):
-    """The differentiable scan over one fixed list of block pairs."""
-    starts: Any = np.asarray(pairs, np.int32)
+def _backward(request: Request, d_out_BxTxHxU: jax.Array) -> tuple[Request]:
+    def add_pair(totals: dict[str, jax.Array], starts: Starts) -> tuple[dict[str, jax.Array], None]:
+        part = _pair_at(request, starts)
+        _, pull_back = jax.vjp(
+            lambda arrays: attend_block(replace(part, **arrays), apply_values),
+            _differentiable(part),
+        )
+        (grads,) = pull_back(_take(d_out_BxTxHxU, "BTHU", starts, sizes))
+        added = {name: _add(totals[name], x, AXES[name], starts) for name, x in grads.items()}
+        return added, None
 
-    def block_at(x: Operands, pairing: Pairing, t: jax.Array, s: jax.Array) -> jax.Array:
-        part = _slice_pairing(pairing, t, s, q_block, k_block)
-        return attend_block(x, part, spec, causal, apply_values)
-
-    @jax.custom_vjp
-    def run(x: Operands, pairing: Pairing) -> jax.Array:
-        def add_pair(out: jax.Array, pair: jax.Array) -> tuple[jax.Array, None]:
-            t, s = pair
-            part = block_at(_slice_operands(x, t, s, q_block, k_block), pairing, t, s)
-            return _add(out, part, {1: t}), None
-
-        shape = (*x.q_BxTxHxK.shape[:3], x.v_BxSxHxU.shape[3])
-        empty = jnp.zeros(shape, accumulation_dtype(x.v_BxSxHxU))
-        return jax.lax.scan(add_pair, empty, starts)[0]
-
-    def forward(x: Operands, pairing: Pairing):
-        return run(x, pairing), (x, pairing)
-
-    def backward(saved: tuple[Operands, Pairing], d_out_BxTxHxU: jax.Array):
-        x, pairing = saved
-
-        def add_pair(total: Operands, pair: jax.Array) -> tuple[Operands, None]:
-            t, s = pair
-            _, pull_back = jax.vjp(
-                lambda part: block_at(part, pairing, t, s),
-                _slice_operands(x, t, s, q_block, k_block),
-            )
-            (part,) = pull_back(jax.lax.dynamic_slice_in_dim(d_out_BxTxHxU, t, q_block, 1))
-            starts_of: tuple[dict[int, jax.Array], ...] = (
-                {1: t},
-                {1: s},
-                {1: s},
-                {2: t, 3: s},
-                {},
-            )
-            summed: list[Any] = [
-                None if grad is None else _add(cast(jax.Array, sum_), grad, axes)
-                for sum_, grad, axes in zip(total, part, starts_of, strict=True)
-            ]
-            return Operands(*summed), None
-
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, accumulation_dtype(leaf)), x)
-        grads = jax.lax.scan(add_pair, zeros, starts)[0]
-        grads = jax.tree.map(lambda grad, leaf: grad.astype(leaf.dtype), grads, x)
-        return grads, jax.tree.map(_no_gradient, pairing)
-
-    run.defvjp(forward, backward)
-    return run
+    sizes, arrays = _block_sizes(request), _differentiable(request)
+    zeros = {name: jnp.zeros(x.shape, accumulation_dtype(x)) for name, x in arrays.items()}
+    totals = jax.lax.scan(add_pair, zeros, _starts(request))[0]
+    grads: dict[str, Any] = {n: total.astype(arrays[n].dtype) for n, total in totals.items()}
+    return (replace(map_arrays(_no_gradient, request), **grads),)
 
 
-def _no_gradient(leaf: jax.Array) -> np.ndarray | jax.Array:
-    if jnp.issubdtype(leaf.dtype, jnp.floating):
-        return jnp.zeros_like(leaf)
-    return np.zeros(leaf.shape, jax.dtypes.float0)
+_attend.defvjp(_forward, _backward)
+
+
+def _differentiable(request: Request) -> dict[str, Any]:
+    given = {name: getattr(request, name) for name in DIFFERENTIABLE}
+    return {name: x for name, x in given.items() if x is not None}
+
+
+def _no_gradient(name: str, x: jax.Array) -> np.ndarray | jax.Array:
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        return jnp.zeros_like(x)
+    return np.zeros(x.shape, jax.dtypes.float0)

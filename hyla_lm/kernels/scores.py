@@ -3,6 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+from hyla_lm.kernels.softmax.reference import over_visible_keys
+
 RMS_HEAD_EPSILON = 1e-6
 
 
@@ -14,15 +16,15 @@ def accumulation_dtype(x: jax.Array) -> jnp.dtype:
 def visible_pairs(
     q_position_T: jax.Array,
     k_position_S: jax.Array,
-    q_segment_BxT: jax.Array | None,
-    k_segment_BxS: jax.Array | None,
+    segments: tuple[jax.Array, jax.Array] | None,
     causal: bool,
 ) -> jax.Array:
     """Which keys a query may see, shape (1 or B, 1, T, S); a negative key position is padding."""
     visible = jnp.broadcast_to(k_position_S >= 0, (1, 1, q_position_T.size, k_position_S.size))
     if causal:
         visible &= k_position_S <= q_position_T[:, None]
-    if q_segment_BxT is not None and k_segment_BxS is not None:
+    if segments is not None:
+        q_segment_BxT, k_segment_BxS = segments
         visible &= (q_segment_BxT[:, :, None] == k_segment_BxS[:, None, :])[:, None]
     return visible
 
@@ -38,9 +40,9 @@ def scaled_scores(q_BxTxHxK: jax.Array, k_BxSxHxK: jax.Array, bias: jax.Array | 
 def normalize(s_BxHxTxS: jax.Array, visible: jax.Array, normalization: str) -> jax.Array:
     """The latent code a: hidden pairs are exactly 0; a query that sees nothing gets all zeros."""
     if normalization.startswith("softmax"):
-        hidden = jnp.finfo(s_BxHxTxS.dtype).min
-        s_BxHxTxS = jax.nn.softmax(jnp.where(visible, s_BxHxTxS, hidden), axis=-1)
-    a_BxHxTxS = jnp.where(visible, s_BxHxTxS, 0)
+        a_BxHxTxS = over_visible_keys(s_BxHxTxS, visible)
+    else:
+        a_BxHxTxS = jnp.where(visible, s_BxHxTxS, 0)
     if normalization.endswith("rms_head"):
         mean_square = jnp.mean(jnp.square(a_BxHxTxS), axis=1, keepdims=True)
         a_BxHxTxS = a_BxHxTxS * jax.lax.rsqrt(mean_square + RMS_HEAD_EPSILON)

@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from hyla_lm.attention import AttentionSpec, Operands
+from hyla_lm.attention import AttentionSpec, make_request
 from hyla_lm.model.config import Features, ModelConfig, Tokens
 from hyla_lm.model.feedforward import GeluMlp, MixtureOfExperts, SwiGlu
 from hyla_lm.model.head import Head, OwnHead
@@ -37,8 +37,8 @@ jax.tree_util.register_dataclass(
 class SelfAttention(nn.Module):
     """Projections around `attend`, with rotary or relative positions and a key-value cache.
 
-    Of T positions the last `answers` are queries, or all. What goes into `attend` is left in the
-    collection `intermediates`, where a caller asks for it.
+    Of T positions the last `answers` are queries, or all. The request is left in the collection
+    `intermediates`, where a caller asks for it.
     """
 
     config: ModelConfig
@@ -64,21 +64,20 @@ class SelfAttention(nn.Module):
         if context.cache_index is not None:
             start, offset = context.cache_index, context.cache_index + offset
             k, v = self._extend("cached_key", k, start), self._extend("cached_value", v, start)
-        bias, deep_kernel = self._relative_bias(q.shape[1], k.shape[1], offset), self._deep_kernel()
-        self.sow("intermediates", "operands", Operands(q, k, v, bias, deep_kernel))
-        y_BxTxHxU = attend_on_mesh(
+        request = make_request(
             q,
             k,
             v,
             self.spec,
-            bias=bias,
+            bias=self._relative_bias(q.shape[1], k.shape[1], offset),
             causal=c.causal,
             segment_ids=context.segment_BxT,
             q_offset=offset,
-            deep_kernel_HxUxU=deep_kernel,
+            deep_kernel_HxUxU=self._deep_kernel(),
             dropout=self._dropout_mask(q.shape[1], k.shape[1], context.dropout),
-            implementation=c.attention_implementation,
         )
+        self.sow("intermediates", "request", request)
+        y_BxTxHxU = attend_on_mesh(request, c.attention_implementation)
         out = nn.DenseGeneral(
             x_BxTxD.shape[-1], axis=(-2, -1), use_bias=c.use_bias, dtype=dtype, name="out"
         )

@@ -1,52 +1,52 @@
-"""Looking into a model's attention: the latent code of every pair, and the units it configures."""
+"""Looking into a model's attention: codes, the units they configure, and what computes them."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from hyla_lm.attention import ACTIVATIONS, AttentionSpec, Operands, latent_codes
+from hyla_lm.attention import ACTIVATIONS, Request, choose, latent_codes_of
 from hyla_lm.kernels.hyla.reference import hidden_layers
 from hyla_lm.model.config import Features
 from hyla_lm.model.decoder import Decoder
+from hyla_lm.parallel.sharded_attention import local_request
 
 
 @dataclass(frozen=True)
 class LayerView:
-    """One attention layer in one call: code_BxHxTxS and what `attend` was given."""
+    """One attention layer in one call: code_BxHxTxS and what was asked."""
 
-    spec: AttentionSpec
     code_BxHxTxS: jax.Array
-    operands: Operands
+    request: Request
 
     def value_units(self) -> list[jax.Array]:
         """Each layer of units that phi acts on: BxTxSxU in a value network, BxSxHxU in values.
 
         There is none where phi is the identity.
         """
-        x, phi = self.operands, self.spec.activation
-        v_BxSxHxU = x.v_BxSxHxU.astype(jnp.float32)
+        spec, v_BxSxHxU = self.request.spec, self.request.v_BxSxHxU.astype(jnp.float32)
+        phi = spec.activation
         if phi == "identity":
             return []
-        if self.spec.value_network == "linear":
+        if spec.value_network == "linear":
             return [ACTIVATIONS[phi](v_BxSxHxU)]
-        return hidden_layers(self.code_BxHxTxS, v_BxSxHxU, phi, x.deep_kernel_HxUxU)
+        deep = self.request.deep_kernel_HxUxU
+        return hidden_layers(self.code_BxHxTxS, v_BxSxHxU, phi, deep)
 
     def contributions(self) -> jax.Array:
         """The norm of what each key adds to a query's heads, BxTxS: of a[h] z, or of a[h] v[h].
 
         It tells which keys matter also where the code is normalised to one length.
         """
-        v_BxSxHxU = self.operands.v_BxSxHxU.astype(jnp.float32)
+        spec, v_BxSxHxU = self.request.spec, self.request.v_BxSxHxU.astype(jnp.float32)
         squared_BxHxTxS = jnp.square(self.code_BxHxTxS)
-        if self.spec.value_network == "linear":
-            phi_v = ACTIVATIONS[self.spec.activation](v_BxSxHxU)
+        if spec.value_network == "linear":
+            phi_v = ACTIVATIONS[spec.activation](v_BxSxHxU)
             size_BxSxH = jnp.sum(jnp.square(phi_v), axis=-1)
             return jnp.sqrt(jnp.einsum("bhts,bsh->bts", squared_BxHxTxS, size_BxSxH))
-        deep = self.operands.deep_kernel_HxUxU
-        z_BxTxSxU = hidden_layers(self.code_BxHxTxS, v_BxSxHxU, self.spec.activation, deep)[-1]
+        deep = self.request.deep_kernel_HxUxU
+        z_BxTxSxU = hidden_layers(self.code_BxHxTxS, v_BxSxHxU, spec.activation, deep)[-1]
         return jnp.sqrt(squared_BxHxTxS.sum(1) * jnp.square(z_BxTxSxU).sum(-1))
 
 
@@ -60,30 +60,42 @@ def attention_layers(
     """
     if isinstance(model.io, Features):
         model = model.clone(io=replace(model.io, answers=None))
+    asked = _requests(model, params, inputs, segment_ids)
+    return [LayerView(latent_codes_of(request), request) for request in asked]
+
+
+def kernels_of(model: Decoder, params: Any, batch_size: int, length: int) -> list[str]:
+    """The name of the kernel that each layer trains with on the mesh in use.
+
+    Only shapes are computed; `params` may be shapes.
+    """
+    io, shape = model.io, (batch_size, length)
+    reference = model.clone(config=replace(model.config, attention_implementation="reference"))
+
+    def requests(params: Any) -> list[Request]:
+        dropout: Any = {"dropout": True, "rngs": {"dropout": jax.random.key(0)}}
+        if isinstance(io, Features):
+            features = jnp.zeros((*shape, io.input_size))
+            return _requests(reference, params, features, **dropout)
+        ids = jnp.zeros(shape, jnp.int32)
+        return _requests(reference, params, ids, ids, **dropout)
+
+    implementation = model.config.attention_implementation
+    asked = jax.eval_shape(requests, params)
+    return [choose(local_request(request), implementation).name for request in asked]
+
+
+def _requests(model: Decoder, params: Any, *inputs: Any, **options: Any) -> list[Request]:
+    """What each attention layer is asked on these inputs."""
     _, found = model.apply(
-        {"params": params}, inputs, segment_ids, method="hidden", mutable=["intermediates"]
+        {"params": params}, *inputs, method="hidden", mutable=["intermediates"], **options
     )
     blocks, config = found["intermediates"]["blocks"], model.config
 
-    def view(layer: int) -> LayerView:
-        spec, x = config.spec(layer), _operands(blocks, layer, model)
-        code = latent_codes(
-            x.q_BxTxHxK,
-            x.k_BxSxHxK,
-            spec,
-            bias=x.bias,
-            causal=config.causal,
-            segment_ids=segment_ids,
-        )
-        return LayerView(spec, code, x)
+    def request(layer: int) -> Request:
+        repeat, place = divmod(layer, len(config.pattern))
+        name = f"block_{place}" if config.scan_layers else f"block_{layer}"
+        (sown,) = blocks[name]["attention"]["request"]
+        return jax.tree.map(lambda leaf: leaf[repeat], sown) if config.scan_layers else sown
 
-    return [view(layer) for layer in range(config.num_layers)]
-
-
-def _operands(blocks: Mapping[str, Any], layer: int, model: Decoder) -> Operands:
-    repeat, place = divmod(layer, len(model.config.pattern))
-    name = f"block_{place}" if model.config.scan_layers else f"block_{layer}"
-    (operands,) = blocks[name]["attention"]["operands"]
-    if not model.config.scan_layers:
-        return operands
-    return jax.tree.map(lambda leaf: leaf[repeat], operands)
+    return [request(layer) for layer in range(config.num_layers)]

@@ -4,18 +4,17 @@ Where heads mix (HYLA), each device of the `model` axis takes some query positio
 otherwise it takes some heads. A kernel that XLA cannot partition thus always runs on local arrays.
 """
 
-from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
 
 import jax
+from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from hyla_lm.attention import attend
+from hyla_lm.attention import Request, attend_request
 from hyla_lm.config import UserError
+from hyla_lm.kernels.request import AXES, map_arrays
 from hyla_lm.kernels.spec import AttentionSpec
 from hyla_lm.parallel.mesh import BATCH_AXES, dividing_mesh
-
-Operands = tuple[Any, ...]
 
 
 def split_by_batch(x_BxTxD: jax.Array) -> jax.Array:
@@ -29,82 +28,65 @@ def split_by_batch(x_BxTxD: jax.Array) -> jax.Array:
     return jax.lax.with_sharding_constraint(x_BxTxD, P(BATCH_AXES))
 
 
-def attend_on_mesh(
-    q_BxTxHxK: jax.Array,
-    k_BxSxHxK: jax.Array,
-    v_BxSxHxU: jax.Array,
-    spec: AttentionSpec,
-    *,
-    bias: jax.Array | None,
-    causal: bool,
-    segment_ids: jax.Array | None,
-    q_offset: int | jax.Array,
-    deep_kernel_HxUxU: jax.Array | None,
-    dropout: jax.Array | None,
-    implementation: str,
-) -> jax.Array:
+def attend_on_mesh(request: Request, implementation: str = "auto") -> jax.Array:
     """`attend`, split over the mesh in use; raises UserError where `model` does not divide."""
+    mesh = _mesh_for(request)
+    if mesh is None:
+        return attend_request(request, implementation)
+
+    def local(shard: Request) -> jax.Array:
+        return attend_request(_with_local_offset(shard, mesh), implementation)
+
+    specs = _specs(request)
+    sharded = jax.shard_map(local, in_specs=(specs,), out_specs=specs.q_BxTxHxK, check_vma=False)
+    return sharded(_with_tokens_by_batch(request))
+
+
+def local_request(request: Request) -> Request:
+    """The shapes of what one device of the mesh in use is asked."""
+    mesh = _mesh_for(request)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), request)
+    if mesh is None:
+        return shapes
+
+    def shard(x: jax.ShapeDtypeStruct, spec: P) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(NamedSharding(mesh, spec).shard_shape(x.shape), x.dtype)
+
+    return _with_local_offset(jax.tree.map(shard, shapes, _specs(request)), mesh)
+
+
+def _mesh_for(request: Request) -> AbstractMesh | None:
+    """The mesh in use, checked; None where a request is not split: without one, or of one query."""
     mesh = dividing_mesh()
-
-    def run(shards: Operands, first_query: int | jax.Array) -> jax.Array:
-        q, k, v, bias, segments, deep_kernel, dropout = shards
-        return attend(
-            q,
-            k,
-            v,
-            spec,
-            bias=bias,
-            causal=causal,
-            segment_ids=segments,
-            q_offset=first_query,
-            deep_kernel_HxUxU=deep_kernel,
-            dropout=dropout,
-            implementation=implementation,
-        )
-
-    operands: Operands = (
-        q_BxTxHxK,
-        k_BxSxHxK,
-        v_BxSxHxU,
-        bias,
-        segment_ids,
-        deep_kernel_HxUxU,
-        dropout,
-    )
-    if mesh is None or q_BxTxHxK.shape[1] == 1:
-        return run(operands, q_offset)
-    parts = mesh.shape.get("model", 1)
-    check_mesh(parts, spec, q_BxTxHxK.shape[2], q_BxTxHxK.shape[1])
-    split: Callable[..., tuple[P, ...]] = _by_query if spec.mixes_heads else _by_head
-    in_specs = split(bias, dropout)
-
-    def local(*shards: Any) -> jax.Array:
-        first_query = q_offset
-        if spec.mixes_heads and parts > 1:
-            first_query = q_offset + jax.lax.axis_index("model") * shards[0].shape[1]
-        return run(shards, first_query)
-
-    sharded = jax.shard_map(local, in_specs=in_specs, out_specs=in_specs[0], check_vma=False)
-    return sharded(*operands)
+    _, length, heads, _ = request.q_BxTxHxK.shape
+    if mesh is None or length == 1:
+        return None
+    check_mesh(mesh.shape.get("model", 1), request.spec, heads, length)
+    return mesh
 
 
-def _by_query(bias: jax.Array | None, dropout: jax.Array | None):
-    batch, query = P(BATCH_AXES), P(BATCH_AXES, "model")
-    return query, batch, batch, _pairs(bias, 2), batch, P(), _pairs(dropout, 2)
+def _specs(request: Request) -> Request:
+    """The split of each array: by batch, and by queries or heads; axes of size 1 stay whole."""
+    by = {"B": BATCH_AXES, "T" if request.spec.mixes_heads else "H": "model"}
+
+    def spec(name: str, x: jax.Array) -> P:
+        axes = zip(AXES[name], x.shape, strict=True)
+        return P(*(by.get(axis) if size > 1 else None for axis, size in axes))
+
+    return map_arrays(spec, request)
 
 
-def _by_head(bias: jax.Array | None, dropout: jax.Array | None):
-    heads, batch = P(BATCH_AXES, None, "model"), P(BATCH_AXES)
-    return heads, heads, heads, _pairs(bias, 1), batch, P("model"), _pairs(dropout, 1)
+def _with_tokens_by_batch(request: Request) -> Request:
+    """Left to itself, XLA splits tokens, and with them the loss, as documents of queries are."""
+    if request.q_segment_BxT is None:
+        return request
+    return replace(request, q_segment_BxT=split_by_batch(request.q_segment_BxT))
 
 
-def _pairs(x: jax.Array | None, model_axis: int) -> P:
-    """The split of an array broadcastable to BxHxTxS: axes of size 1 stay whole."""
-    if x is None:
-        return P()
-    axes: list[object] = [BATCH_AXES, None, None, None]
-    axes[model_axis] = "model"
-    return P(*(axis if size > 1 else None for axis, size in zip(axes, x.shape, strict=True)))
+def _with_local_offset(shard: Request, mesh: AbstractMesh) -> Request:
+    """Where queries are split, a device learns the position of its first only as it runs."""
+    knows = not shard.spec.mixes_heads or mesh.shape.get("model", 1) == 1
+    return shard if knows else replace(shard, q_offset=None)
 
 
 def check_mesh(parts: int, spec: AttentionSpec, num_heads: int, length: int) -> None:

@@ -20,6 +20,7 @@ from hyla_lm.plan.largest_batch import search
 from hyla_lm.plan.predict import ERROR, METHOD, consequences, step_time
 from hyla_lm.plan.topology import V5E, Slice
 from hyla_lm.running.program import Program as TrainProgram
+from hyla_lm.running.summary import training_kernels
 from hyla_lm.running.throughput import (
     count_applied_parameters,
     count_parameters,
@@ -120,6 +121,7 @@ def _layout(program: TrainProgram[Objective]) -> dict[str, Any]:
         "parameters": count_parameters(params),
         "parameters_as_applied": count_applied_parameters(params, e.model, program.task.io),
         "attention": list(e.model.pattern),
+        "kernels": training_kernels(program),
     }
 
 

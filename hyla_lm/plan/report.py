@@ -1,6 +1,6 @@
 """A plan on a terminal."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,6 +44,7 @@ def _facts(plan: Mapping[str, Any]) -> dict[str, str]:
     facts = {
         "mesh": ", ".join(f"{axis} {size}" for axis, size in plan["mesh"].items()),
         "parameters": f"{plan['parameters']:,} unique, {plan['parameters_as_applied']:,} applied",
+        "kernels": ", ".join(f"{n} x {name}" for name, n in Counter(plan["kernels"]).items()),
         "batch": f"{plan['batch_size']:,} rows, {plan['tokens_a_step']:,} tokens a step",
         "GiB a chip": f"parameters {sizes['parameters']}, optimizer {sizes['optimizer']}, batch "
         f"{sizes['batch']}, activations and other temporaries {sizes['temporary']}; with the "

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from hyla_lm.attention import resolve_implementation
+from hyla_lm.model.inspection import kernels_of
 from hyla_lm.parallel.mesh import AXES
 from hyla_lm.parallel.sharding_table import lines, sharding_table
 from hyla_lm.running.program import Program
@@ -16,7 +16,7 @@ from hyla_lm.running.throughput import (
     model_flops_utilization,
     train_flops_per_token,
 )
-from hyla_lm.tasks.protocol import Task
+from hyla_lm.tasks.protocol import Objective, Task
 
 TRAIN = "train"
 LEARNING_RATE = f"{TRAIN}/learning_rate"
@@ -29,12 +29,7 @@ def startup_lines(program: Program[Task], params: Any, first_step: int) -> dict[
     c, o, t = e.model, e.optimizer, e.train
     unique = count_parameters(params)
     applied = count_applied_parameters(params, c, program.task.io)
-    length = program.task.sequence_length
-    queries = length // program.mesh.shape["model"] if c.spec(0).mixes_heads else length
-    implementations = {
-        resolve_implementation(c.spec(i), c.attention_implementation, queries, length)
-        for i in range(len(c.pattern))
-    }
+    kernels = ", ".join(dict.fromkeys(training_kernels(program)))
     axes = ", ".join(f"{axis} {program.mesh.shape[axis]}" for axis in AXES)
     tokens = program.tokens_per_step
     start = f"from the checkpoint of step {first_step}" if first_step else "from the start"
@@ -42,7 +37,7 @@ def startup_lines(program: Program[Task], params: Any, first_step: int) -> dict[
         "model": f"{c.num_layers} layers, D {c.model_dim}, {c.num_heads} heads of {c.head_dim}, "
         f"F {c.mlp_dim} {c.feedforward}, {c.positions} positions, {c.dtype}",
         "parameters": f"{unique:,} unique, {applied:,} as applied",
-        "attention": f"{' + '.join(c.pattern)} ({', '.join(sorted(implementations))})",
+        "attention": f"{' + '.join(c.pattern)} ({kernels})",
         "mesh": f"{program.mesh.size} x {jax.devices()[0].device_kind}: {axes}",
         **program.task.summary(),
         "batch": f"{t.batch_size} rows, {tokens:,} tokens a step"
@@ -50,6 +45,14 @@ def startup_lines(program: Program[Task], params: Any, first_step: int) -> dict[
         "schedule": f"{t.steps:,} steps {start}; AdamW, learning rate 0 to {o.learning_rate:g} in "
         f"{o.warmup_steps:,} steps, cosine to {o.learning_rate * o.final_fraction:g}",
     }
+
+
+def training_kernels(program: Program[Objective]) -> list[str]:
+    """The name of the attention kernel that each layer of a training step runs."""
+    train, length = program.experiment.train, program.task.sequence_length
+    rows = train.batch_size // train.accumulate_steps
+    with jax.set_mesh(program.mesh):
+        return kernels_of(program.model, program.abstract_state.params, rows, length)
 
 
 def layout_lines(program: Program[Task]) -> list[str]:

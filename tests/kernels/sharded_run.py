@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.pallas import tpu as pltpu
 
-from hyla_lm.attention import VARIANTS
+from hyla_lm.attention import VARIANTS, make_request
 from hyla_lm.parallel.mesh import MeshConfig, make_mesh
 from hyla_lm.parallel.sharded_attention import attend_on_mesh
 
@@ -30,17 +30,8 @@ def output_and_gradients(implementation: str) -> list[jax.Array]:
 
     def attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
         return attend_on_mesh(
-            q,
-            k,
-            v,
-            VARIANTS["hyla"],
-            bias=None,
-            causal=True,
-            segment_ids=segments,
-            q_offset=0,
-            deep_kernel_HxUxU=None,
-            dropout=None,
-            implementation=implementation,
+            make_request(q, k, v, VARIANTS["hyla"], causal=True, segment_ids=segments),
+            implementation,
         )
 
     def both(*qkv: jax.Array):

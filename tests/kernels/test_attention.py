@@ -1,13 +1,10 @@
-"""The contract of `attend`: dtypes, choice of implementation, and errors that say what to do."""
-
-import logging
+"""The contract of `attend`: shapes, dtypes, and errors that say what to do."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm import attention
 from hyla_lm.attention import VARIANTS, AttentionSpec, attend, latent_codes
 from hyla_lm.config import UserError
 
@@ -19,15 +16,6 @@ def zeros(*shape: int) -> jax.Array:
 
 
 Q, KEY, V = zeros(B, T, H, K), zeros(B, T, H, K), zeros(B, T, H, U)
-
-
-@pytest.fixture
-def announcements(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> pytest.LogCaptureFixture:
-    monkeypatch.setattr(attention, "_announced", set())
-    caplog.set_level(logging.INFO, logger="hyla_lm.attention")
-    return caplog
 
 
 @pytest.mark.parametrize(
@@ -56,11 +44,6 @@ def test_a_linear_value_network_has_one_layer() -> None:
 )
 def test_heads_mix_through_rms_head_and_hypernetwork(name: str, mixes: bool) -> None:
     assert VARIANTS[name].mixes_heads is mixes
-
-
-def test_unknown_implementation_names_those_that_can() -> None:
-    with pytest.raises(UserError, match="'flash'.*use one of 'auto', 'reference', 'blocked'"):
-        attend(Q, KEY, V, VARIANTS["hyla"], implementation="flash")
 
 
 def test_deep_variant_asks_for_its_kernel() -> None:
@@ -103,34 +86,6 @@ def test_latent_codes_are_float32() -> None:
     query = Q.astype(jnp.bfloat16)
     codes = latent_codes(query, query, VARIANTS["hyla"])
     assert (codes.dtype, codes.shape) == (jnp.float32, (B, H, T, T))
-
-
-@pytest.mark.parametrize(
-    ("name", "length", "chosen"),
-    [
-        ("softmax", 128, "reference"),
-        ("softmax", 129, "blocked"),
-        ("linear", 128, "reference"),
-        ("hyla", 2, "blocked"),
-    ],
-)
-def test_auto_is_logged_once(
-    name: str, length: int, chosen: str, announcements: pytest.LogCaptureFixture
-) -> None:
-    x = zeros(1, length, 1, 2)
-    for _ in range(3):
-        attend(x, x, x, VARIANTS[name])
-    (line,) = announcements.messages
-    assert line.endswith(f"runs as {chosen}")
-    attend(x, x, x, VARIANTS["hyla_softmax"])
-    assert len(announcements.messages) == 2
-
-
-def test_a_requested_implementation_is_not_announced(
-    announcements: pytest.LogCaptureFixture,
-) -> None:
-    attend(Q, KEY, V, VARIANTS["hyla"], implementation="blocked")
-    assert not announcements.messages
 
 
 def test_softmax_is_that_of_the_field() -> None:

@@ -271,24 +271,6 @@ def test_causal_mask_skips_the_blocks_it_empties() -> None:
     assert len(unknown) == 16
 
 
-@pytest.mark.parametrize("bias", [None, 0.0], ids=["without_bias", "with_bias"])
-def test_linear_attention_is_chunked_where_that_is_exact(
-    bias: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = []
-
-    def spy(*args: Any) -> jax.Array:
-        calls.append(args)
-        return chunked.attend_chunked(*args)
-
-    monkeypatch.setattr("hyla_lm.attention.attend_chunked", spy)
-    x = operands(10, 10, VARIANTS["linear"])
-    if bias is not None:
-        x["bias"] = jnp.full((1, 1, 10, 10), bias)
-    call(x, VARIANTS["linear"], "blocked", causal=True)
-    assert len(calls) == (bias is None)
-
-
 Loss = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hyla_lm.attention import ACTIVATIONS, VARIANTS, AttentionSpec, attend, latent_codes
+from hyla_lm.kernels.softmax.reference import over_visible_keys
 
 B, T, H, K, U = 2, 6, 3, 4, 5
 EPSILON = 1e-6
@@ -118,6 +119,21 @@ def test_latent_codes_are_eq_1(name: str) -> None:
     codes = latent_codes(jnp.asarray(case.q), jnp.asarray(case.k), spec, **case.masks())
     expected = [[code_of_query(case, spec, b, t) for t in range(T)] for b in range(B)]
     np.testing.assert_allclose(codes, np.swapaxes(expected, 1, 2), rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_softmax_is_over_the_visible_keys_alone() -> None:
+    """Also where visible scores are far below hidden ones, and where a query sees nothing."""
+    rng = np.random.default_rng(1)
+    s, visible = rng.normal(size=(B, H, T, T)), rng.random((B, 1, T, T)) < 0.5
+    s[:, :, 0] -= 700
+    visible[:, :, 1] = False
+    expected = np.zeros_like(s)
+    for b, h, t in np.ndindex(B, H, T):
+        seen = np.flatnonzero(visible[b, 0, t])
+        powers = [math.exp(s[b, h, t, key] - s[b, h, t, 0]) for key in seen]
+        expected[b, h, t, seen] = [power / sum(powers) for power in powers]
+    actual = over_visible_keys(jnp.asarray(s), jnp.asarray(visible))
+    np.testing.assert_allclose(actual, expected, rtol=TOLERANCE)
 
 
 def test_all_normalisations_keep_scale_small_codes_apart() -> None:

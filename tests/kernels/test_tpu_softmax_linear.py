@@ -146,16 +146,6 @@ def test_a_query_that_sees_nothing_gets_zeros_and_gives_none() -> None:
     assert_agreement("softmax", qkv, causal=True, q_offset=-50)
 
 
-def test_long_rows_and_wide_heads_go_to_splash_attention() -> None:
-    def fits(length: int, size: int) -> bool:
-        x = jax.ShapeDtypeStruct((1, length, 1, size), jnp.float32)
-        return whole_tpu.fits(x, x, x)
-
-    assert fits(whole_tpu.MAX_LENGTH, whole_tpu.MAX_SIZE)
-    assert not fits(whole_tpu.MAX_LENGTH + 1, 8)
-    assert not fits(8, whole_tpu.MAX_SIZE + 1)
-
-
 def test_an_offset_known_only_at_run_time_is_named() -> None:
     def offset_softmax(offset: jax.Array) -> jax.Array:
         qkv = operands(8, 16)

@@ -111,6 +111,7 @@ def square_arrays(plan: dict[str, Any]) -> list[Any]:
 def test_data_parallel_steps_reduce_gradients_and_nothing_else(tmp_path: Path) -> None:
     plan = planned(tmp_path)
     assert plan["fits"] and plan["mesh"]["data"] == 8
+    assert plan["kernels"] == ["linear_chunks_of_512"] * 2
     assert {x["kind"] for x in plan["collectives"]} == {"all-reduce"}
     assert all(x["axes"] == ["data"] and x["group_size"] == 8 for x in plan["collectives"])
     assert square_arrays(plan) == []
@@ -191,7 +192,14 @@ def test_two_processes_make_the_same_cache_entry(tmp_path: Path) -> None:
 def test_the_terminal_shows_every_part(tmp_path: Path) -> None:
     shown, said = run(tmp_path, "--topology=v5e:2x2", "--compiles=1", "--price_per_chip_hour=1.2")
     assert "largest batch, compile 1 of at most 1" in said
-    for part in ("ModelConfig.num_layers = 2", "data 4", "GiB a chip", "all-reduce", "projections"):
+    for part in (
+        "ModelConfig.num_layers = 2",
+        "data 4",
+        "GiB a chip",
+        "all-reduce",
+        "projections",
+        "2 x linear",
+    ):
         assert part in shown
     for part in ("Spread", "MFU", "chip-hours", "cost", "Method", "no figure has been compared"):
         assert part in shown

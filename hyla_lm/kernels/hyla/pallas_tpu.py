@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hyla_lm.kernels.block import Operands
 from hyla_lm.kernels.hyla.blocks import forward_blocks
 from hyla_lm.kernels.hyla.tpu_backward import backward, backward_query_blocks
 from hyla_lm.kernels.hyla.tpu_common import Problem
@@ -23,7 +22,7 @@ from hyla_lm.kernels.lanes import (
     rows_of_time,
     time_row,
 )
-from hyla_lm.kernels.spec import AttentionSpec
+from hyla_lm.kernels.request import Request, first_reason
 
 MAX_HEADS = 32
 MAX_SIZE = 128
@@ -32,38 +31,33 @@ PADDED_HEADS = (4, 8, 16, 32)
 DTYPES = (jnp.bfloat16, jnp.float32)
 
 
-def obstacle(x: Operands, spec: AttentionSpec) -> str:
-    """Why the kernel cannot do a request without bias and dropout; empty if it can."""
-    heads, key_dim = x.q_BxTxHxK.shape[2:]
-    value_dim = x.v_BxSxHxU.shape[3]
-    dtype = jnp.result_type(x.q_BxTxHxK, x.k_BxSxHxK, x.v_BxSxHxU)
+def unsupported(request: Request) -> str:
+    """Why the kernel cannot do a request; empty if it can."""
+    spec, dtype = request.spec, request.dtype
+    heads, key_dim = request.q_BxTxHxK.shape[2:]
+    value_dim = request.v_BxSxHxU.shape[3]
     width = _padded_heads(min(heads, MAX_HEADS)) * round_up(value_dim, ROW_TILE)
-    obstacles = {
-        f"normalization {spec.normalization!r}": spec.normalizes_over_keys,
-        "a value network of depth 2": spec.value_depth != 1,
-        f"{heads} heads, more than {MAX_HEADS}": heads > MAX_HEADS,
-        f"head sizes above {MAX_SIZE}": max(key_dim, value_dim) > MAX_SIZE,
-        f"{dtype} operands": dtype not in DTYPES,
-        f"heads * U above {MAX_FLOAT32_WIDTH} in float32, padded {width}": (
-            dtype == jnp.float32 and width > MAX_FLOAT32_WIDTH
-        ),
-    }
-    return next((name for name, applies in obstacles.items() if applies), "")
+    return first_reason(
+        {
+            "a bias": request.bias is not None,
+            "dropout": request.dropout is not None,
+            "a linear value network": spec.value_network != "hypernetwork",
+            f"normalization {spec.normalization!r}": spec.normalizes_over_keys,
+            "a value network of depth 2": spec.value_depth != 1,
+            f"{heads} heads, more than {MAX_HEADS}": heads > MAX_HEADS,
+            f"head sizes above {MAX_SIZE}": max(key_dim, value_dim) > MAX_SIZE,
+            f"{dtype} operands": dtype not in DTYPES,
+            f"heads * U above {MAX_FLOAT32_WIDTH} in float32, padded {width}": (
+                dtype == jnp.float32 and width > MAX_FLOAT32_WIDTH
+            ),
+        }
+    )
 
 
-def attend_pallas(
-    q_BxTxHxK: jax.Array,
-    k_BxSxHxK: jax.Array,
-    v_BxSxHxU: jax.Array,
-    spec: AttentionSpec,
-    causal: bool,
-    segment_ids: tuple[jax.Array, jax.Array] | None,
-    q_offset: int | jax.Array,
-) -> jax.Array:
-    """HYLA for a request without obstacle, shape BxTxHxU; segments are of queries and keys."""
-    dtype = jnp.result_type(q_BxTxHxK, k_BxSxHxK, v_BxSxHxU)
-    batch, q_length, heads, key_dim = q_BxTxHxK.shape
-    k_length, value_dim = v_BxSxHxU.shape[1], v_BxSxHxU.shape[3]
+def attend_pallas(request: Request) -> jax.Array:
+    """HYLA for a supported request, shape BxTxHxU."""
+    batch, q_length, heads, key_dim = request.q_BxTxHxK.shape
+    k_length, value_dim = request.v_BxSxHxU.shape[1], request.v_BxSxHxU.shape[3]
     padded_heads = _padded_heads(heads)
     problem = Problem(
         batch=batch,
@@ -74,18 +68,19 @@ def attend_pallas(
         value_dim=round_up(value_dim, ROW_TILE),
         query_blocks=round_up(q_length, LANES) // LANES,
         key_blocks=round_up(k_length, LANES) // LANES,
-        causal=causal,
-        q_offset=q_offset if isinstance(q_offset, int) else None,
-        has_segments=segment_ids is not None,
-        normalization=spec.normalization,
-        activation=spec.activation,
-        dtype=jnp.dtype(dtype),
+        causal=request.causal,
+        q_offset=request.q_offset,
+        has_segments=request.segments is not None,
+        normalization=request.spec.normalization,
+        activation=request.spec.activation,
+        dtype=jnp.dtype(request.dtype),
     )
-    offset = () if isinstance(q_offset, int) else (jnp.reshape(q_offset, (1,)).astype(jnp.int32),)
-    segments = () if segment_ids is None else tuple(map(time_row, segment_ids))
-    q = rows_of_time(q_BxTxHxK, padded_heads, problem.key_dim, problem.dtype)
-    k = rows_of_time(k_BxSxHxK, padded_heads, problem.key_dim, problem.dtype)
-    v = rows_of_time(v_BxSxHxU, padded_heads, problem.value_dim, problem.dtype)
+    is_known = request.q_offset is not None
+    offset = () if is_known else (request.q_position_T[:1].astype(jnp.int32),)
+    segments = tuple(map(time_row, request.segments or ()))
+    q = rows_of_time(request.q_BxTxHxK, padded_heads, problem.key_dim, problem.dtype)
+    k = rows_of_time(request.k_BxSxHxK, padded_heads, problem.key_dim, problem.dtype)
+    v = rows_of_time(request.v_BxSxHxU, padded_heads, problem.value_dim, problem.dtype)
     y_BxHUxT = _attend(problem, q, k, v, segments, offset)
     return from_rows_of_time(y_BxHUxT, padded_heads, heads, value_dim, q_length)
 

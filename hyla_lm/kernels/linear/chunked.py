@@ -7,28 +7,39 @@ Earlier chunks reach a query only through the state sum_s k[s] v[s]^T of each he
 import jax
 import jax.numpy as jnp
 
+from hyla_lm.kernels.request import Request, first_reason
 from hyla_lm.kernels.scores import accumulation_dtype
 from hyla_lm.kernels.spec import ACTIVATIONS
 
 CHUNK_SIZE = 64
 
 
-def attend_chunked(
-    q_BxTxHxK: jax.Array,
-    k_BxTxHxK: jax.Array,
-    v_BxTxHxU: jax.Array,
-    activation: str,
-    segment_ids_BxT: jax.Array | None,
-    chunk_size: int | None = None,
-) -> jax.Array:
+def unsupported(request: Request) -> str:
+    """Why the sums cannot be taken in chunks; empty if they can."""
+    spec = request.spec
+    same_length = request.q_BxTxHxK.shape[1] == request.k_BxSxHxK.shape[1]
+    from_the_first = request.causal and same_length and request.q_offset == 0
+    return first_reason(
+        {
+            "a bias": request.bias is not None,
+            "dropout": request.dropout is not None,
+            "a hypernetwork": spec.value_network != "linear",
+            f"normalization {spec.normalization!r}": spec.normalization != "identity",
+            "linear attention that is not causal from the first token": not from_the_first,
+        }
+    )
+
+
+def attend_chunked(request: Request, chunk_size: int | None = None) -> jax.Array:
     """y[t] = sum_{s<=t, same document} (q[t].k[s] / sqrt(K)) phi(v[s]), shape BxTxHxU in float32.
 
-    Documents must stand back to back: ids that never decrease along T.
+    For a supported request, whose documents stand back to back.
     """
-    batch, length, heads, head_dim = q_BxTxHxK.shape
-    dtype = accumulation_dtype(q_BxTxHxK)
+    batch, length, heads, head_dim = request.q_BxTxHxK.shape
+    value_dim, phi = request.v_BxSxHxU.shape[3], ACTIVATIONS[request.spec.activation]
+    dtype = accumulation_dtype(request.q_BxTxHxK)
     chunk = min(chunk_size or CHUNK_SIZE, length)
-    segments = segment_ids_BxT
+    segments = request.k_segment_BxS
     if segments is None:
         segments = jnp.zeros((batch, length), jnp.int32)
 
@@ -38,9 +49,9 @@ def attend_chunked(
         return padded.reshape(batch, -1, chunk, *x.shape[2:]).swapaxes(0, 1)
 
     tokens = (
-        in_chunks(q_BxTxHxK.astype(dtype) * head_dim**-0.5, "constant"),
-        in_chunks(k_BxTxHxK.astype(dtype), "constant"),
-        in_chunks(ACTIVATIONS[activation](v_BxTxHxU.astype(dtype)), "constant"),
+        in_chunks(request.q_BxTxHxK.astype(dtype) * head_dim**-0.5, "constant"),
+        in_chunks(request.k_BxSxHxK.astype(dtype), "constant"),
+        in_chunks(phi(request.v_BxSxHxU.astype(dtype)), "constant"),
         in_chunks(segments, "edge"),
     )
     lower_CxC = jnp.tril(jnp.ones((chunk, chunk), bool))
@@ -60,6 +71,6 @@ def attend_chunked(
         state = kept + jnp.einsum("bshk,bshu->bhku", jnp.where(in_last_BxC, k, 0), v)
         return (state, last_B), y_BxCxHxU
 
-    empty = jnp.zeros((batch, heads, head_dim, v_BxTxHxU.shape[-1]), dtype)
+    empty = jnp.zeros((batch, heads, head_dim, value_dim), dtype)
     _, y = jax.lax.scan(one_chunk, (empty, segments[:, 0]), tokens)
-    return y.swapaxes(0, 1).reshape(batch, -1, heads, v_BxTxHxU.shape[-1])[:, :length]
+    return y.swapaxes(0, 1).reshape(batch, -1, heads, value_dim)[:, :length]

@@ -1,1 +1,1 @@
-"""Softmax attention by the flash kernels that JAX keeps."""
+"""Softmax over the keys that a query sees (paper Eq. 1), and attention with it on TPU."""

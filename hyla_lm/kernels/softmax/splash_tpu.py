@@ -7,41 +7,49 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ke
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
 from hyla_lm.kernels.lanes import LANES
+from hyla_lm.kernels.request import Request, first_reason
 from hyla_lm.kernels.spec import ACTIVATIONS
 
 MAX_BLOCK = 512
 
 
-def attend_splash(
-    q_BxTxHxK: jax.Array,
-    k_BxSxHxK: jax.Array,
-    v_BxSxHxU: jax.Array,
-    activation: str,
-    causal: bool,
-    segment_ids: tuple[jax.Array, jax.Array] | None,
-    q_offset: int,
-) -> jax.Array:
-    """Softmax attention, shape BxTxHxU; `segment_ids` are those of queries and of keys."""
-    batch, q_length, heads, key_dim = q_BxTxHxK.shape
-    k_length = k_BxSxHxK.shape[1]
+def unsupported(request: Request) -> str:
+    """Why the kernel cannot do a request; empty if it can."""
+    spec = request.spec
+    return first_reason(
+        {
+            "a bias": request.bias is not None,
+            "dropout": request.dropout is not None,
+            "a hypernetwork": spec.value_network != "linear",
+            f"normalization {spec.normalization!r}": spec.normalization != "softmax",
+            "softmax at an offset known only at run time": request.q_offset is None,
+        }
+    )
+
+
+def attend_splash(request: Request) -> jax.Array:
+    """Softmax attention for a supported request, shape BxTxHxU."""
+    assert request.q_offset is not None
+    batch, q_length, heads, key_dim = request.q_BxTxHxK.shape
+    k_length = request.k_BxSxHxK.shape[1]
     q_pad, k_pad = -q_length % LANES, -k_length % LANES
     kernel = splash.make_splash_mha(
-        _mask(causal, q_offset, q_length + q_pad, k_length + k_pad, heads),
+        _mask(request.causal, request.q_offset, q_length + q_pad, k_length + k_pad, heads),
         block_sizes=_block_sizes(q_length + q_pad, k_length + k_pad),
         head_shards=1,
         q_seq_shards=1,
     )
     segments = None
-    if segment_ids is not None or k_pad:
+    if request.segments is not None or k_pad:
         one_document = jnp.zeros((batch, q_length)), jnp.zeros((batch, k_length))
-        q_segments, k_segments = segment_ids or one_document
+        q_segments, k_segments = request.segments or one_document
         segments = splash.SegmentIds(
             _pad_segments(q_segments, q_pad), _pad_segments(k_segments, k_pad)
         )
     operands = (
-        _heads_first(q_BxTxHxK * key_dim**-0.5, q_pad),
-        _heads_first(k_BxSxHxK, k_pad),
-        _heads_first(ACTIVATIONS[activation](v_BxSxHxU), k_pad),
+        _heads_first(request.q_BxTxHxK * key_dim**-0.5, q_pad),
+        _heads_first(request.k_BxSxHxK, k_pad),
+        _heads_first(ACTIVATIONS[request.spec.activation](request.v_BxSxHxU), k_pad),
     )
     y_BxHxTxU = jax.vmap(kernel)(*operands, segments)
     return y_BxHxTxU[:, :, :q_length].transpose(0, 2, 1, 3)

@@ -14,6 +14,8 @@ from hyla_lm.kernels.lanes import (
     rows_of_time,
     time_row,
 )
+from hyla_lm.kernels.request import Request, first_reason
+from hyla_lm.kernels.softmax import splash_tpu
 from hyla_lm.kernels.softmax.whole_backward import backward
 from hyla_lm.kernels.softmax.whole_common import Problem
 from hyla_lm.kernels.softmax.whole_forward import forward
@@ -25,27 +27,24 @@ DTYPES = (jnp.bfloat16, jnp.float32)
 PADDING = -1  # the segment of padded positions, which no token has
 
 
-def fits(q_BxTxHxK: jax.Array, k_BxSxHxK: jax.Array, v_BxSxHxU: jax.Array) -> bool:
-    """Whether the kernel does a request of these operands."""
-    lengths = q_BxTxHxK.shape[1], k_BxSxHxK.shape[1]
-    sizes = q_BxTxHxK.shape[3], v_BxSxHxU.shape[3]
-    dtype = jnp.result_type(q_BxTxHxK, k_BxSxHxK, v_BxSxHxU)
-    return max(lengths) <= MAX_LENGTH and max(sizes) <= MAX_SIZE and dtype in DTYPES
+def unsupported(request: Request) -> str:
+    """Why the kernel cannot do a request; empty if it can. It is for shorter rows than splash's."""
+    length = max(request.q_BxTxHxK.shape[1], request.k_BxSxHxK.shape[1])
+    size = max(request.q_BxTxHxK.shape[3], request.v_BxSxHxU.shape[3])
+    return splash_tpu.unsupported(request) or first_reason(
+        {
+            f"rows above {MAX_LENGTH}": length > MAX_LENGTH,
+            f"head sizes above {MAX_SIZE}": size > MAX_SIZE,
+            f"{request.dtype} operands": request.dtype not in DTYPES,
+        }
+    )
 
 
-def attend_whole(
-    q_BxTxHxK: jax.Array,
-    k_BxSxHxK: jax.Array,
-    v_BxSxHxU: jax.Array,
-    activation: str,
-    causal: bool,
-    segment_ids: tuple[jax.Array, jax.Array] | None,
-    q_offset: int,
-) -> jax.Array:
-    """Softmax attention of operands that fit, shape BxTxHxU; segments are of queries and keys."""
-    dtype = jnp.result_type(q_BxTxHxK, k_BxSxHxK, v_BxSxHxU)
-    batch, q_length, heads, key_dim = q_BxTxHxK.shape
-    k_length, value_dim = v_BxSxHxU.shape[1], v_BxSxHxU.shape[3]
+def attend_whole(request: Request) -> jax.Array:
+    """Softmax attention for a supported request, shape BxTxHxU."""
+    assert request.q_offset is not None
+    batch, q_length, heads, key_dim = request.q_BxTxHxK.shape
+    k_length, value_dim = request.v_BxSxHxU.shape[1], request.v_BxSxHxU.shape[3]
     p = Problem(
         batch=batch,
         heads=heads,
@@ -54,15 +53,16 @@ def attend_whole(
         scale=key_dim**-0.5,
         query_blocks=round_up(q_length, LANES) // LANES,
         key_blocks=round_up(k_length, LANES) // LANES,
-        causal=causal,
-        q_offset=q_offset,
-        dtype=jnp.dtype(dtype),
+        causal=request.causal,
+        q_offset=request.q_offset,
+        dtype=jnp.dtype(request.dtype),
     )
     one_document = jnp.zeros((batch, q_length)), jnp.zeros((batch, k_length))
-    segments = [time_row(segment, PADDING) for segment in segment_ids or one_document]
-    q = rows_of_time(q_BxTxHxK, heads, p.key_dim, p.dtype)
-    k = rows_of_time(k_BxSxHxK, heads, p.key_dim, p.dtype)
-    v = rows_of_time(ACTIVATIONS[activation](v_BxSxHxU), heads, p.value_dim, p.dtype)
+    segments = [time_row(segment, PADDING) for segment in request.segments or one_document]
+    q = rows_of_time(request.q_BxTxHxK, heads, p.key_dim, p.dtype)
+    k = rows_of_time(request.k_BxSxHxK, heads, p.key_dim, p.dtype)
+    phi_v = ACTIVATIONS[request.spec.activation](request.v_BxSxHxU)
+    v = rows_of_time(phi_v, heads, p.value_dim, p.dtype)
     y_BxHUxT = _attend(p, q, k, v, *segments)
     return from_rows_of_time(y_BxHUxT, heads, heads, value_dim, q_length)
 

@@ -1,5 +1,6 @@
 """Latent codes, value units and contributions, read from a model as its parameters make them."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,7 @@ from evals.tasks.fuzzy_logic import FuzzyLogic
 from evals.tasks.generated import key_of
 from evals.tasks.sraven import Sraven
 from evals.tasks.sraven_rules import RULES, STEPS
-from hyla_lm.attention import VARIANTS, Operands, latent_codes
-from hyla_lm.kernels.block import Pairing, attend_block
+from hyla_lm.attention import VARIANTS, attend_request, latent_codes, latent_codes_of, make_request
 from hyla_lm.model.config import Features, ModelConfig
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.inspection import LayerView, attention_layers
@@ -135,19 +135,21 @@ def test_views_of_layers_make_the_model_s_own_attention(scan: bool) -> None:
         views = attention_layers(model, params, features)
         everything: Any = dict(capture_intermediates=True, mutable=["intermediates"])
         _, found = of_all_positions.apply({"params": params}, features, **everything)
-        return [(view.code_BxHxTxS, view.operands) for view in views], found["intermediates"]
+        return [(view.code_BxHxTxS, view.request) for view in views], found["intermediates"]
 
     views, found = look(params)
-    for layer, (code, operands) in enumerate(views):
+    for layer, (code, request) in enumerate(views):
         name = f"block_{layer % 2 if scan else layer}"
         of_block = (params["blocks"][name], found["blocks"][name])
         own, seen = jax.tree.map(lambda x, i=layer // 2: x[i], of_block) if scan else of_block
-        spec, pairing = VARIANTS[pattern[layer % 2]], Pairing(jnp.arange(6), jnp.arange(6))
-        y_BxTxHxU = attend_block(operands, pairing, spec, causal=False)
+        assert request.spec == VARIANTS[pattern[layer % 2]]
+        y_BxTxHxU = attend_request(request, "reference")
         out = own["attention"]["out"]
         made = jnp.einsum("bthu,hud->btd", y_BxTxHxU, out["kernel"]) + out["bias"]
         np.testing.assert_allclose(made, seen["attention"]["__call__"][0], atol=1e-5)
-        of_keys_or_heads = code.sum(3) if spec.normalizes_over_keys else jnp.square(code).mean(1)
+        of_keys_or_heads = (
+            code.sum(3) if request.spec.normalizes_over_keys else jnp.square(code).mean(1)
+        )
         # RMSHead's epsilon of 1e-6 shortens codes whose scores are small.
         np.testing.assert_allclose(of_keys_or_heads, 1, atol=0.05)
 
@@ -155,11 +157,10 @@ def test_views_of_layers_make_the_model_s_own_attention(scan: bool) -> None:
 def view_of(variant: str, v_BxSxHxU: np.ndarray, deep: np.ndarray | None = None) -> LayerView:
     """A layer of one head whose query agrees with every key: codes are above 0."""
     ones = jnp.ones((*v_BxSxHxU.shape[:3], 2))
-    x = Operands(
-        ones, ones, jnp.asarray(v_BxSxHxU), None, None if deep is None else jnp.asarray(deep)
-    )
-    spec = VARIANTS[variant]
-    return LayerView(spec, latent_codes(ones, ones, spec), x)
+    deep_kernel = None if deep is None else jnp.asarray(deep)
+    v = jnp.asarray(v_BxSxHxU)
+    request = make_request(ones, ones, v, VARIANTS[variant], deep_kernel_HxUxU=deep_kernel)
+    return LayerView(latent_codes_of(request), request)
 
 
 def test_dead_units_are_those_that_no_pair_makes_active() -> None:
@@ -189,12 +190,11 @@ def test_a_contribution_is_the_length_of_what_a_key_adds(variant: str) -> None:
     key = jax.random.split(jax.random.key(0), 4)
     q, k, v = (jax.random.normal(part, (2, 5, 3, 2)) for part in key[:3])
     deep = jax.random.normal(key[3], (3, 2, 2)) if variant == "hyla_deep" else None
-    x, spec = Operands(q, k, v, None, deep), VARIANTS[variant]
-    view = LayerView(spec, latent_codes(q, k, spec, causal=True), x)
-    pairing = Pairing(jnp.arange(5), jnp.arange(5))
-    whole = attend_block(x, pairing, spec, causal=True)
+    request = make_request(q, k, v, VARIANTS[variant], causal=True, deep_kernel_HxUxU=deep)
+    view = LayerView(latent_codes_of(request), request)
+    whole = attend_request(request, "reference")
     for s in range(5):
-        without = attend_block(x._replace(v_BxSxHxU=v.at[:, s].set(0)), pairing, spec, causal=True)
+        without = attend_request(replace(request, v_BxSxHxU=v.at[:, s].set(0)), "reference")
         length_BxT = jnp.sqrt(jnp.square(whole - without).sum((2, 3)))
         np.testing.assert_allclose(view.contributions()[:, :, s], length_BxT, atol=1e-5)
 

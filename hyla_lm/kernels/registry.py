@@ -1,0 +1,109 @@
+"""The kernels, first choice first, and the choice among them."""
+
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+
+from hyla_lm.config import UserError
+from hyla_lm.kernels.block import attend_block
+from hyla_lm.kernels.blocked import attend_blocked
+from hyla_lm.kernels.hyla import pallas_tpu as hyla
+from hyla_lm.kernels.linear import chunked as linear
+from hyla_lm.kernels.request import Request
+from hyla_lm.kernels.softmax import splash_tpu as splash
+from hyla_lm.kernels.softmax import whole_tpu as whole
+
+MAX_PAIRS_AT_ONCE = 128 * 128
+
+
+class Kernel(NamedTuple):
+    """One way to compute attention.
+
+    `implementation` is the value of ModelConfig.attention_implementation that asks for it,
+    `unsupported` says in words that follow "cannot do" why it cannot do a request, or nothing, and
+    `preferred` whether "auto" takes it for one that it can do.
+    """
+
+    name: str
+    implementation: str
+    unsupported: Callable[[Request], str]
+    run: Callable[[Request], jax.Array]
+    preferred: Callable[[Request], bool]
+
+
+def on_tpu() -> bool:
+    """Whether what is traced now will run on TPU: by the mesh in use, else by JAX's default."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return (jax.default_backend() if device is None else device.platform) == "tpu"
+
+
+def _many_pairs(request: Request) -> bool:
+    return request.pairs > MAX_PAIRS_AT_ONCE
+
+
+def _many_on_tpu(request: Request) -> bool:
+    return _many_pairs(request) and on_tpu()
+
+
+def _many_or_hyla(request: Request) -> bool:
+    return _many_pairs(request) or request.spec.value_network == "hypernetwork"
+
+
+def _always(request: Request) -> bool:
+    return True
+
+
+def _does_all(request: Request) -> str:
+    return ""
+
+
+_chunks_of_512 = partial(linear.attend_chunked, chunk_size=512)
+KERNELS = (
+    Kernel("pallas_hyla", "pallas_tpu", hyla.unsupported, hyla.attend_pallas, _many_on_tpu),
+    Kernel("pallas_softmax", "pallas_tpu", whole.unsupported, whole.attend_whole, _many_on_tpu),
+    Kernel("splash_softmax", "pallas_tpu", splash.unsupported, splash.attend_splash, _many_on_tpu),
+    Kernel("linear_chunks_of_512", "pallas_tpu", linear.unsupported, _chunks_of_512, _many_on_tpu),
+    Kernel("linear_chunks", "blocked", linear.unsupported, linear.attend_chunked, _many_pairs),
+    Kernel("blocked", "blocked", _does_all, attend_blocked, _many_or_hyla),
+    Kernel("reference", "reference", _does_all, attend_block, _always),
+)
+IMPLEMENTATIONS = ("auto", *dict.fromkeys(kernel.implementation for kernel in reversed(KERNELS)))
+
+
+def choose(request: Request, implementation: str = "auto") -> Kernel:
+    """The first kernel of an implementation that can do a request, or that "auto" prefers.
+
+    Raises UserError for an unknown implementation, and where none of its kernels can.
+    """
+    if implementation not in IMPLEMENTATIONS:
+        raise UserError(
+            f"ModelConfig.attention_implementation = {implementation!r} cannot compute "
+            f"{request.spec}: use one of {', '.join(map(repr, IMPLEMENTATIONS))}."
+        )
+    for kernel in KERNELS:
+        asked = kernel.implementation == implementation
+        wanted = kernel.preferred(request) if implementation == "auto" else asked
+        if wanted and not kernel.unsupported(request):
+            return kernel
+    raise UserError(
+        f"attention implementation {implementation!r} cannot do "
+        f"{_reasons(request, implementation)}: use {_alternatives(request)} "
+        "(ModelConfig.attention_implementation)."
+    )
+
+
+def _reasons(request: Request, implementation: str) -> str:
+    """Why no kernel of an implementation can, each reason with the kernels that give it."""
+    names = defaultdict(list)
+    for kernel in KERNELS:
+        if kernel.implementation == implementation:
+            names[kernel.unsupported(request)].append(kernel.name)
+    return ", ".join(f"{reason} ({', '.join(those)})" for reason, those in names.items())
+
+
+def _alternatives(request: Request) -> str:
+    able = [kernel.implementation for kernel in KERNELS if not kernel.unsupported(request)]
+    return " or ".join(map(repr, dict.fromkeys(able)))

@@ -1,0 +1,93 @@
+"""The kernels that a run tells before it starts are those that its layers take."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import evals.tasks.fuzzy_logic  # noqa: F401  makes FuzzyLogic known to gin
+from hyla_lm import config
+from hyla_lm.config import UserError
+from hyla_lm.experiment import from_gin
+from hyla_lm.kernels import registry
+from hyla_lm.model.config import Features, Tokens
+from hyla_lm.model.decoder import Decoder
+from hyla_lm.model.inspection import kernels_of
+from hyla_lm.parallel.mesh import MeshConfig, make_mesh
+from hyla_lm.running.program import make_program
+from hyla_lm.running.summary import startup_lines
+from tests.model.small_model import VOCABULARY, shapes, small, tokens
+
+MIXED = ("hyla", "softmax")
+
+
+@pytest.fixture
+def on_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "on_tpu", lambda: True)
+
+
+def kernels(length: int = 256, **fields: Any) -> list[str]:
+    model = Decoder(small(**fields), Tokens(VOCABULARY))
+    with jax.set_mesh(make_mesh(MeshConfig(), jax.devices()[:1])):
+        return kernels_of(model, shapes(model, tokens(1)), 2, length)
+
+
+@pytest.mark.usefixtures("on_tpu")
+@pytest.mark.parametrize("scan", [False, True])
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, ["pallas_hyla", "pallas_softmax"]),
+        ({"positions": "relative"}, ["blocked", "blocked"]),
+        ({"attention_dropout": 0.1}, ["blocked", "blocked"]),
+        ({"attention_implementation": "reference"}, ["reference", "reference"]),
+    ],
+    ids=str,
+)
+def test_every_layer_as_it_trains(fields: dict[str, Any], expected: list[str], scan: bool) -> None:
+    fields = {"attention": MIXED, "num_layers": 4, "scan_layers": scan, "remat": scan} | fields
+    assert kernels(**fields) == 2 * expected
+
+
+def test_elsewhere_no_kernel_for_tpu_is_claimed() -> None:
+    assert kernels(attention=MIXED) == ["blocked", "blocked"]
+    assert kernels(64, attention=MIXED) == ["blocked", "reference"]
+
+
+@pytest.mark.usefixtures("on_tpu")
+def test_a_last_layer_that_answers_alone_has_its_own_kernel() -> None:
+    model = Decoder(small(attention="softmax", num_layers=3), Features(3, 2, answers=1))
+    params = shapes(model, jnp.zeros((1, 1, 3)))
+    assert kernels_of(model, params, 2, 256) == ["pallas_softmax"] * 2 + ["reference"]
+
+
+def test_what_no_kernel_can_do_is_said_before_the_first_step() -> None:
+    asked = {"attention_implementation": "pallas_tpu", "positions": "relative"}
+    with pytest.raises(UserError, match="'pallas_tpu' cannot do a bias"):
+        kernels(**asked)
+
+
+@pytest.mark.parametrize(
+    ("bindings", "expected"),
+    [
+        (["ModelConfig.positions = 'rotary'"], "hyla + softmax (pallas_hyla, reference)"),
+        (["ModelConfig.positions = 'relative'"], "hyla + softmax (blocked, reference)"),
+        (["ModelConfig.attention_dropout = 0.1"], "hyla + softmax (blocked, reference)"),
+        (["ModelConfig.attention_implementation = 'blocked'"], "hyla + softmax (blocked)"),
+        (["ModelConfig.num_layers = 4"], "hyla + softmax (pallas_hyla, pallas_softmax, reference)"),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("on_tpu")
+def test_the_summary_tells_them_in_the_order_of_layers(
+    bindings: list[str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a task that asks for the last position alone, so that the last layer has one query."""
+    monkeypatch.setattr(registry, "MAX_PAIRS_AT_ONCE", 100)
+    task = ["TrainConfig.task = @FuzzyLogic()", "FuzzyLogic.sequence_length = 16"]
+    task += ["TrainConfig.accumulate_steps = 2", "TrainConfig.steps = 2000"]
+    task += ["ModelConfig.attention = ('hyla', 'softmax')"]
+    config.load([], [*task, "ModelConfig.num_layers = 2", *bindings])
+    program = make_program(from_gin(), jax.devices()[:1])
+    assert startup_lines(program, program.abstract_state.params, 0)["attention"] == expected

@@ -1,0 +1,112 @@
+"""What each device of a mesh is asked, by shapes alone; sharded_run.py and mesh_runs.py run it."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AbstractMesh, AxisType
+
+from hyla_lm.attention import VARIANTS, Request, choose, make_request
+from hyla_lm.config import UserError
+from hyla_lm.parallel.mesh import AXES, BATCH
+from hyla_lm.parallel.sharded_attention import attend_on_mesh, local_request
+
+B, T, H, K, U = 8, 512, 4, 6, 10
+
+
+def request(name: str, queries: int = T, q_offset: int = 0) -> Request:
+    return make_request(
+        jnp.zeros((B, queries, H, K)),
+        jnp.zeros((B, T, H, K)),
+        jnp.zeros((B, T, H, U)),
+        VARIANTS[name],
+        bias=jnp.zeros((1, H, queries, T)),
+        segment_ids=jnp.zeros((B, T), jnp.int32),
+        q_offset=q_offset,
+        deep_kernel_HxUxU=jnp.zeros((H, U, U)) if name == "hyla_deep" else None,
+        dropout=jnp.ones((1, 1, queries, T)),
+    )
+
+
+def local(whole: Request, *sizes: int) -> Request:
+    mesh = AbstractMesh(sizes, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    with jax.sharding.use_abstract_mesh(mesh):
+        return local_request(whole)
+
+
+def shapes(of: Request) -> dict[str, tuple[int, ...]]:
+    leaves = jax.tree_util.tree_leaves_with_path(of)
+    return {path[0].name: leaf.shape for path, leaf in leaves}
+
+
+def test_where_heads_mix_a_device_takes_some_queries_and_all_keys() -> None:
+    part = local(request("hyla_deep"), 1, 2, 1, 4)
+    assert shapes(part) == {
+        "q_BxTxHxK": (B // 2, T // 4, H, K),
+        "k_BxSxHxK": (B // 2, T, H, K),
+        "v_BxSxHxU": (B // 2, T, H, U),
+        "bias": (1, H, T // 4, T),
+        "deep_kernel_HxUxU": (H, U, U),
+        "dropout": (1, 1, T // 4, T),
+        "q_position_T": (T // 4,),
+        "k_position_S": (T,),
+        "q_segment_BxT": (B // 2, T // 4),
+        "k_segment_BxS": (B // 2, T),
+    }
+    assert part.q_offset is None
+
+
+def test_elsewhere_a_device_takes_some_heads() -> None:
+    part = local(request("softmax", T - 3, q_offset=3), 2, 1, 2, 4)
+    assert shapes(part) == {
+        "q_BxTxHxK": (B // 4, T - 3, 1, K),
+        "k_BxSxHxK": (B // 4, T, 1, K),
+        "v_BxSxHxU": (B // 4, T, 1, U),
+        "bias": (1, 1, T - 3, T),
+        "dropout": (1, 1, T - 3, T),
+        "q_position_T": (T - 3,),
+        "k_position_S": (T,),
+        "q_segment_BxT": (B // 4, T - 3),
+        "k_segment_BxS": (B // 4, T),
+    }
+    assert part.q_offset == 3
+
+
+def test_queries_that_are_not_split_keep_their_offset() -> None:
+    part = local(request("hyla", T - 3, q_offset=3), 1, 4, 2, 1)
+    assert (part.q_offset, part.q_BxTxHxK.shape) == (3, (1, T - 3, H, K))
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (1, 2, 1, 4)])
+def test_one_query_is_not_split(sizes: tuple[int, ...]) -> None:
+    whole = request("hyla", 1, q_offset=5)
+    part = local(whole, *sizes)
+    assert (shapes(part), part.q_offset) == (shapes(whole), 5)
+
+
+def test_documents_of_queries_come_split_by_batch_alone() -> None:
+    """Or the tokens that they are made of would be split by position, and gathered in the loss."""
+    mesh = AbstractMesh((1, 2, 1, 4), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    with jax.sharding.use_abstract_mesh(mesh):
+        program = jax.make_jaxpr(attend_on_mesh)(request("hyla"))
+    (constrained,) = (x for x in program.eqns if x.primitive.name == "sharding_constraint")
+    assert constrained.invars[0].aval.shape == (B, T)
+    assert constrained.params["sharding"].spec == BATCH
+
+
+def test_the_kernel_is_chosen_by_the_share_of_a_device() -> None:
+    whole = make_request(*[jnp.zeros((1, 256, 1, 2))] * 3, VARIANTS["linear_rms_head"])
+    assert choose(local(whole, 1, 1, 1, 1)).name == "blocked"
+    assert choose(local(whole, 1, 1, 1, 4)).name == "reference"
+
+
+@pytest.mark.parametrize(
+    ("name", "queries", "said"),
+    [("hyla", T - 1, "does not divide the 511 query positions"), ("softmax", T, "num_heads = 4")],
+)
+@pytest.mark.parametrize("function", [local_request, attend_on_mesh])
+def test_a_model_axis_that_does_not_divide_is_named(
+    function: object, name: str, queries: int, said: str
+) -> None:
+    mesh = AbstractMesh((1, 1, 1, 8), AXES, axis_types=(AxisType.Auto,) * 4)
+    with jax.sharding.use_abstract_mesh(mesh), pytest.raises(UserError, match=said):
+        function(request(name, queries))  # type: ignore[operator]
