@@ -23,17 +23,18 @@ from hyla_lm.tasks.protocol import Batch, Objective, Task
 from hyla_lm.train_step import TrainState, TrainStep, init_state, make_train_step
 
 ObjectiveT = TypeVar("ObjectiveT", bound=Objective)
+ObjectiveT_co = TypeVar("ObjectiveT_co", bound=Objective, covariant=True)
 
 
 @dataclass(frozen=True)
-class Program(Generic[ObjectiveT]):
+class Program(Generic[ObjectiveT_co]):
     """What a run computes with: call `init`, `train_step` and `evaluation_step` under `mesh`.
 
     `task` is a prepared task, or the objective alone where nothing is trained.
     """
 
     experiment: Experiment
-    task: ObjectiveT
+    task: ObjectiveT_co
     model: Decoder
     mesh: Mesh
     schedule: Any
