@@ -115,24 +115,19 @@ def stop(run: Run, step: int, state: TrainState) -> None:
         raise Preempted(f"stopped after step {step}, which is saved")
 
 
-def redone_tags(experiment: Experiment, step: int) -> tuple[str, ...]:
-    """How the tags begin that a run writes again when it goes on from this step."""
-    found = {VALIDATION: at_evaluation, SUITES: at_suites}
-    return tuple(f"{tag}/" for tag, is_due in found.items() if is_due(experiment, step))
-
-
 class Duty(NamedTuple):
-    """When it is due, by experiment and step, and what is done then."""
+    """When it is due, by experiment and step, what is done then, and how tags it writes begin."""
 
     is_due: Callable[[Experiment, int], bool]
     do: Callable[[Run, int, TrainState], None]
+    tags: tuple[str, ...] = ()
 
 
 DUTIES = (
     Duty(always, check),
     Duty(at_checkpoint, save),
-    Duty(at_evaluation, evaluate),
-    Duty(at_suites, train_suites),
+    Duty(at_evaluation, evaluate, (f"{VALIDATION}/",)),
+    Duty(at_suites, train_suites, (f"{SUITES}/",)),
     Duty(at_end, finish),
     Duty(before_end, stop),
 )
@@ -143,3 +138,8 @@ def look(run: Run, step: int, state: TrainState) -> None:
     for duty in DUTIES:
         if duty.is_due(run.experiment, step):
             duty.do(run, step, state)
+
+
+def redone_tags(experiment: Experiment, step: int) -> tuple[str, ...]:
+    """How the tags begin that a run writes again when it goes on from this step."""
+    return tuple(tag for duty in DUTIES if duty.is_due(experiment, step) for tag in duty.tags)

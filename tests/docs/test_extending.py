@@ -1,0 +1,100 @@
+"""docs/extending.md holds: its edits, applied to a copy of the repository, and its commands."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "extending.md").read_text()
+EXAMPLES = {
+    section.partition("\n")[0].partition(":")[0]: section for section in PAGE.split("\n## ")[1:]
+}
+EDIT = re.compile(r"^In `([^`]+)`, before `([^`]+)`\n\n```\w*\n(.*?)```$", re.M | re.S)
+NEW_FILE = re.compile(r"^New file `([^`]+)`:\n\n```\w*\n(.*?)```$", re.M | re.S)
+COMMANDS = re.compile(r"^```\n((?:hyla-lm|cp|python) .*?)```$", re.M | re.S)
+PROGRAMS = {
+    "hyla-lm": [sys.executable, "-m", "hyla_lm"],
+    "python": [sys.executable],
+    "grep": ["grep"],
+    "cp": ["cp"],
+}
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    for name in ("hyla_lm", "evals", "data", "gin"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "LICENSE", tmp_path)
+    (tmp_path / "runs").mkdir()
+    return tmp_path
+
+
+def apply(section: str, copy: Path) -> None:
+    for name, line, added in EDIT.findall(section):
+        text = (copy / name).read_text()
+        assert text.count(f"\n{line}\n") == 1, f"{name} has not one line {line!r}"
+        (copy / name).write_text(text.replace(f"\n{line}\n", f"\n{added}{line}\n"))
+    for name, content in NEW_FILE.findall(section):
+        assert not (copy / name).exists(), name
+        (copy / name).write_text(content)
+
+
+def run(command: str, copy: Path) -> str:
+    name, *arguments = shlex.split(command)
+    done = subprocess.run(
+        [*PROGRAMS[name], *arguments],
+        cwd=copy,
+        env={**os.environ, "PYTHONPATH": str(copy)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def outputs(section: str, copy: Path) -> list[str]:
+    commands = [line for block in COMMANDS.findall(section) for line in block.splitlines()]
+    assert commands
+    return [run(command, copy) for command in commands]
+
+
+def test_the_page_has_an_example_of_each_kind() -> None:
+    assert list(EXAMPLES) == ["A duty", "An attention variant", "A task", "A data source"]
+
+
+def test_a_duty(copy: Path) -> None:
+    apply(EXAMPLES["A duty"], copy)
+    trained, logged = outputs(EXAMPLES["A duty"], copy)
+    assert "step 6/6" in trained
+    assert [line.count("optim/parameter_norm") for line in logged.splitlines()] == [1, 1, 1]
+    command = COMMANDS.findall(EXAMPLES["A duty"])[0].splitlines()[0]
+    run(command, copy)  # a finished run again: its last line is written again, not doubled
+    assert run("grep optim/parameter_norm runs/duty/metrics.jsonl", copy) == logged
+
+
+def test_a_variant(copy: Path) -> None:
+    apply(EXAMPLES["An attention variant"], copy)
+    trained, bound = outputs(EXAMPLES["An attention variant"], copy)
+    assert "hyla_tanh (blocked)" in trained
+    assert bound == "ModelConfig.attention = 'hyla_tanh'\n"
+
+
+def test_a_task_learns_what_it_is_trained_on(copy: Path) -> None:
+    apply(EXAMPLES["A task"], copy)
+    trained, _ = outputs(EXAMPLES["A task"], copy)
+    accuracy = re.search(r"step 400/400  accuracy (\d.\d+)", trained)
+    assert accuracy and float(accuracy[1]) > 0.9, trained
+    assert "accuracy on held-out pairs" in trained
+
+
+def test_a_data_source(copy: Path) -> None:
+    apply(EXAMPLES["A data source"], copy)
+    *_, trained, evaluated = outputs(EXAMPLES["A data source"], copy)
+    assert "lines of runs/license.txt" in trained and "A run" in trained
+    assert "bits_per_byte" in evaluated
