@@ -1,6 +1,7 @@
 """The house rules: who may import whom, how light the import is, how long a file may be."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,35 @@ def test_only_configuration_touches_gin(folder: str) -> None:
 def test_only_one_place_makes_a_mesh() -> None:
     makers = [path.name for path in MODULES if "make_mesh(" in path.read_text()]
     assert sorted(makers) == ["mesh.py", "program.py"]
+
+
+def lines_to_read(*modules: str, without: tuple[str, ...]) -> int:
+    """Lines of these modules and of all that they import, but for those rooms."""
+    found: dict[Path, int] = {}
+    waiting = list(modules)
+    while waiting:
+        path = ROOT / f"{waiting.pop().replace('.', '/')}.py"
+        if not path.is_file() or path in found or part_of(path) in without:
+            continue
+        found[path] = len(path.read_text().splitlines())
+        waiting += [name for name in imported(path) if name.startswith("hyla_lm.")]
+    return sum(found.values())
+
+
+def test_the_readme_is_true_of_what_there_is_to_read() -> None:
+    """Of the update: without what makes batches and without the kernels, each its own subject."""
+    update = ("hyla_lm.train_step", "hyla_lm.model.decoder", "hyla_lm.tasks.next_token")
+    claimed = re.search(r"the update are about ([\d,]+) lines", (ROOT / "README.md").read_text())
+    assert claimed is not None
+    count = lines_to_read(*update, without=("input", "kernels"))
+    assert abs(count - int(claimed[1].replace(",", ""))) <= 100, count
+
+
+def test_the_loop_is_one_page() -> None:
+    tree = ast.parse((ROOT / "hyla_lm" / "trainer.py").read_text())
+    [loop] = [n for n in tree.body if getattr(n, "name", "") == "train_steps"]
+    assert isinstance(loop, ast.FunctionDef) and loop.end_lineno is not None
+    assert loop.end_lineno - loop.lineno < 30
 
 
 @pytest.mark.parametrize("folder", ["hyla_lm", "data", "evals", "tpu"])

@@ -1,4 +1,4 @@
-"""Looks inside the latent code of a trained run: python -m evals.latent_codes.look --workdir=RUN.
+"""Looks inside the latent code of a trained run: python -m evals.latent_codes --workdir=RUN.
 
 For fuzzy logic and SRAVEN it reads terms and rules from codes of tasks held out of training, and
 draws what the codes are like; for language models it saves codes of validation tokens.
