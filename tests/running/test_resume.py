@@ -44,6 +44,8 @@ elif where == "evaluation":
     evaluate.evaluate = kill_at(2, evaluate.evaluate)
 elif where == "logging":
     trainer.RunFolder.append_line = kill_at(7, trainer.RunFolder.append_line)
+elif where == "opening":
+    trainer.RunStore.begin = kill_at(1, trainer.RunStore.begin)
 elif where == "saving":
     checkpoint.Checkpointer.save = kill_at(2, checkpoint.Checkpointer.save)
 sys.exit(cli.main(arguments))
@@ -120,7 +122,7 @@ def test_a_killed_run_ends_like_one_never_stopped(
         assert resumed.tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize("where", ["training", "evaluation", "saving"])
+@pytest.mark.parametrize("where", ["opening", "training", "evaluation", "saving"])
 @pytest.mark.parametrize("data", ["rows"], indirect=True)
 def test_a_run_asked_to_stop_saves_and_goes_on(
     where: str, gin_file: Path, uninterrupted: Path, tmp_path: Path
@@ -132,6 +134,22 @@ def test_a_run_asked_to_stop_saves_and_goes_on(
     assert measured(workdir) == measured(uninterrupted)
     for resumed, expected in zip(final_arrays(workdir), final_arrays(uninterrupted), strict=True):
         assert resumed.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("data", ["rows"], indirect=True)
+def test_a_checkpoint_of_the_first_format_goes_on_to_the_same_bits(
+    gin_file: Path, uninterrupted: Path, tmp_path: Path
+) -> None:
+    """It had the objective among the metrics of its window, and flags of what was still due."""
+    workdir = tmp_path / "run"
+    assert train(gin_file, workdir, "training", signal.SIGTERM) == EXIT_STATUS
+    path = workdir / "checkpoints" / str(saved_steps(workdir)[-1]) / "data" / "metadata"
+    data = json.loads(path.read_text())
+    assert data["window"], "the window is not empty, or this tests little"
+    data["window"]["objective"] = data["window"]["loss_nats"]
+    path.write_text(json.dumps({**data, "evaluation_is_due": True, "suites_are_due": False}))
+    assert train(gin_file, workdir) == 0
+    assert measured(workdir) == measured(uninterrupted)
 
 
 def saved_steps(workdir: Path) -> list[int]:
