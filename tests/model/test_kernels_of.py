@@ -7,9 +7,8 @@ import jax.numpy as jnp
 import pytest
 
 import evals.tasks.fuzzy_logic  # noqa: F401  makes FuzzyLogic known to gin
-from hyla_lm import config
 from hyla_lm.config import UserError
-from hyla_lm.experiment import from_gin
+from hyla_lm.experiment import read_experiment
 from hyla_lm.kernels import registry
 from hyla_lm.model.config import Features, Tokens
 from hyla_lm.model.decoder import Decoder
@@ -88,6 +87,6 @@ def test_the_summary_tells_them_in_the_order_of_layers(
     task = ["TrainConfig.task = @FuzzyLogic()", "FuzzyLogic.sequence_length = 16"]
     task += ["TrainConfig.accumulate_steps = 2", "TrainConfig.steps = 2000"]
     task += ["ModelConfig.attention = ('hyla', 'softmax')"]
-    config.load([], [*task, "ModelConfig.num_layers = 2", *bindings])
-    program = make_program(from_gin(), jax.devices()[:1])
+    experiment = read_experiment([], [*task, "ModelConfig.num_layers = 2", *bindings])
+    program = make_program(experiment, jax.devices()[:1])
     assert startup_lines(program, program.abstract_state.params, 0)["attention"] == expected
