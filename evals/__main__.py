@@ -80,12 +80,12 @@ def _count(text: str) -> int:
 
 def _train(options: argparse.Namespace, bindings: list[str], command: str) -> None:
     from evals.experiments import board
-    from evals.experiments.paper import SUITES
+    from evals.experiments.paper import BENCHMARKS
     from evals.experiments.report import write_report
     from evals.experiments.runner import Request, train
 
     if options.split:
-        bindings.append(f'{SUITES[options.suite].task}.split = "{options.split}"')
+        bindings.append(f'{BENCHMARKS[options.suite].task}.split = "{options.split}"')
     request = Request(
         options.suite,
         options.workdir,

@@ -1,9 +1,9 @@
-"""What a split costs that never trains some terms.
+"""Measures what a split costs that never trains some terms.
 
     python docs/studies/untrained_terms.py --workdir=RUN
 
 Parts the held-out functions of a fuzzy-logic run by how many of their terms no training function
-has, which is none except under some seeds of the published splits, and measures R2 on each part.
+has, and measures R2 on each part. Only some seeds of the published splits leave terms untrained.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(run: RestoredRun) -> dict[str, Any]:
-    """R2, of as many examples a part as an evaluation set has, and how many functions each has."""
+    """R2 and number of functions of each part; a part has as many examples as an evaluation set."""
     task = run.program.task
     if not isinstance(task, FuzzyLogicTask):
         raise UserError("--workdir holds no fuzzy-logic run: measure one that is.")
@@ -58,7 +58,7 @@ def measure(run: RestoredRun) -> dict[str, Any]:
     parts = by_untrained(task.tables["held_out"], task.missing_terms)
     sets = {f"{count}_untrained": table_CxK for count, table_CxK in parts.items()}
     parted = replace(task, tables={"train": task.tables["train"], **sets})
-    figures = replace(run, program=replace(run.program, task=parted)).evaluate()
+    metrics = replace(run, program=replace(run.program, task=parted)).evaluate()
     return {
         "attention": list(run.program.experiment.model.pattern),
         "split": task.config.split,
@@ -66,7 +66,7 @@ def measure(run: RestoredRun) -> dict[str, Any]:
         "step": run.step,
         "untrained_terms": task.missing_terms,
         "held_out": {
-            name: {"functions": len(table_CxK), "r2": round(figures[f"{name}_r2"], 4)}
+            name: {"functions": len(table_CxK), "r2": round(metrics[f"{name}_r2"], 4)}
             for name, table_CxK in sets.items()
         },
     }
