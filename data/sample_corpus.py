@@ -1,4 +1,4 @@
-"""A data source that needs no download: rows made from the docstrings of installed Python."""
+"""A data source without downloads: rows of the docstrings of installed Python."""
 
 import argparse
 import platform
@@ -32,7 +32,7 @@ SEED = 0
 @configurable
 @dataclass(frozen=True)
 class SampleCorpus:
-    """Docstrings of the standard library and of installed packages: needs no download."""
+    """Docstrings of the standard library and of installed packages; needs no download."""
 
     cache: str = setting("~/.cache/hyla_lm", "folder that keeps the corpus, tokenizer and rows")
     vocab_size: int = setting(4096, "pieces of the tokenizer that is trained", minimum=512)
@@ -42,7 +42,7 @@ class SampleCorpus:
         return self.prepare().open(sequence_length, batch_size, reading)
 
     def prepare(self) -> Rows:
-        """Builds what is missing of corpus, tokenizer and rows; raises UserError."""
+        """Builds the corpus, tokenizer and rows that are missing; raises UserError."""
         home = Path(self.cache).expanduser().absolute() / f"sample-{environment_key()}"
         tokenizer = home / f"tokenizer-{self.vocab_size}" / MODEL
         rows = home / f"rows-{self.vocab_size}-{self.sequence_length}-format{FORMAT}"
@@ -74,16 +74,16 @@ class SampleCorpus:
 
 
 def environment_key() -> str:
-    """Names the corpus by this producer and the Python version.
+    """The name of the corpus, from the versions of this package and of Python.
 
-    Packages installed later do not change a corpus once made, so a run on it can always go on;
-    delete its folder to make it anew.
+    Packages installed later do not change a corpus, so a run on it can always go on; delete its
+    folder to make it anew.
     """
     return f"{hyla_lm.__version__}-python{platform.python_version()}"
 
 
 def build_folder(folder: Path, files: Sequence[Path], build: Callable[[Path], None]) -> None:
-    """Builds a folder aside and renames it whole; one that another process made first wins."""
+    """Builds a folder aside and renames it; a folder that another process finished first stays."""
     if _is_whole(folder, files):
         return
     started = time.monotonic()
@@ -117,7 +117,7 @@ def write_corpus(folder: Path, roots: Sequence[Path] | None = None) -> None:
 
 
 def write_splits(corpus: Path, tokenizer: Tokenizer, folder: Path, sequence_length: int) -> None:
-    """Writes both splits' rows; the validation manifest says what simpler models reach."""
+    """Writes the rows of both splits; the validation manifest gets the baselines."""
     manifests = {}
     for split in SPLITS:
         manifests[split] = write_rows(

@@ -19,6 +19,7 @@ from evals.tasks.ambiguity import Posterior, paper_code_count, posterior
 from evals.tasks.generated import key_of, keys_of_rows
 from evals.tasks.sraven import draw_instance
 from evals.tasks.sraven_rules import RULES
+from hyla_lm.input.files import write_whole
 
 MEASUREMENTS = Path(experiments.__file__).with_name("ambiguity_measurements.json")
 CHUNK = 512
@@ -65,9 +66,7 @@ def main() -> None:
         f"M={features} K={symbols}": measurements(symbols, options.instances, features)
         for features, symbols in SIZES
     }
-    aside = options.output.with_suffix(".partial")
-    aside.write_text(json.dumps(measured, indent=1) + "\n")
-    aside.rename(options.output)
+    write_whole(options.output, (json.dumps(measured, indent=1) + "\n").encode())
     print(options.output.read_text(), end="")
 
 

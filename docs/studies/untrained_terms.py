@@ -19,6 +19,7 @@ import numpy as np
 
 from evals.tasks.fuzzy_logic import FuzzyLogicTask
 from hyla_lm.config import UserError, exit_status
+from hyla_lm.input.files import write_whole
 from hyla_lm.running.restored import RestoredRun, open_run
 
 
@@ -38,9 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"untrained_terms: {error}", file=sys.stderr)
         return exit_status(error)
-    aside = options.output.with_suffix(".partial")
-    aside.write_text(json.dumps(found, indent=1) + "\n")
-    aside.rename(options.output)
+    write_whole(options.output, (json.dumps(found, indent=1) + "\n").encode())
     print(options.output.read_text(), end="")
     return 0
 

@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from etils import epath
-
 from evals.experiments import figures, results
 from evals.experiments.paper import BENCHMARKS
 from evals.experiments.results import Mean, Point, Section
@@ -41,9 +39,9 @@ def write_report(folder: Path) -> list[Section]:
     parts = [HEADER]
     for section in sections:
         parts += [section_text(section), *latent_table.text(section, decoded)]
-        write_retrying(epath.Path(folder / f"{section.name}.png"), figures.draw(section))
+        write_retrying(folder / f"{section.name}.png", figures.draw(section))
     parts += [untrained_text(e) for e in _untrained(section.runs[0].suite for section in sections)]
-    write_retrying(epath.Path(folder / "report.md"), "\n".join(parts).encode())
+    write_retrying(folder / "report.md", "\n".join(parts).encode())
     return sections
 
 

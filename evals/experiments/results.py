@@ -9,8 +9,6 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from etils import epath
-
 from evals.experiments.paper import BENCHMARKS
 from evals.experiments.rows import Benchmark, Column, Experiment, Row
 from hyla_lm.config import UserError
@@ -68,7 +66,7 @@ def write(folder: Path, result: Result) -> None:
     """Writes a result to a file of its name."""
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(asdict(result), indent=1) + "\n"
-    write_retrying(epath.Path(folder / f"{result.name}.json"), text.encode())
+    write_retrying(folder / f"{result.name}.json", text.encode())
 
 
 def read(folder: Path) -> list[Result]:

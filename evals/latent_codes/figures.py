@@ -14,6 +14,7 @@ from sklearn.manifold import TSNE
 
 from evals.latent_codes.statistics import effective_rank
 from evals.tasks.sraven_rules import RULES
+from hyla_lm.input.files import written_aside
 
 CELL_INCHES = 3.2
 MAX_NAMED = 16
@@ -22,10 +23,9 @@ MAX_PERPLEXITY = 30.0
 
 def save(figure: Figure, path: Path) -> None:
     """Writes a picture that appears whole."""
-    aside = path.with_suffix(".partial")
-    figure.savefig(aside, dpi=110, format="png")
+    with written_aside(path) as aside:
+        figure.savefig(aside, dpi=110, format="png")
     plt.close(figure)
-    aside.rename(path)
 
 
 def draw_decoding(path: Path, decoding: Mapping[str, Any]) -> None:

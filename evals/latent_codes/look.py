@@ -16,6 +16,7 @@ import jax
 
 from evals.latent_codes.samples import Choices
 from hyla_lm.config import UserError, exit_status, split_arguments
+from hyla_lm.input.files import write_whole
 
 NEEDED = ("sklearn", "matplotlib")
 
@@ -75,9 +76,8 @@ def look_at(
     look = language_codes.report if is_language else latent_report.report
     out.mkdir(parents=True, exist_ok=True)
     found = {"workdir": workdir, "step": run.step, **look(run, choices, tsne_examples, out)}
-    aside = out / "report.json.partial"
-    aside.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")
-    aside.rename(out / "report.json")
+    text = json.dumps(found, indent=1, allow_nan=False) + "\n"
+    write_whole(out / "report.json", text.encode())
     return found
 
 

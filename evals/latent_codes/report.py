@@ -20,6 +20,7 @@ from evals.latent_codes.statistics import (
 from evals.populations.population import generated_task
 from evals.tasks.fuzzy_logic import FuzzyLogicTask
 from evals.tasks.sraven_rules import RULES
+from hyla_lm.input.files import written_aside
 from hyla_lm.running.restored import RestoredRun
 
 KNOWN_SETS = ("in_distribution", "held_out")
@@ -80,11 +81,9 @@ def save_codes(path: Path, samples: Mapping[str, CodeSample]) -> None:
 
 
 def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """A compressed file that appears whole."""
-    aside = path.with_suffix(".partial")
-    with aside.open("wb") as file:
+    """Writes a compressed file that appears whole."""
+    with written_aside(path) as aside, aside.open("wb") as file:
         np.savez_compressed(file, **dict(arrays))  # type: ignore[arg-type]
-    aside.rename(path)
 
 
 def value_units(samples: list[CodeSample]) -> list[dict[str, float | int] | None]:

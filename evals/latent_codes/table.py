@@ -10,8 +10,6 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from etils import epath
-
 from evals.experiments import results
 from evals.experiments.results import Mean, Section, mean_of
 from evals.experiments.tables import markdown, shown
@@ -93,7 +91,7 @@ def _write(path: Path, decoded: Decoded) -> None:
     rounded = json.loads(
         json.dumps(asdict(decoded)), parse_float=lambda text: round(float(text), 6)
     )
-    write_retrying(epath.Path(path), (json.dumps(rounded, indent=1) + "\n").encode())
+    write_retrying(path, (json.dumps(rounded, indent=1) + "\n").encode())
 
 
 def read(folder: Path) -> list[Decoded]:

@@ -140,15 +140,16 @@ class FuzzyLogicTask(GeneratedTask):
     def describe(self, values: Mapping[str, float]) -> str:
         if "mse" in values:
             return f"loss {values['mse']:.4f}  r2 {values['r2']:.3f}"
-        sets = (name for name in self.tables if name != "train")
-        return "  ".join(f"{name} r2 {values[f'{name}_r2']:.3f}" for name in sets)
+        return "  ".join(
+            f"{name} r2 {values[f'{name}_r2']:.3f}" for name in self.evaluation_names()
+        )
 
     def closing_lines(
         self, model: Decoder, params: Any, validation: Mapping[str, float]
     ) -> list[str]:
         """R2 of each evaluation set: the paper's mean over sequences, and pooled."""
         lines = [f"{'R2 of':<18}{'mean of sequences':>18}{'pooled':>10}"]
-        for name in (name for name in self.tables if name != "train"):
+        for name in self.evaluation_names():
             r2, pooled = validation[f"{name}_r2"], validation[f"{name}_r2_pooled"]
             lines.append(f"  {name:<16}{r2:>18.4f}{pooled:>10.4f}")
         return lines

@@ -137,7 +137,7 @@ class SravenTask(GeneratedTask):
     def describe(self, values: Mapping[str, float]) -> str:
         if "loss_nats" in values:
             return f"loss {values['loss_nats']:.4f}  accuracy {values['accuracy']:.3f}"
-        sets = (name for name in self.tables if name != "train")
+        sets = self.evaluation_names()
         return "  ".join(f"{name} accuracy {values[f'{name}_accuracy']:.3f}" for name in sets)
 
     def closing_lines(
@@ -146,7 +146,7 @@ class SravenTask(GeneratedTask):
         """Accuracy on each evaluation set beside what the best possible solver would have."""
         header = ("accuracy on", "all", "unambiguous", "a feature", "best possible")
         lines = ["{:<18}{:>10}{:>13}{:>11}{:>17}".format(*header)]
-        for name in (name for name in self.tables if name != "train"):
+        for name in self.evaluation_names():
             kinds = ("accuracy", "unambiguous_accuracy", "feature_accuracy")
             whole, clear, feature = (validation[f"{name}_{kind}"] for kind in kinds)
             ceiling, error = self.ceiling(name)

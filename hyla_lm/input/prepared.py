@@ -1,4 +1,4 @@
-"""Prepared rows as a data source: what long runs train on."""
+"""Prepared rows as a data source, for long runs."""
 
 from dataclasses import dataclass
 from typing import Any

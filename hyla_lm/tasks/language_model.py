@@ -1,4 +1,4 @@
-"""The language-modelling task: its settings, its data, and what is told of it."""
+"""The language-modelling task: settings, data, metrics and closing lines."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from hyla_lm.config import UserError, configurable, setting
+from hyla_lm.config import UserError, configurable, naming_settings, setting
 from hyla_lm.input.row_stream import evaluation_rows
 from hyla_lm.input.source import Batches, DataSource, LanguageData, Reading
 from hyla_lm.input.tokenizer import Tokenizer
@@ -29,11 +29,13 @@ class LanguageModel:
     sequence_length: int = setting(512, "T, tokens a row", minimum=1)
     vocab_size: int | None = setting(None, "pieces the tokenizer must have; None takes what it has")
     validation_rows: int | None = setting(
-        None, "rows of the periodic evaluations; None and the last one take all", minimum=1
+        None,
+        "rows of a periodic evaluation; None takes all, as the last evaluation does",
+        minimum=1,
     )
-    closing_prompt: str = setting("Return the", "what a finished run continues as a sample")
+    closing_prompt: str = setting("Return the", "prompt of the sample at the end of a run")
     z_loss: float = setting(0.0, "weight of log(Z)^2 in the objective", minimum=0)
-    logit_chunk: int = setting(128, "positions whose logits exist at a time", minimum=1)
+    logit_chunk: int = setting(128, "positions whose logits are in memory at a time", minimum=1)
     read_threads: int = setting(1, "threads that read; 1 for a disk, 64 for a bucket", minimum=1)
     read_ahead: int = setting(8, "batches read ahead of training", minimum=1)
     read_workers: int = setting(0, "processes that read rows; 0 reads in this one", minimum=0)
@@ -42,8 +44,8 @@ class LanguageModel:
     def planned_objective(self) -> NextToken:
         """The objective without data; raises UserError without a vocabulary.
 
-        A tokenizer on this machine is read. Without it BOS is taken to be 1, which changes one
-        constant of the program.
+        The tokenizer is read if it is on this machine. Otherwise BOS is taken to be 1, which
+        changes one constant of the program.
         """
         path = getattr(self.data, "tokenizer", "")
         if path and (self.vocab_size is None or Path(path).is_file()):
@@ -57,6 +59,11 @@ class LanguageModel:
 
     def objective(self, vocabulary: Vocabulary) -> NextToken:
         return NextToken(vocabulary, self.sequence_length, self.logit_chunk, self.z_loss)
+
+    @property
+    def attempts_setting(self) -> str:
+        """The setting as errors about the tries of a read name it."""
+        return f"LanguageModel.read_attempts = {self.read_attempts}"
 
     def _checked(self, tokenizer: Tokenizer) -> Tokenizer:
         if self.vocab_size not in (None, tokenizer.vocab_size):
@@ -73,14 +80,19 @@ class LanguageModel:
                 "gin/c4_stream.gin or gin/c4_seqio.gin, or bind it to a source such as @Rows()."
             )
         reading = Reading(self.read_threads, self.read_ahead, self.read_workers, self.read_attempts)
-        data = self.data.open(self.sequence_length, batch_size, reading)
+        with naming_settings(
+            attempts=self.attempts_setting,
+            sequence_length=f"LanguageModel.sequence_length = {self.sequence_length}",
+            batch_size=f"TrainConfig.batch_size = {batch_size}",
+        ):
+            data = self.data.open(self.sequence_length, batch_size, reading)
         self._checked(data.tokenizer)
         return LanguageModelTask(self, data)
 
 
 @dataclass(frozen=True)
 class PlannedVocabulary:
-    """What the train step needs of a tokenizer that is not here."""
+    """The vocabulary of a tokenizer that is not on this machine."""
 
     vocab_size: int
     bos: int = 1
@@ -131,11 +143,13 @@ class LanguageModelTask:
         }
 
     def train_stream(self, shard: BatchShard, states: list[dict[str, Any]] | None) -> Batches:
-        return self.data.train.stream(shard, states)
+        stream = self.data.train.stream(shard, states)
+        return NamingBatches(stream, self.config.attempts_setting)
 
     def evaluation_sets(self, shard: BatchShard, final: bool) -> Mapping[str, Iterator[HostBatch]]:
         limit = None if final else self.config.validation_rows
-        return {"": evaluation_rows(self.data.validation, shard, self.tokenizer.bos, limit)}
+        rows = evaluation_rows(self.data.validation, shard, self.tokenizer.bos, limit)
+        return {"": _naming_rows(rows, self.config.attempts_setting)}
 
     def logged_metrics(self, means: Mapping[str, float]) -> dict[str, float]:
         return dict(means)
@@ -146,7 +160,7 @@ class LanguageModelTask:
     def closing_lines(
         self, model: Decoder, params: Any, validation: Mapping[str, float]
     ) -> list[str]:
-        """Validation loss beside other models of the same text, and a sampled continuation."""
+        """The validation loss beside baselines on the same text, and a sampled continuation."""
         ours = {f"this model ({' + '.join(model.config.pattern)})": validation["bits_per_byte"]}
         others = self.data.validation.baselines_bits_per_byte
         table = sorted({**ours, **others}.items(), key=lambda entry: entry[1])
@@ -158,3 +172,29 @@ class LanguageModelTask:
         sampling = Sampling(max_tokens=max(1, min(80, room)), temperature=0.8, top_p=0.95)
         text = generate(model, params, self.tokenizer, prompt, sampling, self.sequence_length)
         return [*lines, "sample:", f"  {prompt}{text}"]
+
+
+@dataclass(frozen=True)
+class NamingBatches:
+    """Batches whose read errors name the setting of their tries."""
+
+    batches: Batches
+    setting: str
+
+    def __iter__(self) -> Iterator[HostBatch]:
+        return self
+
+    def __next__(self) -> HostBatch:
+        with naming_settings(attempts=self.setting):
+            return next(self.batches)
+
+    def state(self) -> dict[str, Any]:
+        return self.batches.state()
+
+    def close(self) -> None:
+        self.batches.close()
+
+
+def _naming_rows(rows: Iterator[HostBatch], setting: str) -> Iterator[HostBatch]:
+    with naming_settings(attempts=setting):
+        yield from rows
