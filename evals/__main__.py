@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     add_choices(look)
     report = commands.add_parser("report", help="write the report of a folder's results again")
     report.set_defaults(run=_report)
-    report.add_argument("folder", type=Path, help="that has results/")
+    report.add_argument("folder", type=Path, help="folder that has results/")
     return parser
 
 

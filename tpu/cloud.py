@@ -169,7 +169,7 @@ class Rehearsal:
 
 
 def classify(argv: Sequence[str], done: Done) -> Kind:
-    """The error of a finished gcloud command, classified; None if it succeeded."""
+    """The kind of error that a gcloud command ended with."""
     if done.code == LOST_CONNECTION:
         return Kind.CONNECTION
     own = done.errors.find(OWN_ERROR)

@@ -66,7 +66,7 @@ class Records:
         return reader
 
     def _try(self, action: Callable[[], Any], file: int, place: int | None) -> Any:
-        """Retries in a bucket: ArrayRecord raises RuntimeError for damage and for a failed network."""
+        """Retries in a bucket: ArrayRecord raises RuntimeError for damage and network alike."""
         path = self.files[file]
         if "://" in path:
             errors = (OSError, RuntimeError)

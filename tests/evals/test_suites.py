@@ -1,4 +1,4 @@
-"""Suites in a language model's run: when they train, what they leave, stops, and mistakes."""
+"""Suites in a language model's run: when they train, their files, stops, and mistakes."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The experiments are the paper's: its rows, its figures, its sizes."""
+"""The experiments are the paper's: rows, published values and sizes."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Reports: means and standard errors over seeds, which point stands for a row, what is said."""
+"""Reports: means and standard errors over seeds, the point chosen for a row, and the text."""
 
 import re
 import struct

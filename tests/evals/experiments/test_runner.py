@@ -1,4 +1,4 @@
-"""The runner trains what is missing, once, and says what cannot be before anything trains."""
+"""The runner trains missing runs once, and refuses wrong requests before anything trains."""
 
 import json
 import re
