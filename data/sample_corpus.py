@@ -14,11 +14,12 @@ import hyla_lm
 from data.baselines import bigram_bits_per_byte, compressor_bits_per_byte
 from data.corpus import corpus_file, split_of, write_documents
 from data.docstrings import collect, installed_roots
+from data.prepare import summary
 from data.row_writer import write_rows
 from data.train_tokenizer import train_tokenizer
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.input.documents import read_texts
-from hyla_lm.input.manifest import FORMAT, MANIFEST, Manifest, read_manifest, write_manifest
+from hyla_lm.input.manifest import FORMAT, MANIFEST, read_manifest, write_manifest
 from hyla_lm.input.prepared import Rows
 from hyla_lm.input.rows import RowReader
 from hyla_lm.input.source import LanguageData, Reading
@@ -129,7 +130,7 @@ def write_splits(corpus: Path, tokenizer: Tokenizer, folder: Path, sequence_leng
             sequence_length=sequence_length,
             seed=SEED,
         )
-        _say(_summary(manifests[split]))
+        _say(summary(manifests[split]))
     train, validation = (RowReader(folder / split, manifests[split]) for split in SPLITS)
     bigram = bigram_bits_per_byte(train, validation, manifests["validation"], tokenizer.bos)
     texts = read_texts(str(corpus_file(corpus, "validation")))
@@ -139,14 +140,6 @@ def write_splits(corpus: Path, tokenizer: Tokenizer, folder: Path, sequence_leng
         replace(manifests["validation"], baselines_bits_per_byte=baselines),
     )
     _say(", ".join(f"{name} {bits:.3f}" for name, bits in baselines.items()) + " bits per byte")
-
-
-def _summary(manifest: Manifest) -> str:
-    return (
-        f"{manifest.split}: {manifest.documents:,} documents, "
-        f"{manifest.text_bytes / 1e6:.2f} MB of text, {manifest.tokens:,} tokens, "
-        f"{manifest.text_bytes / manifest.tokens:.2f} bytes per token, {manifest.rows:,} rows"
-    )
 
 
 def _is_whole(folder: Path, files: Sequence[Path]) -> bool:
@@ -180,7 +173,7 @@ def main() -> None:
     except UserError as error:
         raise SystemExit(f"error: {error}") from None
     manifest = read_manifest(rows.validation)
-    _say(_summary(manifest))
+    _say(summary(manifest))
     for path in (rows.train, rows.validation, rows.tokenizer):
         print(path)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from data.row_writer import DOCUMENTS_PER_BLOCK
-from hyla_lm.config import UserError, configurable, setting
+from hyla_lm.config import UserError, check_given, configurable, setting
 from hyla_lm.input.packing import Block, block_of
 from hyla_lm.input.source import LanguageData, Reading
 from hyla_lm.input.stream import rows_in_memory
@@ -143,13 +143,8 @@ class SeqioTask:
         4096, "number of first documents that are the validation set; None takes all", minimum=1
     )
 
-    def _check_names(self) -> None:
-        for name in ("name", "tokenizer"):
-            if not getattr(self, name):
-                raise UserError(f"SeqioTask.{name} is not set: give it.")
-
     def open(self, sequence_length: int, batch_size: int, reading: Reading) -> LanguageData:
-        self._check_names()
+        check_given(self, "name", "tokenizer")
         tokenizer = Tokenizer(self.tokenizer)
         tasks = self.tasks or SeqioTasks()
         train = TaskDocuments.open(self.name, self.train_split, tokenizer, tasks)

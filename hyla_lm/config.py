@@ -97,6 +97,13 @@ def check_fields(config: Any) -> None:
             raise UserError(f"{binding} = {value!r} must be at least {minimum}.")
 
 
+def check_given(config: Any, *names: str) -> None:
+    """Raises UserError for the first of these fields that is empty."""
+    for name in names:
+        if not getattr(config, name):
+            raise UserError(f"{type(config).__name__}.{name} is not set: give it.")
+
+
 def has_type(value: Any, hint: Any) -> bool:
     """Whether a value has the annotated type of a field."""
     origin = typing.get_origin(hint)

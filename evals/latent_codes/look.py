@@ -106,8 +106,8 @@ def _parser() -> argparse.ArgumentParser:
 def add_choices(parser: argparse.ArgumentParser) -> None:
     """Adds the options of which codes to look at."""
     add = parser.add_argument
-    add("--examples", type=_count, default=4096, help="examples a set, or tokens of a text")
-    add("--tsne_examples", type=_count, default=1000, help="points of the tSNE pictures")
+    add("--examples", type=count, default=4096, help="examples a set, or tokens of a text")
+    add("--tsne_examples", type=count, default=1000, help="points of the tSNE pictures")
     add("--seed", type=int, default=0, help="seed of the examples and of tSNE")
     add(
         "--fixed",
@@ -129,9 +129,10 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no number above 0")
+def count(text: str) -> int:
+    """A whole number above 0, as an argument's type."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} must be a number above 0")
     return int(text)
 
 

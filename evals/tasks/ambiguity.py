@@ -45,8 +45,8 @@ def is_ambiguous(instance_Rx3xM: jax.Array, num_symbols: int) -> jax.Array:
 def paper_code_count(instance_Rx3xM: jax.Array, num_symbols: int) -> jax.Array:
     """The paper's count of arrangements in which the answer to every feature can differ.
 
-    Its code calls an instance ambiguous if the count is above 0. Each arrangement counts M! times, once for each order of
-    the last column.
+    Its code calls an instance ambiguous if the count is above 0. Each arrangement counts M! times,
+    once for each order of the last column.
     """
     fits, answer = _completions(instance_Rx3xM, num_symbols, loose=True)
     differs = fits & (answer != instance_Rx3xM[-1, 2])

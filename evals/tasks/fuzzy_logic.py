@@ -2,9 +2,9 @@
 
 A function is the maximum of K terms; a term is the minimum of all L variables, each plain or
 negated (paper Eq. 8 and 9). Term i negates the variables whose bit in i is 0; the first variable
-has the highest bit. Training draws combinations of K known terms. Held-out combinations of known terms
-test composition (the paper's OOD R2; its code's `test`). Terms that are never trained cannot be
-learned; their combinations are a control (the code's `ood`).
+has the highest bit. Training draws combinations of K known terms. Held-out combinations of known
+terms test composition (the paper's OOD R2; its code's `test`). Terms that are never trained cannot
+be learned; their combinations are a control (the code's `ood`).
 
 Dimensions: B batch, N examples of a function with the query last, L variables, K terms,
 C combinations.
@@ -76,11 +76,7 @@ class FuzzyLogic(GeneratedConfig):
     def prepare_task(self, batch_size: int) -> "FuzzyLogicTask":
         known = np.array(list(combinations(self.known, self.num_terms)))
         split = make_split(known, self)
-        tables = {
-            "train": split.train_CxM,
-            "in_distribution": split.train_CxM,
-            "held_out": split.held_out_CxM,
-        }
+        tables = split.tables()
         if self.unknown:
             tables["unknown_terms"] = np.array(list(combinations(self.unknown, self.num_terms)))
         return FuzzyLogicTask(self, tables, split.missing_parts())

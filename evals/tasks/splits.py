@@ -28,6 +28,14 @@ class Split:
     train_CxM: np.ndarray
     held_out_CxM: np.ndarray
 
+    def tables(self) -> dict[str, np.ndarray]:
+        """The combinations of "train" and of the evaluation sets, by name."""
+        return {
+            "train": self.train_CxM,
+            "in_distribution": self.train_CxM,
+            "held_out": self.held_out_CxM,
+        }
+
     def missing_parts(self) -> list[int]:
         """Parts of held-out combinations that no training combination has."""
         return sorted(

@@ -61,12 +61,7 @@ class Sraven(GeneratedConfig):
         rules = range(len(RULES))
         multisets = np.array(list(combinations_with_replacement(rules, self.num_features)))
         split = make_split(multisets, self)
-        tables = {
-            "train": split.train_CxM,
-            "in_distribution": split.train_CxM,
-            "held_out": split.held_out_CxM,
-        }
-        return SravenTask(self, tables)
+        return SravenTask(self, split.tables())
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import SupportsIndex
 import grain
 import numpy as np
 
-from hyla_lm.config import UserError, configurable, setting
+from hyla_lm.config import UserError, check_given, configurable, setting
 from hyla_lm.input.documents import check_gzip, is_record_file, read_texts
 from hyla_lm.input.files import list_files, names_and_sizes
 from hyla_lm.input.order import shuffled
@@ -45,13 +45,8 @@ class C4Stream:
         4096, "number of first documents that are the validation set; None takes all", minimum=1
     )
 
-    def _check_paths(self) -> None:
-        for name in ("train", "validation", "tokenizer"):
-            if not getattr(self, name):
-                raise UserError(f"C4Stream.{name} is not set: give its path.")
-
     def open(self, sequence_length: int, batch_size: int, reading: Reading) -> LanguageData:
-        self._check_paths()
+        check_given(self, "train", "validation", "tokenizer")
         tokenizer = Tokenizer(self.tokenizer)
         files = list_files(self.train, "C4Stream.train")
         encoder = Encoder(tokenizer, self.tokenizer_threads)
