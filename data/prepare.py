@@ -54,7 +54,7 @@ def preparation_of(options: argparse.Namespace, bindings: Sequence[str]) -> Prep
         source = TaskDocuments.open(options.task, options.split, tokenizer, settings)
         shards = options.shards or source.default_shards()
         return _preparation(options, source, tokenizer, shards)
-    gin_files.read(options.gin_file, bindings)  # checks them; files have no settings
+    gin_files.read(options.gin_file, bindings)  # refuses bindings: text files have no settings
     files = DocumentFiles(list_files(options.input, "--input"))
     shards = options.shards or files.default_shards()
     files.check(shards)

@@ -113,7 +113,7 @@ def main() -> None:
 
 def _texts(options: argparse.Namespace, bindings: Sequence[str]) -> Iterator[str]:
     if options.task is None:
-        gin_files.read(options.gin_file, bindings)  # checks them; files have no settings
+        gin_files.read(options.gin_file, bindings)  # refuses bindings: text files have no settings
         return chain.from_iterable(map(read_texts, list_files(options.input, "--input")))
     from data.seqio_documents import SeqioTasks, task_texts
 

@@ -89,7 +89,7 @@ FEATURES = Experiment(
     "four are not possible here.",
     "features",
 )
-MILLIONS = {10: 0.5, 20: 1.0, 40: 2.0}  # of examples, as shares of the benchmark's schedule
+MILLIONS = {10: 0.5, 20: 1.0, 40: 2.0}  # examples, as shares of the full schedule
 WIDTH = Experiment(
     "Figures 4A and A4A, examples and width",
     crossed(
