@@ -1,4 +1,4 @@
-"""What other models need for a text, in bits per UTF-8 byte: compressors and a token bigram."""
+"""Baselines of a text in bits per UTF-8 byte: compressors and a token bigram."""
 
 import gzip
 import lzma

@@ -22,14 +22,14 @@ class Document:
 
 
 def split_of(url: str) -> str:
-    """The split a document belongs to, for good: about one in 50 is validation."""
+    """The fixed split of a document: about one in 50 is validation."""
     digest = hashlib.sha256(url.encode()).digest()
     chosen = int.from_bytes(digest[:8], "big") % VALIDATION_SHARE == 0
     return "validation" if chosen else "train"
 
 
 def corpus_file(folder: Path, split: str) -> Path:
-    """Where a folder keeps a split."""
+    """The file of a split in a corpus folder."""
     return folder / f"{split}.json.gz"
 
 

@@ -1,4 +1,4 @@
-"""A corpus without downloads: the docstrings of installed Python, parsed and never imported."""
+"""A corpus without downloads: docstrings of installed Python, which is parsed, not imported."""
 
 import ast
 import gc
@@ -32,7 +32,7 @@ File = tuple[str, str]
 
 @dataclass(frozen=True)
 class Collection:
-    """Documents sorted by url, with counts of what was read and what was left out."""
+    """Documents sorted by url, with counts of files read and of texts left out."""
 
     documents: list[Document]
     files: int
@@ -47,7 +47,7 @@ def installed_roots() -> list[Path]:
 
 
 def collect(roots: Sequence[Path]) -> Collection:
-    """One document per module under the roots: its prose, without paragraphs met before."""
+    """One document for each module under the roots: its prose without repeated paragraphs."""
     files = sorted(file for root in roots for file in _python_files(root))
     seen: set[str] = set()
     documents, unreadable, repeated = [], 0, 0

@@ -1,4 +1,4 @@
-"""Documents of text files, divided over shards that are made independently."""
+"""Documents of text files, divided over independent shards."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from hyla_lm.input.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class DocumentFiles:
-    """Files of text in order: a shard holds whole files, or every n-th document of one."""
+    """Text files in order; a shard holds whole files, or every n-th document of one file."""
 
     files: tuple[str, ...]
 
@@ -34,7 +34,7 @@ class DocumentFiles:
             )
 
     def content(self) -> list[str]:
-        """Names and sizes of the files, which a run that goes on must find again."""
+        """Names and sizes of the files; a preparation only goes on with the same ones."""
         return names_and_sizes(self.files)
 
     def shards_of(self, file: int, shards: int) -> list[int]:

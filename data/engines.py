@@ -1,4 +1,4 @@
-"""What runs a preparation: processes of this machine, or an Apache Beam pipeline."""
+"""Engines that run a preparation: processes on this machine, or an Apache Beam pipeline."""
 
 import os
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ def run_here(preparation: Preparation, missing: Sequence[int], workers: int) -> 
 
 
 def _end_with_parent() -> None:
-    """Ends this worker when its parent is killed; it would wait for work forever."""
+    """Ends this worker when its parent is killed; otherwise it would wait forever."""
     parent = parent_process()
 
     def wait() -> None:

@@ -1,7 +1,7 @@
-"""What a preparation does, whatever runs it: shards one by one, then the manifest.
+"""A preparation of rows, on any engine: makes shards one by one, then the manifest.
 
-A shard is written aside and renamed, then its report beside it; a shard with a report is finished
-and not made again. The manifest comes when every shard has one.
+A shard is written aside and renamed, then its report is written beside it. A shard with a report is
+finished and not made again. The manifest is written when every shard has a report.
 """
 
 import json
@@ -36,11 +36,11 @@ class DocumentSource(Protocol):
 
     @property
     def name(self) -> str:
-        """What the manifest calls the source."""
+        """The name of the source in the manifest."""
         ...
 
     def content(self) -> list[str]:
-        """What must be equal for a preparation to go on."""
+        """Lines that identify the documents; a preparation only goes on with equal ones."""
         ...
 
     def shards_of(self, entry: int, shards: int) -> list[int]:
@@ -84,7 +84,7 @@ class Preparation:
         return [index for index in range(self.shards) if not self._is_finished(index)]
 
     def make_shard(self, index: int) -> None:
-        """Makes a shard and its report, unless they are there."""
+        """Makes a shard and its report, unless they exist."""
         if self._is_finished(index):
             return
         blocks = self.source.blocks(index, self.shards, self.tokenizer)
@@ -99,7 +99,7 @@ class Preparation:
             write_whole(self._report_path(index), json.dumps(asdict(report)).encode())
 
     def finish(self) -> Manifest:
-        """Writes the manifest from the reports of all shards and removes them."""
+        """Writes the manifest from the reports of all shards and removes the reports."""
         folder = as_path(self.folder)
         with _writing(self._path(MANIFEST)):
             if not self._path(MANIFEST).exists():
@@ -133,7 +133,7 @@ class Preparation:
         }
 
     def _is_mended(self, begun: dict[str, Any], asked: dict[str, Any]) -> bool:
-        """Whether the requests differ in the sizes of files that no finished shard was made of."""
+        """Whether the requests differ only in sizes of files that no finished shard has used."""
         others = {**asked, "documents": None} == {**begun, "documents": None}
         before, after = begun.get("documents", []), asked["documents"]
         if not others or [_name(entry) for entry in before] != [_name(entry) for entry in after]:
@@ -171,7 +171,7 @@ class Preparation:
 
 @contextmanager
 def _writing(path: epath.Path) -> Iterator[None]:
-    """Makes a failed write a UserError, unless another process wrote the same file meanwhile."""
+    """Turns a failed write into a UserError, unless another process wrote the file meanwhile."""
     try:
         with bucket_errors(path):
             yield
@@ -183,20 +183,20 @@ def _writing(path: epath.Path) -> Iterator[None]:
 
 
 def _is_empty(folder: epath.Path) -> bool:
-    """Whether a folder holds nothing of use; an empty one of a bucket lists itself."""
+    """Whether a folder has only partial files; an empty one of a bucket lists itself."""
     itself = folder.name if bucket_of(folder) else ""
     return all(p.suffix == ".partial" or p.name == itself for p in folder.iterdir())
 
 
 def _is_there(path: epath.Path) -> bool:
-    """Whether a file exists; one of a store that fails does not."""
+    """Whether a file exists; False if the store fails."""
     with suppress(OSError), bucket_errors(path):
         return path.exists()
     return False
 
 
 def _name(entry: str) -> str:
-    """The name in a line of name and size."""
+    """The name in a line "name size"."""
     return entry.rpartition(" ")[0]
 
 

@@ -16,7 +16,7 @@ from hyla_lm.input.tokenizer import Tokenizer
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line; flags it does not know go to Beam."""
+    """Runs the command line; unknown flags go to Beam."""
     options, bindings = parse_with_bindings(_parser(), arguments)
     started = time.monotonic()
     try:
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def prepare(
     preparation: Preparation, engine: str = "plain", workers: int = 1, flags: Sequence[str] = ()
 ) -> Manifest:
-    """Makes what is missing of a folder of rows and returns its manifest; raises UserError."""
+    """Makes the missing shards of a folder of rows; returns its manifest. Raises UserError."""
     missing = preparation.begin()
     if missing and engine == "beam":
         run_on_beam(preparation, missing, flags)
@@ -54,7 +54,7 @@ def preparation_of(options: argparse.Namespace, bindings: Sequence[str]) -> Prep
         source = TaskDocuments.open(options.task, options.split, tokenizer, settings)
         shards = options.shards or source.default_shards()
         return _preparation(options, source, tokenizer, shards)
-    gin_files.read(options.gin_file, bindings)  # files have no settings
+    gin_files.read(options.gin_file, bindings)  # refuses bindings: text files have no settings
     files = DocumentFiles(list_files(options.input, "--input"))
     shards = options.shards or files.default_shards()
     files.check(shards)

@@ -1,4 +1,4 @@
-"""Progress for people: a bar on a terminal, one line elsewhere; both on standard error."""
+"""Progress on standard error: a bar on a terminal, one line elsewhere."""
 
 from collections.abc import Iterable, Iterator
 from typing import TypeVar

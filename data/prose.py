@@ -1,4 +1,4 @@
-"""Prose out of docstrings: wrapped paragraphs are re-joined, then C4's line rules choose."""
+"""Prose of docstrings: re-joins wrapped paragraphs, then chooses them by C4's line rules."""
 
 import re
 from collections.abc import Iterator
@@ -64,7 +64,7 @@ def _blocks(docstring: str) -> Iterator[list[str]]:
 
 
 def _segments(lines: list[str]) -> Iterator[str]:
-    """Re-joins wrapped lines; headings vanish; items and changes of indentation start anew."""
+    """Re-joins wrapped lines; drops headings; starts anew at items and changes of indentation."""
     segment: list[str] = []
     for line in lines:
         if RULE.match(line):

@@ -2,11 +2,8 @@
 
 import hashlib
 import os
-import tempfile
-import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -18,7 +15,7 @@ from etils import epath
 import hyla_lm
 from data.progress import track
 from hyla_lm.config import UserError
-from hyla_lm.input.files import as_path, bucket_errors, bucket_of
+from hyla_lm.input.files import as_path, bucket_of, written_aside
 from hyla_lm.input.manifest import MANIFEST, Manifest, Shard, row_dtype, write_manifest
 from hyla_lm.input.packing import Block, Packed, Packer, encode_texts
 from hyla_lm.input.records import Records
@@ -32,7 +29,7 @@ WRITER_OPTIONS = "group_size:1,snappy"
 
 @dataclass(frozen=True)
 class ShardReport:
-    """A shard on disk and what it adds to the counts of the manifest."""
+    """A shard on disk and its part of the manifest's counts."""
 
     shard: Shard
     tokens: int
@@ -47,12 +44,14 @@ def write_shard(
     """Writes one shard aside, checks it, and renames it; raises UserError if that fails."""
     counted = _Counted(tokenizer, sequence_length)
     try:
-        with _aside(path) as partial:
-            crc = _write_records(partial, counted.records(blocks))
-            rows = _checked_rows(partial, counted.rows)
-            digest = _sha256(partial)
-            size = partial.stat().st_size
-            _publish(partial, path)
+        if not bucket_of(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with written_aside(path) as aside:
+            crc = _write_records(aside, counted.records(blocks))
+            rows = _checked_rows(aside, counted.rows)
+            digest = _sha256(aside)
+            size = aside.stat().st_size
+            _sync(aside)
     except (OSError, RuntimeError) as error:
         raise UserError(
             f"{path} cannot be written ({error}): make room or give another folder."
@@ -88,30 +87,13 @@ class _Counted:
         return encode_rows(packed.tokens, packed.text_bytes, dtype)
 
 
-@contextmanager
-def _aside(path: epath.Path) -> Iterator[Path]:
-    """A local file of a name nobody else uses, gone at the end unless it was renamed."""
-    folder = Path(tempfile.gettempdir()) if bucket_of(path) else Path(path.parent)
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f".{path.name}.{uuid.uuid4().hex}.partial"
-    try:
-        yield partial
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _publish(partial: Path, path: epath.Path) -> None:
-    """Gives a whole local file its final name; in a bucket an object appears whole."""
-    if bucket_of(path):
-        with bucket_errors(path):
-            path.write_bytes(partial.read_bytes())
-        return
-    descriptor = os.open(partial, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    """Returns when the file's bytes are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    partial.replace(path)
 
 
 def _write_records(path: Path, records: Iterator[bytes]) -> int:
@@ -130,7 +112,7 @@ def _write_records(path: Path, records: Iterator[bytes]) -> int:
 
 
 def _checked_rows(path: Path, expected: int) -> int:
-    """The rows a written file holds; raises OSError where some are lost."""
+    """The number of rows in a written file; raises OSError if some are lost."""
     rows = len(Records([str(path)]))
     if rows != expected:
         raise OSError(f"{rows} of {expected} rows reached the disk")
@@ -223,7 +205,7 @@ def write_rows(
 
 
 def shuffled(documents: Iterable[str], seed: int) -> Iterator[str]:
-    """The documents in a seeded order; long streams are shuffled one large window at a time."""
+    """The documents in a seeded order; long streams are shuffled in large windows."""
     rng = np.random.default_rng(seed)
     for window in batched(documents, SHUFFLED_DOCUMENTS):
         for index in rng.permutation(len(window)):

@@ -1,4 +1,4 @@
-"""A data source that needs no download: rows made from the docstrings of installed Python."""
+"""A data source without downloads: rows of the docstrings of installed Python."""
 
 import argparse
 import platform
@@ -14,11 +14,12 @@ import hyla_lm
 from data.baselines import bigram_bits_per_byte, compressor_bits_per_byte
 from data.corpus import corpus_file, split_of, write_documents
 from data.docstrings import collect, installed_roots
+from data.prepare import summary
 from data.row_writer import write_rows
 from data.train_tokenizer import train_tokenizer
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.input.documents import read_texts
-from hyla_lm.input.manifest import FORMAT, MANIFEST, Manifest, read_manifest, write_manifest
+from hyla_lm.input.manifest import FORMAT, MANIFEST, read_manifest, write_manifest
 from hyla_lm.input.prepared import Rows
 from hyla_lm.input.rows import RowReader
 from hyla_lm.input.source import LanguageData, Reading
@@ -32,7 +33,7 @@ SEED = 0
 @configurable
 @dataclass(frozen=True)
 class SampleCorpus:
-    """Docstrings of the standard library and of installed packages: needs no download."""
+    """Docstrings of the standard library and of installed packages; needs no download."""
 
     cache: str = setting("~/.cache/hyla_lm", "folder that keeps the corpus, tokenizer and rows")
     vocab_size: int = setting(4096, "pieces of the tokenizer that is trained", minimum=512)
@@ -42,7 +43,7 @@ class SampleCorpus:
         return self.prepare().open(sequence_length, batch_size, reading)
 
     def prepare(self) -> Rows:
-        """Builds what is missing of corpus, tokenizer and rows; raises UserError."""
+        """Builds the corpus, tokenizer and rows that are missing; raises UserError."""
         home = Path(self.cache).expanduser().absolute() / f"sample-{environment_key()}"
         tokenizer = home / f"tokenizer-{self.vocab_size}" / MODEL
         rows = home / f"rows-{self.vocab_size}-{self.sequence_length}-format{FORMAT}"
@@ -74,16 +75,16 @@ class SampleCorpus:
 
 
 def environment_key() -> str:
-    """Names the corpus by this producer and the Python version.
+    """The name of the corpus, from the versions of this package and of Python.
 
-    Packages installed later do not change a corpus once made, so a run on it can always go on;
-    delete its folder to make it anew.
+    Packages installed later do not change a corpus, so a run on it can always go on; delete its
+    folder to make it anew.
     """
     return f"{hyla_lm.__version__}-python{platform.python_version()}"
 
 
 def build_folder(folder: Path, files: Sequence[Path], build: Callable[[Path], None]) -> None:
-    """Builds a folder aside and renames it whole; one that another process made first wins."""
+    """Builds a folder aside and renames it; a folder that another process finished first stays."""
     if _is_whole(folder, files):
         return
     started = time.monotonic()
@@ -117,7 +118,7 @@ def write_corpus(folder: Path, roots: Sequence[Path] | None = None) -> None:
 
 
 def write_splits(corpus: Path, tokenizer: Tokenizer, folder: Path, sequence_length: int) -> None:
-    """Writes both splits' rows; the validation manifest says what simpler models reach."""
+    """Writes the rows of both splits; the validation manifest gets the baselines."""
     manifests = {}
     for split in SPLITS:
         manifests[split] = write_rows(
@@ -129,7 +130,7 @@ def write_splits(corpus: Path, tokenizer: Tokenizer, folder: Path, sequence_leng
             sequence_length=sequence_length,
             seed=SEED,
         )
-        _say(_summary(manifests[split]))
+        _say(summary(manifests[split]))
     train, validation = (RowReader(folder / split, manifests[split]) for split in SPLITS)
     bigram = bigram_bits_per_byte(train, validation, manifests["validation"], tokenizer.bos)
     texts = read_texts(str(corpus_file(corpus, "validation")))
@@ -139,14 +140,6 @@ def write_splits(corpus: Path, tokenizer: Tokenizer, folder: Path, sequence_leng
         replace(manifests["validation"], baselines_bits_per_byte=baselines),
     )
     _say(", ".join(f"{name} {bits:.3f}" for name, bits in baselines.items()) + " bits per byte")
-
-
-def _summary(manifest: Manifest) -> str:
-    return (
-        f"{manifest.split}: {manifest.documents:,} documents, "
-        f"{manifest.text_bytes / 1e6:.2f} MB of text, {manifest.tokens:,} tokens, "
-        f"{manifest.text_bytes / manifest.tokens:.2f} bytes per token, {manifest.rows:,} rows"
-    )
 
 
 def _is_whole(folder: Path, files: Sequence[Path]) -> bool:
@@ -180,7 +173,7 @@ def main() -> None:
     except UserError as error:
         raise SystemExit(f"error: {error}") from None
     manifest = read_manifest(rows.validation)
-    _say(_summary(manifest))
+    _say(summary(manifest))
     for path in (rows.train, rows.validation, rows.tokenizer):
         print(path)
 

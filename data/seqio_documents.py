@@ -1,4 +1,4 @@
-"""Documents of SeqIO tasks and mixtures: prepared as rows, or streamed to the trainer."""
+"""Documents of SeqIO tasks and mixtures, to prepare as rows or to stream to the trainer."""
 
 import itertools
 from collections.abc import Generator, Iterator
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from data.row_writer import DOCUMENTS_PER_BLOCK
-from hyla_lm.config import UserError, configurable, setting
+from hyla_lm.config import UserError, check_given, configurable, setting
 from hyla_lm.input.packing import Block, block_of
 from hyla_lm.input.source import LanguageData, Reading
 from hyla_lm.input.stream import rows_in_memory
@@ -31,7 +31,7 @@ TEXT_FIELDS = ("text", "targets", "inputs")
 class TaskDocuments:
     """A split of a registered task or mixture: token ids and text bytes of each document.
 
-    A document is the ids of `inputs`, if the task has them, then of `targets`, without their EOS.
+    A document is the ids of `inputs`, if the task has them, and of `targets`, without their EOS.
     """
 
     task: str
@@ -43,7 +43,7 @@ class TaskDocuments:
     def open(
         cls, task: str, split: str, tokenizer: Tokenizer, settings: SeqioTasks
     ) -> "TaskDocuments":
-        """The documents after the checks that can be made; raises UserError."""
+        """Opens and checks the documents; raises UserError."""
         documents = cls(task, split, tokenizer, settings)
         documents.check()
         return documents
@@ -91,7 +91,7 @@ class TaskDocuments:
         shuffle_seed: int | None = None,
         first: int = 0,
     ) -> Iterator[Document]:
-        """Ids without EOS and text bytes of the documents from number `first` on."""
+        """(ids without EOS, text bytes) of the documents from number `first` on."""
         dataset = self._provider().get_dataset(
             sequence_length=None,
             split=self.split,
@@ -129,7 +129,7 @@ class TaskDocuments:
 class SeqioTask:
     """Any registered SeqIO task or mixture, shuffled by SeqIO and packed while training.
 
-    Resuming reads again, without training, what was read before: prepare rows for long runs.
+    Resuming reads all earlier documents again: prepare rows for long runs.
     """
 
     name: str = setting("", "task or mixture, such as 'c4_lm'")
@@ -140,16 +140,11 @@ class SeqioTask:
     train_split: str = setting("train", "split to train on")
     validation_split: str = setting("validation", "split to evaluate on")
     validation_documents: int | None = setting(
-        4096, "first documents that are the validation set; None takes all", minimum=1
+        4096, "number of first documents that are the validation set; None takes all", minimum=1
     )
 
-    def _check_names(self) -> None:
-        for name in ("name", "tokenizer"):
-            if not getattr(self, name):
-                raise UserError(f"SeqioTask.{name} is not set: give it.")
-
     def open(self, sequence_length: int, batch_size: int, reading: Reading) -> LanguageData:
-        self._check_names()
+        check_given(self, "name", "tokenizer")
         tokenizer = Tokenizer(self.tokenizer)
         tasks = self.tasks or SeqioTasks()
         train = TaskDocuments.open(self.name, self.train_split, tokenizer, tasks)
@@ -176,7 +171,7 @@ class SeqioTask:
 
 @dataclass(frozen=True)
 class ShuffledTask:
-    """One process's endless documents of a task; the cursor is how many came before."""
+    """One process's endless documents of a task; the cursor is the number of earlier ones."""
 
     task: TaskDocuments
     shard: BatchShard
@@ -197,7 +192,7 @@ class ShuffledTask:
 
 
 def task_texts(task: str, split: str, settings: SeqioTasks) -> Iterator[str]:
-    """The texts of a task's or mixture's sources, as they are before any preprocessing."""
+    """The texts of a task's or mixture's sources before preprocessing."""
     provider = find(task, "", settings)
     for one in provider.tasks if isinstance(provider, seqio.Mixture) else [provider]:
         _check_split(one, split)
@@ -209,7 +204,7 @@ def task_texts(task: str, split: str, settings: SeqioTasks) -> Iterator[str]:
 
 
 def find(task: str, vocabulary: str, settings: SeqioTasks) -> Any:
-    """A registered task or mixture; ours are those of `settings`."""
+    """A registered task or mixture; registers ours first, with `settings`."""
     if task in (*TASKS, MIXTURE) or task not in _registered():
         register(vocabulary, settings)
     if task not in _registered():

@@ -1,4 +1,4 @@
-"""SeqIO tasks of plain language modelling: C4 from TFDS, C4 as AllenAI's json.gz, any text.
+"""SeqIO tasks for language modelling: C4 from TFDS, C4 as AllenAI's json.gz, any text.
 
 `register` puts `c4_lm`, `c4_lm_json`, `text_lm` and the mixture `c4_and_text` into SeqIO's
 registry, for this package or any other user of SeqIO. Needs the extra `seqio`.
@@ -22,7 +22,7 @@ MIXTURE = "c4_and_text"
 @configurable
 @dataclass(frozen=True)
 class SeqioTasks:
-    """Where the registered tasks find their text; a task without a source is not registered."""
+    """Sources of the registered tasks; a task without a source is not registered."""
 
     tfds_name: str = setting("c4/en:3.1.0", "TFDS name and version of c4_lm (3.0.1, 3.0.7, 3.1.0)")
     tfds_folder: str | None = setting(None, "TFDS data_dir of c4_lm; None takes TFDS's own")
@@ -31,7 +31,7 @@ class SeqioTasks:
     text_train: tuple[str, ...] = setting((), "globs of text_lm: JSON lines (.gz too) or .txt")
     text_validation: tuple[str, ...] = setting((), "globs of text_lm's validation split")
     text_rate: float = setting(0.1, "rate of text_lm in c4_and_text; c4_lm has 1", minimum=0)
-    modules: tuple[str, ...] = setting((), "modules to import, which register tasks of their own")
+    modules: tuple[str, ...] = setting((), "modules to import that register more tasks")
 
 
 def register(vocabulary: str, settings: SeqioTasks) -> None:

@@ -14,7 +14,7 @@ from data.command_line import parse_with_bindings
 from hyla_lm import gin_files
 from hyla_lm.config import UserError
 from hyla_lm.input.documents import read_texts
-from hyla_lm.input.files import list_files
+from hyla_lm.input.files import list_files, write_whole
 
 SAMPLE_BYTES = 4_000_000
 MAX_LINE_CHARACTERS = 1000
@@ -26,8 +26,8 @@ def train_tokenizer(
 ) -> None:
     """Writes a unigram model with byte fallback that keeps spaces and newlines.
 
-    Only a fixed sample of the texts is used; the same texts give the same bytes.
-    Raises UserError if the texts cannot fill vocab_size pieces or need more.
+    Trains on a fixed sample of the texts; the same texts give the same bytes. Raises UserError if
+    vocab_size is too large or too small for the texts.
     """
     model = io.BytesIO()
     lines = list(_lines(sample(texts, sample_bytes)))
@@ -56,11 +56,11 @@ def train_tokenizer(
         raise UserError(
             f"vocab_size = {vocab_size} does not suit this text ({reason}): change vocab_size."
         ) from error
-    _write_whole(output, model.getvalue())
+    _write(output, model.getvalue())
 
 
 def sample(texts: Iterable[str], limit: int) -> list[str]:
-    """Texts of about `limit` bytes in all: those of least hash, whatever the order of texts."""
+    """The texts of least hash, about `limit` bytes in all; their order does not matter."""
     kept: list[tuple[int, str]] = []
     size = 0
     for text in texts:
@@ -81,12 +81,10 @@ def _lines(texts: Iterable[str]) -> Iterator[str]:
                 yield line[start : start + MAX_LINE_CHARACTERS]
 
 
-def _write_whole(path: Path, content: bytes) -> None:
-    partial = path.with_name(f".{path.name}.partial")
+def _write(path: Path, content: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(content)
-        partial.replace(path)
+        write_whole(path, content)
     except OSError as error:
         raise UserError(
             f"{path} cannot be written ({error.strerror or error}): change --output."
@@ -115,7 +113,7 @@ def main() -> None:
 
 def _texts(options: argparse.Namespace, bindings: Sequence[str]) -> Iterator[str]:
     if options.task is None:
-        gin_files.read(options.gin_file, bindings)  # files have no settings
+        gin_files.read(options.gin_file, bindings)  # refuses bindings: text files have no settings
         return chain.from_iterable(map(read_texts, list_files(options.input, "--input")))
     from data.seqio_documents import SeqioTasks, task_texts
 

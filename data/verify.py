@@ -33,7 +33,7 @@ ROWS_PER_READ = 4096
 
 @dataclass(frozen=True)
 class Found:
-    """What the rows of a shard add up to."""
+    """Counts over the rows of a shard."""
 
     rows: int = 0
     tokens: int = 0
@@ -67,12 +67,12 @@ def verify(folder: str, workers: int = 1, tokenizer: Tokenizer | None = None) ->
                 f"{path / MANIFEST} counts {getattr(manifest, name)} {name} but its shards hold "
                 f"{value}: prepare the rows again."
             )
-    RowReader(path, manifest, READ_ATTEMPTS)  # a folder that is whole also opens
+    RowReader(path, manifest, READ_ATTEMPTS)  # checks that the folder opens
     return manifest
 
 
 def _check_facts(folder: epath.Path, manifest: Manifest) -> None:
-    """What check_manifest finds with the tokenizer, as far as it shows without."""
+    """The checks of check_manifest that need no tokenizer."""
     names = {shard.name for shard in manifest.shards}
     is_sound = (
         len(names) == len(manifest.shards) > 0
@@ -104,7 +104,7 @@ def _check_shard(folder: epath.Path, manifest: Manifest, shard: Shard) -> Found:
 
 @contextmanager
 def _on_disk(path: epath.Path, sha256: str) -> Iterator[str]:
-    """The shard as a local file, copied while it is hashed if it is in a bucket."""
+    """Hashes the shard; yields it as a local file, which is a copy if it is in a bucket."""
     digest = hashlib.sha256()
     with ExitStack() as stack:
         copy = stack.enter_context(NamedTemporaryFile()) if bucket_of(path) else None
@@ -132,7 +132,7 @@ def _rows(
 
 
 def _count(tokens: np.ndarray, text_bytes: np.ndarray, bos: int) -> Found:
-    """Each pair of neighbours of a shard stands in one row; BOS before another starts a text."""
+    """Counts of some rows; a document starts at a BOS whose next token is no BOS."""
     is_bos = tokens == bos
     return Found(
         rows=len(tokens),

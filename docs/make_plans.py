@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hyla_lm.input.files import write_whole
+
 FOLDER = Path(__file__).parent / "plans"
 CONFIGS = ("hyla", "softmax", "linear")
 TOPOLOGIES = ("v5e:2x4", "v5e:4x4", "v5e:8x8", "v5e:16x16")
@@ -39,14 +41,12 @@ def path_of(config: str, topology: str) -> Path:
 
 
 def make(config: str, topology: str) -> None:
-    """Writes aside, then renames."""
+    """Writes the plan of a config on a slice."""
     command = [sys.executable, "-m", "hyla_lm", "plan", "--json", f"--topology={topology}"]
     command += [f"--gin_file=gin/c4_50m_{config}.gin", f"--compiles={COMPILES.get(topology, 0)}"]
     print(" ".join(command[1:]), file=sys.stderr, flush=True)
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    partial = path_of(config, topology).with_suffix(".partial")
-    partial.write_text(done.stdout)
-    partial.replace(path_of(config, topology))
+    write_whole(path_of(config, topology), done.stdout.encode())
 
 
 def row(config: str, plan: dict[str, Any]) -> str:

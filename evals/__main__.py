@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from evals.latent_codes.look import add_choices, check_extra, chosen
+from evals.latent_codes.look import add_choices, check_extra, chosen, count
 from hyla_lm.config import UserError, exit_status, split_arguments
 from hyla_lm.parallel.preemption import EXIT_STATUS, Preempted
 
@@ -48,16 +48,16 @@ def _parser() -> argparse.ArgumentParser:
         add("--variants", type=_names, default=(), help="rows, such as softmax,hyla; all")
         add("--seeds", type=_seeds, default=(0, 1, 2), help="such as 0,1,2 (default)")
         add("--grid", action="store_true", help="train the published grid and choose by row")
-        add("--steps", type=_count, help="a shortened schedule; default: the published one")
+        add("--steps", type=count, help="a shortened schedule; default: the published one")
         add("--split", help="covering, published or published_new_jax; default: the preset's")
-        add("--runs_at_once", type=_count, help="runs trained together; default: 3, 24 on a GPU")
+        add("--runs_at_once", type=count, help="runs trained together; default: 3, 24 on a GPU")
     look = commands.add_parser("latent_codes", help="look inside all finished runs of a folder")
     look.set_defaults(run=_look)
     look.add_argument("folder", type=Path, help="the --workdir of the runs")
     add_choices(look)
     report = commands.add_parser("report", help="write the report of a folder's results again")
     report.set_defaults(run=_report)
-    report.add_argument("folder", type=Path, help="that has results/")
+    report.add_argument("folder", type=Path, help="folder that has results/")
     return parser
 
 
@@ -72,20 +72,14 @@ def _seeds(text: str) -> tuple[int, ...]:
     return seeds
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} must be a number above 0")
-    return int(text)
-
-
 def _train(options: argparse.Namespace, bindings: list[str], command: str) -> None:
     from evals.experiments import board
-    from evals.experiments.paper import SUITES
+    from evals.experiments.paper import BENCHMARKS
     from evals.experiments.report import write_report
     from evals.experiments.runner import Request, train
 
     if options.split:
-        bindings.append(f'{SUITES[options.suite].task}.split = "{options.split}"')
+        bindings.append(f'{BENCHMARKS[options.suite].task}.split = "{options.split}"')
     request = Request(
         options.suite,
         options.workdir,

@@ -1,8 +1,8 @@
-"""The suites as part of a language model's run: TrainConfig.suites = (@FuzzyLogicSuite(),).
+"""Suites of a language model's run: TrainConfig.suites = (@FuzzyLogicSuite(),).
 
-A suite trains small models of its own, one a seed, with the attention of the language model: its
-variant or pattern and its value activation. All else is as the suite's gin file says. With `every`
-they train alongside: after that many steps of the language model they catch up to its share.
+A suite trains small models, one for each seed, with the attention of the language model: its
+variant or pattern and its value activation. The suite's gin file sets everything else. With `every`
+the suite trains alongside: after that many steps of the run it catches up to the run's share.
 """
 
 import math
@@ -27,15 +27,17 @@ from hyla_lm.running.program import make_program
 class SuiteConfig:
     """Settings that every suite has."""
 
-    gin_file: str = setting("", "what is trained; a path from here or from the checkout")
+    gin_file: str = setting(
+        "", "gin file of the small models; a path from here or from the checkout"
+    )
     bindings: tuple[str, ...] = setting(
-        (), "changes of it, such as ('TrainConfig.steps = 5000',); the attention is the run's"
+        (), "bindings over gin_file, such as ('TrainConfig.steps = 5000',); the run sets attention"
     )
-    seeds: tuple[int, ...] = setting((0, 1, 2), "of the small models, which train at once")
+    seeds: tuple[int, ...] = setting((0, 1, 2), "seeds of the small models, which train together")
     every: int | None = setting(
-        None, "steps of the run after which the suite catches up; None trains it at the end"
+        None, "train the suite every so many steps of the run; None trains it at the end"
     )
-    name: str = setting("", "its folder and its part of the tags")
+    name: str = setting("", "name of its folder and in its tags")
 
     def check(self) -> None:
         title = type(self).__name__
@@ -96,8 +98,8 @@ class SuiteConfig:
 class FuzzyLogicSuite(SuiteConfig):
     """Fuzzy logic in context, trained with the run's attention."""
 
-    gin_file: str = setting("gin/evals/fuzzy_logic_strict.gin", "what is trained")
-    name: str = setting("fuzzy_logic", "its folder and its part of the tags")
+    gin_file: str = setting("gin/evals/fuzzy_logic_strict.gin", "gin file of the small models")
+    name: str = setting("fuzzy_logic", "name of its folder and in its tags")
     check = SuiteConfig.check
 
 
@@ -106,13 +108,13 @@ class FuzzyLogicSuite(SuiteConfig):
 class SravenSuite(SuiteConfig):
     """Symbolic Raven matrices, trained with the run's attention."""
 
-    gin_file: str = setting("gin/evals/sraven_strict.gin", "what is trained")
-    name: str = setting("sraven", "its folder and its part of the tags")
+    gin_file: str = setting("gin/evals/sraven_strict.gin", "gin file of the small models")
+    name: str = setting("sraven", "name of its folder and in its tags")
     check = SuiteConfig.check
 
 
 def steps_at(share: float, member: Member) -> int:
-    """The suite's step at a share of its run, rounded down to whole windows but at the end."""
+    """The suite's step at a share of its run, rounded down to whole log windows before the end."""
     e = member.program.experiment
     if share >= 1:
         return e.train.steps
@@ -120,9 +122,9 @@ def steps_at(share: float, member: Member) -> int:
 
 
 def mean_metrics(summaries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Means of the validation metrics over runs that are finite, with `_standard_error`.
+    """Means and `_standard_error`s of the validation metrics over runs that are finite.
 
-    `diverged_runs` counts the others.
+    `diverged_runs` counts the other runs.
     """
     finite = [
         s["validation"]

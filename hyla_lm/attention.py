@@ -40,7 +40,8 @@ def attend(
     q is scaled by 1/sqrt(K); `bias` and `dropout` (a multiplier of the code, already divided by the
     probability of keeping) are broadcastable to BxHxTxS; `segment_ids` (BxS, never decreasing)
     hide other documents; query t stands at position t + q_offset. Scores, normalisation and sums
-    are float32. Raises UserError for shapes that do not fit and implementations that cannot.
+    are float32. Raises UserError for shapes that do not fit and for an implementation that cannot
+    compute the request.
     """
     request = make_request(
         q_BxTxHxK,
@@ -58,7 +59,7 @@ def attend(
 
 
 def attend_request(request: Request, implementation: str = "auto") -> jax.Array:
-    """`attend` for a request that is made; raises UserError for implementations that cannot."""
+    """`attend` for a finished request; raises UserError if the implementation cannot do it."""
     y_BxTxHxU = choose(request, implementation).run(request)
     return y_BxTxHxU.astype(request.v_BxSxHxU.dtype)
 
@@ -74,7 +75,7 @@ def latent_codes(
 ) -> jax.Array:
     """The latent code of every query and key, the normalised scores a_BxHxTxS in float32.
 
-    It depends on neither the values nor their network.
+    The code depends neither on the values nor on the value network.
     """
     linear = AttentionSpec(spec.normalization, "linear")
     return latent_codes_of(

@@ -11,11 +11,11 @@ from hyla_lm.config import UserError, split_arguments
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; a mistake of the user is one sentence on stderr and status 2, a store that
-    does not answer one and status 69.
+    """Runs a command and returns its status.
 
-    Status 75 means that training was asked to stop and saved, 69 that another process of the run is
-    gone: the same command goes on.
+    A mistake of the user prints one sentence to stderr and returns 2. The same command goes on
+    after 75, training was asked to stop and has saved, and after 69, a store does not answer or
+    another process of the run is gone.
     """
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("hyla_lm").setLevel(logging.INFO)

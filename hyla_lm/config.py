@@ -6,7 +6,8 @@ import inspect
 import math
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,16 +20,36 @@ CHECKOUT = Path(__file__).parents[1]
 
 
 class UserError(Exception):
-    """A mistake the user can mend: one sentence that names the binding or file to change."""
+    """A mistake the user can mend: one sentence that names the binding or file to change.
+
+    A function that does not know settings says which `argument` of its own could be changed;
+    `naming_settings` around its call adds the setting.
+    """
+
+    def __init__(self, sentence: str = "", argument: str = ""):
+        super().__init__(sentence)
+        self.argument = argument
 
 
 class Unavailable(UserError):
-    """Something outside does not answer, after many tries; later the same command may go on."""
+    """A service failed in all tries; the same command may succeed later."""
 
 
 def exit_status(error: UserError) -> int:
-    """2, or EX_UNAVAILABLE where the same command may go on later."""
+    """The exit status: 2, or EX_UNAVAILABLE (69) if the same command may succeed later."""
     return 69 if isinstance(error, Unavailable) else 2
+
+
+@contextmanager
+def naming_settings(**settings: str) -> Iterator[None]:
+    """Adds the setting to UserErrors about an argument: naming_settings(size="Config.size = 3")."""
+    try:
+        yield
+    except UserError as error:
+        if error.argument not in settings:
+            raise
+        sentence = str(error).removesuffix(".")
+        raise type(error)(f"{sentence} ({settings[error.argument]}).") from error
 
 
 def setting(
@@ -43,7 +64,7 @@ def setting(
 def configurable(cls: type[T]) -> type[T]:
     """Registers a frozen dataclass of `setting`s with gin; construction checks every field.
 
-    Only `hyla_lm.gin_files` builds it from bindings: calling the class takes none.
+    Only `hyla_lm.gin_files` applies bindings; a direct call of the class ignores them.
     """
     own_check: Callable[[Any], None] | None = cls.__dict__.get("check")
     plain_init = cls.__init__
@@ -76,8 +97,15 @@ def check_fields(config: Any) -> None:
             raise UserError(f"{binding} = {value!r} must be at least {minimum}.")
 
 
+def check_given(config: Any, *names: str) -> None:
+    """Raises UserError for the first of these fields that is empty."""
+    for name in names:
+        if not getattr(config, name):
+            raise UserError(f"{type(config).__name__}.{name} is not set: give it.")
+
+
 def has_type(value: Any, hint: Any) -> bool:
-    """Whether a value fits an annotation of a field."""
+    """Whether a value has the annotated type of a field."""
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         return any(has_type(value, option) for option in typing.get_args(hint))
@@ -135,7 +163,7 @@ def describe() -> str:
 
 
 def uses_of(name: str) -> list[str]:
-    """Bindings that would use a class, of whatever scope: one for each field that takes it."""
+    """The bindings that would use a class, one for each field that accepts it."""
     example: Any = object.__new__(REGISTRY[name.rpartition("/")[2]])
     uses = []
     for owner, cls in REGISTRY.items():

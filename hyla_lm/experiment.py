@@ -1,4 +1,4 @@
-"""All the configuration of one run, built from gin."""
+"""The whole configuration of one run, built from gin."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,18 +19,18 @@ from hyla_lm.tasks.suite import Suite
 @configurable
 @dataclass(frozen=True)
 class TrainConfig:
-    """How long to train, on what, and how often to look."""
+    """Task, length, batch and seed of training, and how often to evaluate."""
 
     task: TaskConfig | None = setting(None, "what is trained, such as @LanguageModel()")
-    steps: int = setting(1000, "updates; the learning rate ends with the last", minimum=1)
+    steps: int = setting(1000, "updates; the learning-rate schedule ends with the last", minimum=1)
     batch_size: int = setting(256, "rows of a global batch", minimum=1)
     suites: tuple[Suite, ...] = setting(
         (), "small models trained with the same attention, such as (@FuzzyLogicSuite(),)"
     )
-    accumulate_steps: int = setting(1, "micro-batches that an update is summed over", minimum=1)
-    seed: int = setting(0, "of initialisation, data order and dropout", minimum=0)
+    accumulate_steps: int = setting(1, "micro-batches whose gradients an update sums", minimum=1)
+    seed: int = setting(0, "seed of initialisation, data order and dropout", minimum=0)
     eval_every: int = setting(
-        1000, "steps between evaluations; the last is always there", minimum=1
+        1000, "steps between evaluations; the last step is always evaluated", minimum=1
     )
 
     def check(self) -> None:
@@ -46,23 +46,23 @@ class TrainConfig:
 class LogConfig:
     """How often metrics are written."""
 
-    every: int = setting(100, "steps that one logged point is the mean of", minimum=1)
+    every: int = setting(100, "steps that each logged point averages", minimum=1)
 
 
 @configurable
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """When to save and how many checkpoints stay."""
+    """How often to save, and how many checkpoints to keep."""
 
     every: int = setting(
         1000, "steps between checkpoints; the last step is always saved", minimum=1
     )
-    keep: int = setting(3, "newest checkpoints that stay on disk", minimum=1)
+    keep: int = setting(3, "number of newest checkpoints to keep", minimum=1)
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One run's configuration; `text` is the gin text that gives it again."""
+    """One run's configuration; `text` is gin text that rebuilds it."""
 
     train: TrainConfig
     model: ModelConfig
@@ -74,7 +74,7 @@ class Experiment:
 
 
 def read_experiment(files: Sequence[GinFile], bindings: Sequence[str]) -> Experiment:
-    """The experiment that gin files, in any order, and bindings describe; raises UserError."""
+    """Builds an experiment from gin files, in any order, and bindings; raises UserError."""
     read = gin_files.read(
         files,
         bindings,

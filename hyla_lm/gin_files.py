@@ -1,4 +1,4 @@
-"""Reads gin files and bindings into values: gin's own state is empty before and after."""
+"""Reads gin files and bindings into values; gin's global state is empty before and after."""
 
 import threading
 import tokenize
@@ -20,7 +20,7 @@ gin.add_config_file_search_path(str(CHECKOUT))
 
 @dataclass(frozen=True)
 class Written:
-    """The text of a configuration as a run keeps it, and where it lies."""
+    """The gin text that a run saved, and the path of its file."""
 
     place: str
     text: str
@@ -34,14 +34,14 @@ GinFile = str | Written
 
 @dataclass(frozen=True)
 class Configuration:
-    """Instances of the classes asked for, and a gin text that gives equal ones."""
+    """Instances of the requested classes, and gin text that rebuilds them."""
 
     values: tuple[Any, ...]
     text: str
 
 
 class _Setting(NamedTuple):
-    """What a line of gin sets: a parameter of a class in a scope, or a macro."""
+    """The target of a gin line: a parameter of a class in a scope, or a macro."""
 
     scope: str
     selector: str
@@ -56,7 +56,7 @@ class _Setting(NamedTuple):
         return scope + self.selector.rpartition(".")[2]
 
     def is_of(self, built: Collection[tuple[str, str]]) -> bool:
-        """Whether it is for one of these classes, each with the scope it is built in."""
+        """Whether the setting applies to one of these (scope, class) pairs."""
         return any(
             selector == self.selector
             and (not self.scope or f"{scope}/".startswith(f"{self.scope}/"))
@@ -65,9 +65,10 @@ class _Setting(NamedTuple):
 
 
 def read(gin_files: Sequence[GinFile], bindings: Sequence[str], *classes: type) -> Configuration:
-    """Builds the classes from gin files, in any order, and bindings, of which later ones win.
+    """Builds the classes from gin files, in any order, and bindings; later bindings win.
 
-    Raises UserError for what is unknown, of the wrong type, set by two files or used by nothing.
+    Raises UserError for a setting that is unknown, has the wrong type, is set by two files or is
+    used by nothing.
     """
     with _parsed(gin_files, bindings):
         values = tuple(_build(cls) for cls in classes)
@@ -97,7 +98,7 @@ def _parsed(gin_files: Sequence[GinFile], bindings: Sequence[str]) -> Iterator[N
 
 
 def _parse_files(gin_files: Sequence[GinFile]) -> None:
-    """Raises UserError where two of the files set one parameter to different values."""
+    """Parses the files; raises UserError if two of them set a parameter to different values."""
     found: dict[_Setting, tuple[GinFile, str]] = {}
     for file in gin_files:
         _parse_file(file)
@@ -132,7 +133,7 @@ def _parse(parse: Callable[[str], Any], argument: str, where: str, remedy: str) 
 
 
 def _settings() -> dict[_Setting, str]:
-    """All that is set, with its value as gin writes it."""
+    """Every setting with its value as gin writes it."""
     return {
         _Setting(scope, selector, parameter): repr(value)
         for (scope, selector), bound in gin.config._CONFIG.items()
@@ -163,7 +164,7 @@ def _reject_unused_macros() -> None:
 
 
 def _reject_unbuilt(gin_files: Sequence[GinFile]) -> None:
-    """Call it last: it parses the files again."""
+    """Raises UserError for settings of classes not built. It parses files: call it last."""
     built = gin.config._OPERATIVE_CONFIG.keys()
     unbuilt = {k: v for k, v in _settings().items() if k.selector != MACRO and not k.is_of(built)}
     replaced = _replaceable(gin_files) if unbuilt else {}
@@ -177,7 +178,7 @@ def _reject_unbuilt(gin_files: Sequence[GinFile]) -> None:
 
 
 def _replaceable(gin_files: Sequence[GinFile]) -> dict[_Setting, str]:
-    """What files set for classes they use themselves: a later line may use others instead."""
+    """Settings for classes that the files themselves use; a later line may use others instead."""
     gin.clear_config()
     _parse_files(gin_files)
     settings = _settings()
@@ -186,13 +187,13 @@ def _replaceable(gin_files: Sequence[GinFile]) -> dict[_Setting, str]:
 
 
 def _ever_used(gin_file: str) -> set[tuple[str, str]]:
-    """Classes that a file or one it includes uses, with their scopes."""
+    """The classes, with scopes, that a file or its includes use."""
     gin.clear_config()
     parsed = gin.parse_config_file(gin_file)
     return _used_classes().union(*(_ever_used(part.filename) for part in parsed.includes))
 
 
 def _used_classes() -> set[tuple[str, str]]:
-    """What bindings refer to, macros too, with scopes."""
+    """The classes and macros, with scopes, that bindings refer to."""
     references = gin.config.iterate_references(gin.config._CONFIG)
     return {reference.config_key for reference in references}

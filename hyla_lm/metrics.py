@@ -17,7 +17,7 @@ def to_host(metrics: Mapping[str, Pair]) -> HostMetrics:
 
 
 def add(a: HostMetrics, b: HostMetrics) -> HostMetrics:
-    """Sums and counts of both; a name in only one of them is kept."""
+    """The summed metrics of both; a name that only one has is kept."""
     zero = (0.0, 0.0)
     return {
         name: (

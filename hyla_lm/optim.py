@@ -38,7 +38,7 @@ class OptimizerConfig:
 
 
 def warmup_cosine(peak: Any, warmup_steps: Any, end_step: Any, final_fraction: float = 0.1):
-    """Learning rate of an update counted from 0: linear from 0, then cosine until end_step."""
+    """Learning rate of update n, counted from 0: linear from 0, then cosine until end_step."""
 
     def schedule(count: Any) -> jax.Array:
         step = jnp.asarray(count, jnp.float32)
@@ -57,12 +57,12 @@ def is_decayed(key_path: tuple[Any, ...]) -> bool:
 
 
 def decay_mask(params: Any) -> Any:
-    """A tree of which parameters decay."""
+    """A tree of bools: whether each parameter decays."""
     return jax.tree_util.tree_map_with_path(lambda path, _: is_decayed(path), params)
 
 
 def decay_mask_with_attention_biases(params: Any) -> Any:
-    """decay_mask, but the biases that have two dimensions (of heads) decay as well."""
+    """decay_mask, except that biases of heads, which have two dimensions, decay too."""
 
     def decays(key_path: tuple[Any, ...], _: Any) -> bool:
         return is_decayed(key_path) or re.search(HEAD_BIASES, path_of(key_path)) is not None
@@ -83,7 +83,7 @@ def make_schedule(config: OptimizerConfig, steps: int):
 
 
 def cosine_end(config: OptimizerConfig, steps: int) -> int:
-    """The update at which the learning rate has reached its end."""
+    """The update at which the cosine ends."""
     return steps - config.warmup_steps if config.cosine_ends_early else steps
 
 

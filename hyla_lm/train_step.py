@@ -13,7 +13,7 @@ from hyla_lm.tasks.protocol import Batch, LossFn
 
 
 class TrainState(NamedTuple):
-    """Everything an update changes; randomness follows from `step`."""
+    """Everything an update changes; random keys derive from `step`."""
 
     step: jax.Array
     params: Any
@@ -37,7 +37,7 @@ def make_train_step(
 ) -> TrainStep:
     """The pure step to jit; a batch's leading axis is a multiple of accumulate_steps.
 
-    The seed is a number, or a traced one.
+    The seed may be traced.
     """
 
     def objective_sum(params: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, Sums]:
@@ -74,7 +74,7 @@ def make_train_step(
 
 
 def split_batch(batch: Batch, parts: int) -> Batch:
-    """Leading axis B to parts x B/parts, every part drawing evenly from every device's rows."""
+    """Splits axis B to parts x B/parts; each part has equally many rows of each device."""
 
     def split(x: jax.Array) -> jax.Array:
         return x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1)

@@ -1,4 +1,4 @@
-"""What `tpu.doctor` looks at: each check is a function that returns one line of its table."""
+"""The checks of `tpu.doctor`: functions that each return one line of its table."""
 
 import email.utils
 import operator
@@ -33,7 +33,7 @@ COMPARE = {
 
 @dataclass(frozen=True)
 class Check:
-    """One line: what was looked at, how it is, what was found and what to do."""
+    """One line: the thing checked, its state, what was found and what to do."""
 
     name: str
     level: str
@@ -42,7 +42,7 @@ class Check:
 
 
 def check_holders(proc: Path = Path("/proc"), devices: Path = Path("/dev")) -> Check:
-    """Which processes have the chips open; a chip serves one process at a time."""
+    """The processes that have the chips open; a chip serves one process at a time."""
     present = [*devices.glob("accel*"), *devices.glob("vfio/[0-9]*")]
     if not present:
         advice = "Run this on a TPU host: python -m tpu.launch doctor does."
@@ -75,7 +75,7 @@ def check_python(pyproject: Path, version: tuple[int, ...] = tuple(sys.version_i
 def check_package(
     name: str, pyproject: Path, installed: Callable[[str], str] = metadata.version
 ) -> Check:
-    """An installed package against what pyproject.toml asks of it, in its extra [tpu] too."""
+    """The version of an installed package against pyproject.toml and its extra [tpu]."""
     project = _project(pyproject)
     lines = [*project["dependencies"], *project["optional-dependencies"]["tpu"]]
     wanted = [m[1] for line in lines if (m := re.fullmatch(rf"{name}(?:\[\w+\])?(\W.*)?", line))]
@@ -99,7 +99,7 @@ def _compare(name: str, version: str, wanted: str) -> Check:
 
 
 def _aligned(*versions: str) -> list[list[int]]:
-    """Versions as lists of the same length; what follows the numbers, such as rc1, is left out."""
+    """Versions as lists of numbers of the same length; suffixes such as rc1 are dropped."""
     numbers = [[int(part) for part in re.findall(r"\d+", _numeric(v))] for v in versions]
     length = max(map(len, numbers))
     return [parts + [0] * (length - len(parts)) for parts in numbers]
@@ -125,7 +125,7 @@ def check_devices(part: Slice, count: Callable[[], tuple[int, int]] | None = Non
 
 
 def count_devices() -> tuple[int, int]:
-    """Asked in a process of its own, which gives the chips back and can be waited for in vain."""
+    """Counts devices in a process of its own, which frees the chips and may time out."""
     done = subprocess.run(
         [sys.executable, "-c", COUNT_DEVICES],
         env={**os.environ, "JAX_PLATFORMS": "tpu"},
@@ -188,7 +188,7 @@ def check_clock(
 
 
 def ask_time() -> float | None:
-    """Seconds since 1970 by the first server that answers, whatever it answers."""
+    """Seconds since 1970 by the first server that answers, even with an error."""
     for url in CLOCKS:
         try:
             with urllib.request.urlopen(url, timeout=5) as answer:
@@ -203,7 +203,7 @@ def ask_time() -> float | None:
 
 
 def check_disk(folder: Path, free: Callable[[Path], int] | None = None) -> Check:
-    """Free space where the package and the log are."""
+    """Free space on the disk of the package and the log."""
     left = (free or _free)(folder)
     level = FAIL if left < DISK_FAIL_BYTES else WARN if left < DISK_WARN_BYTES else OK
     advice = "" if level == OK else f"Delete what is old under {folder}, such as other versions."

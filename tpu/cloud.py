@@ -1,4 +1,4 @@
-"""Running the commands, reading states and telling errors apart."""
+"""Runs gcloud commands, reads states and classifies errors."""
 
 import json
 import re
@@ -25,7 +25,7 @@ POLL_SECONDS = 20.0
 
 
 class Kind(Enum):
-    """What an error of gcloud means, with the words that tell it; the first that fits counts."""
+    """Kinds of gcloud errors, with the words that identify them; the first match counts."""
 
     ZONE = r"[Ll]ocation .*(not found|invalid|unsupported)|Unexpected location"
     MISSING = r"NOT_FOUND|was not found"
@@ -90,7 +90,8 @@ class CloudError(UserError):
 class State(Enum):
     """Whether the slice can be used.
 
-    LOST is preempted, suspended or failed: to be made again. ORPHAN is a node without a request.
+    A LOST slice, preempted, suspended or failed, must be made again. An ORPHAN is a node without a
+    request.
     """
 
     ABSENT = "absent"
@@ -110,7 +111,7 @@ LOST_NODES = ("PREEMPTED", "TERMINATED", "STOPPED", "STOPPING", "DELETING", "ABS
 
 @dataclass(frozen=True)
 class Found:
-    """A state, the words of gcloud for it, and the error that led to it if one did."""
+    """A state, gcloud's words for it, and the error that it was read from, if any."""
 
     state: State
     resource: str
@@ -123,7 +124,7 @@ NOTHING = Found(State.ABSENT, "ABSENT")
 
 @dataclass(frozen=True)
 class Done:
-    """How a command ended."""
+    """Status and output of a finished command."""
 
     code: int
     output: str = ""
@@ -131,7 +132,7 @@ class Done:
 
 
 class Runner(Protocol):
-    """Runs commands, or only says that it would."""
+    """Runs commands, or only prints them."""
 
     def __call__(self, argv: Sequence[str], *, stream: bool = False, stdin: str = "") -> Done: ...
 
@@ -147,7 +148,7 @@ def run_for_real(argv: Sequence[str], *, stream: bool = False, stdin: str = "") 
 
 
 class Rehearsal:
-    """Prints each command and answers as a cloud would in which all goes well."""
+    """Prints each command and answers like a cloud without errors."""
 
     def __init__(self, exists: bool):
         self.exists = exists
@@ -168,7 +169,7 @@ class Rehearsal:
 
 
 def classify(argv: Sequence[str], done: Done) -> Kind:
-    """What the end of a gcloud command means."""
+    """The kind of error that a gcloud command ended with."""
     if done.code == LOST_CONNECTION:
         return Kind.CONNECTION
     own = done.errors.find(OWN_ERROR)
@@ -178,12 +179,12 @@ def classify(argv: Sequence[str], done: Done) -> Kind:
 
 
 def kind_of(errors: str) -> Kind:
-    """The first kind whose words are there."""
+    """The first kind whose words occur in the text."""
     return next(kind for kind in Kind if re.search(kind.value, errors))
 
 
 def detail_of(errors: str) -> str:
-    """The line of gcloud's stderr that says most, without its prefix and its braces."""
+    """The most informative line of gcloud's stderr, without prefix and braces."""
     message = re.search(r'"message": "((?:[^"\\]|\\.)*)"', errors)
     lines = [line for line in errors.splitlines() if line.strip() and not line.startswith(CHATTER)]
     named = [line for line in lines if line.startswith("ERROR:")]
@@ -192,7 +193,7 @@ def detail_of(errors: str) -> str:
 
 
 class Cloud:
-    """One job's part of Google Cloud. `sleep` and `say` are what tests replace."""
+    """The slice of one job in Google Cloud; tests replace `sleep` and `say`."""
 
     def __init__(
         self,
@@ -227,12 +228,12 @@ class Cloud:
         return json.loads(self._checked(argv, done).output)
 
     def create(self) -> None:
-        """Puts the request into the queue."""
+        """Queues the request."""
         argv = commands.create(self.job)
         self._checked(argv, self.run(argv))
 
     def delete(self) -> None:
-        """Deletes node and request; what is gone already is no error, what is busy is retried."""
+        """Deletes node and request; ignores those already gone and retries busy ones."""
         for argv in (commands.delete_resource(self.job), commands.delete_node(self.job)):
             done = self.run(argv)
             for wait in BUSY_WAITS:
@@ -245,7 +246,7 @@ class Cloud:
                 self._checked(argv, done)
 
     def ssh(self, script: str, worker: str = "all", stream: bool = False) -> str:
-        """What a script prints on one worker or on all; a lost connection is tried again."""
+        """The output of a script on one worker or on all; retries a lost connection."""
         argv = commands.ssh(self.job, script, worker)
         done = self.run(argv, stream=stream)
         for wait in CONNECTION_WAITS:
@@ -263,7 +264,7 @@ class Cloud:
         return done
 
     def error(self, kind: Kind, errors: str, argv: Sequence[str] = ()) -> CloudError:
-        """The sentence for a person."""
+        """The error as a sentence for the user."""
         sentence = ADVICE[kind].format(
             name=self.job.name,
             project=self.job.project,

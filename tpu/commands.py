@@ -1,4 +1,4 @@
-"""From a Job to the commands that do it: pure functions, one a command."""
+"""The gcloud commands of a Job: pure functions, one for each command."""
 
 import hashlib
 from shlex import join, quote
@@ -30,7 +30,7 @@ def place(job: Job) -> list[str]:
 
 
 def create(job: Job) -> list[str]:
-    """Asks for the slice; the command ends when the request is in the queue."""
+    """Requests the slice; the command ends when the request is queued."""
     options = {
         "--network": job.network,
         "--subnetwork": job.subnetwork,
@@ -74,13 +74,13 @@ def ssh(job: Job, script: str, worker: str = "all") -> list[str]:
 
 
 def code_folder(job: Job) -> str:
-    """Where a version of the package is on the hosts, so that no version replaces another."""
+    """The folder of a version of the package on the hosts; each version has its own."""
     archive = hashlib.sha256(job.code.archive.encode()).hexdigest()
     return f"{HOME}/code/{(job.code.revision or archive)[:12]}"
 
 
 def install(job: Job) -> str:
-    """Installs the package once; a second run finds it ready."""
+    """Installs the package, unless it is installed."""
     if job.code.archive:
         fetch = FETCH_ARCHIVE.format(archive=quote(job.code.archive))
     else:
@@ -90,7 +90,7 @@ def install(job: Job) -> str:
 
 
 def start(job: Job) -> str:
-    """Starts the trainer in the background, unless it runs."""
+    """Starts the trainer in the background, unless it is running."""
     train = [f'"{code_folder(job)}/venv/bin/hyla-lm"', join(job.training.arguments())]
     variables = join([ENVIRONMENT, *job.training.environment])
     return (
@@ -101,17 +101,17 @@ def start(job: Job) -> str:
 
 
 def trainer_status(job: Job) -> str:
-    """One line of JSON about the trainer, also where nothing is installed."""
+    """Prints one line of JSON about the trainer, even if nothing is installed."""
     return _worker(job, "status", "echo '{}'")
 
 
 def stop(job: Job) -> str:
-    """Ends the trainer with SIGTERM, and with SIGKILL where that does not help."""
+    """Ends the trainer with SIGTERM, then with SIGKILL if it is still running."""
     return _worker(job, f"stop --seconds={STOP_SECONDS}", "true")
 
 
 def _worker(job: Job, verb: str, otherwise: str) -> str:
-    """Runs the copy of tpu.worker that started the trainer, whatever version that was."""
+    """Runs the version of tpu.worker that started the trainer."""
     folder = f"{HOME}/jobs/{job.name}"
     name, _, options = verb.partition(" ")
     call = " ".join(part for part in (f'"{folder}/worker" {name} "{folder}"', options) if part)
@@ -124,7 +124,7 @@ def tail(job: Job, lines: int, follow: bool) -> str:
 
 
 def doctor(job: Job) -> str:
-    """Looks at a host with the code that is installed there."""
+    """Checks a host with the code installed there."""
     bucket = [f"--bucket={job.training.workdir}"] if job.training.workdir else []
     options = join([f"--accelerator-type={job.slice.accelerator}", *bucket])
     return f'cd "{code_folder(job)}/src" && "../venv/bin/python" -m tpu.doctor {options}'

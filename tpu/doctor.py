@@ -1,4 +1,4 @@
-"""Looks at a TPU host before a run: python -m tpu.doctor --accelerator-type=… --bucket=gs://…"""
+"""Checks a TPU host before a run: python -m tpu.doctor --accelerator-type=… --bucket=gs://…"""
 
 import argparse
 import dataclasses
@@ -21,7 +21,7 @@ def main(
     arguments: Sequence[str] | None = None,
     look: Callable[[argparse.Namespace], list[Check]] | None = None,
 ) -> int:
-    """Prints the table; status 1 where something fails, 2 for a mistake in the options."""
+    """Prints the table; status 1 if a check fails, 2 for a mistake in the options."""
     options = _parser().parse_args(arguments)
     try:
         found = (look or look_at_host)(options)
@@ -37,7 +37,7 @@ def main(
 
 
 def look_at_host(options: argparse.Namespace) -> list[Check]:
-    """All checks, in the order in which one explains the next."""
+    """All checks, ordered so that a failure explains the later ones."""
     part = Slice(options.accelerator_type)
     return [
         checks.check_holders(),
@@ -51,7 +51,7 @@ def look_at_host(options: argparse.Namespace) -> list[Check]:
 
 
 def table(found: Sequence[Check]) -> str:
-    """One line a check, with what to do under those that need it."""
+    """One line for each check, followed by what to do if something is wrong."""
     lines = [platform.node()]
     for check in found:
         lines.append(f"{check.level:<5} {check.name:<8} {check.found}")

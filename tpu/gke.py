@@ -17,7 +17,7 @@ SPOT = "cloud.google.com/gke-spot"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Renders the JobSet and applies it, or prints it under --dry-run."""
+    """Renders the JobSet and applies it, or prints it with --dry-run."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
     own, bindings = split_arguments(argv)
     options = _parser().parse_args(own)
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def render(options: argparse.Namespace, bindings: Sequence[str]) -> str:
-    """The JobSet; every value is written as JSON, which YAML reads as it stands."""
+    """The JobSet as YAML; values are written as JSON, which is valid YAML."""
     if not NAME.fullmatch(options.name):
         raise UserError(f"--name={options.name} must be at most 40 of a-z, 0-9 and -.")
     part = Slice(options.accelerator_type)

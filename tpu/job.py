@@ -1,4 +1,4 @@
-"""What is asked of Cloud TPU: one frozen dataclass, checked when it is made."""
+"""A job on Cloud TPU as a frozen dataclass, checked on construction."""
 
 import dataclasses
 import re
@@ -39,7 +39,7 @@ class Slice:
 
     @property
     def hosts(self) -> int:
-        """Slices of up to eight chips are one machine; larger ones have four chips a machine."""
+        """The number of machines: one for up to eight chips, else one for every four chips."""
         return 1 if self.chips <= 8 else self.chips // 4
 
     @property
@@ -72,7 +72,7 @@ class Training:
                 raise UserError(f"--env={variable} must be NAME=VALUE.")
 
     def arguments(self) -> list[str]:
-        """What follows `hyla-lm`."""
+        """The arguments after `hyla-lm`."""
         files = [f"--gin_file={name}" for name in self.gin_files]
         bindings = [f"--gin.{binding}" for binding in self.bindings]
         return ["train", *files, f"--workdir={self.workdir}", *bindings]
@@ -80,7 +80,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Code:
-    """Which version of the package the hosts install: a commit of a repository, or an archive."""
+    """The version of the package that hosts install: a commit of a repository, or an archive."""
 
     repository: str = ""
     revision: str = ""
@@ -108,7 +108,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Job:
-    """A slice of TPUs and what runs on it; queued resource and node have the same name."""
+    """A slice of TPUs and the training on it; queued resource and node share the name."""
 
     name: str
     project: str
@@ -136,6 +136,6 @@ class Job:
                 raise UserError(f"{flag} is missing: give it.")
 
     def check_run(self) -> None:
-        """Raises UserError unless it says what to train and with which code."""
+        """Raises UserError unless the job has a training command and a version of the code."""
         self.training.check()
         self.code.check()

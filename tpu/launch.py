@@ -19,7 +19,7 @@ FROM_NOTHING = ("create", "resume", "supervise")
 def main(
     arguments: Sequence[str] | None = None, sleep: Callable[[float], None] = time.sleep
 ) -> int:
-    """Runs a command; what a person must mend is one sentence on stderr and status 2."""
+    """Runs a command; a mistake of the user is one sentence on stderr and status 2."""
     try:
         options, bindings = _parse(list(sys.argv[1:] if arguments is None else arguments))
         job = job_of(options, bindings)
@@ -37,7 +37,7 @@ def main(
 
 
 def job_of(options: argparse.Namespace, bindings: Sequence[str]) -> Job:
-    """The job that options describe; raises UserError for one that cannot be."""
+    """The job that options describe; raises UserError for invalid options."""
     capacities = {"spot": options.spot, "best-effort": options.best_effort}
     return Job(
         name=options.name,
@@ -78,7 +78,7 @@ def _run(cloud: Cloud, options: argparse.Namespace) -> None:
 
 
 def _parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Options, and the bindings of gin."""
+    """The options and the gin bindings."""
     own, bindings = split_arguments(_expand(argv))
     return _parser().parse_args(own), bindings
 
@@ -133,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_job(parser: argparse.ArgumentParser) -> None:
-    """Options of the job; those that gcloud or hyla-lm have too are spelled as they spell them."""
+    """Adds options of a job, spelled as gcloud and hyla-lm spell them."""
     parser.add_argument("--dry-run", action="store_true", help="print the commands, run none")
     cloud = parser.add_argument_group("the slice")
     cloud.add_argument("--name", required=True, help="of the queued resource and of its node")
@@ -160,7 +160,7 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
 
 
 def _nothing(_: object) -> None:
-    """Neither waits nor speaks, in a rehearsal."""
+    """Replaces `sleep` and `say` in a rehearsal."""
 
 
 def _interrupt(*_: object) -> None:

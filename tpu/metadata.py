@@ -1,4 +1,4 @@
-"""What the metadata server tells a TPU VM: its place among the hosts, and that it is taken away.
+"""Reads a TPU VM's metadata server: its place among the hosts, and notice of its shutdown.
 
 Standard library only. GCE_METADATA_HOST names another server, as for Google's own clients.
 """
@@ -23,7 +23,7 @@ COORDINATOR_PORT = 8482
 
 
 def read(key: str, **query: object) -> tuple[str, str]:
-    """A value of this machine and its tag; raises OSError where there is no server or no value."""
+    """A value of this machine and its tag; raises OSError without a server or the value."""
     host = os.environ.get("GCE_METADATA_HOST", SERVER)
     url = f"http://{host}{PATH}{key}?{urllib.parse.urlencode(query)}"
     request = urllib.request.Request(url, headers=HEADERS)
@@ -35,7 +35,7 @@ def read(key: str, **query: object) -> tuple[str, str]:
 def place() -> dict[str, str]:
     """JAX's variables for this host of a slice or of several; none away from a TPU VM.
 
-    With them the trainer says which hosts are missing, which it cannot where JAX finds the slice.
+    With them the trainer can name missing hosts; it cannot if JAX finds the slice by itself.
     """
     try:
         endpoints, _ = read("attributes/worker-network-endpoints")
@@ -56,10 +56,10 @@ def place() -> dict[str, str]:
 
 
 def watch(announce: Callable[[str], None]) -> None:
-    """Calls `announce`, from threads of their own, when maintenance or preemption is announced.
+    """Calls `announce`, from threads, when the server announces maintenance or preemption.
 
-    A notice that stands already is not announced: a trainer started under it goes on until the
-    machine is shut down, which sends SIGTERM.
+    Earlier notices are ignored: a trainer started after one goes on until the machine is shut down,
+    which sends SIGTERM.
     """
     for key in QUIET:
         threading.Thread(target=_watch, args=(key, announce), daemon=True).start()
@@ -74,7 +74,7 @@ def _watch(key: str, announce: Callable[[str], None]) -> None:
 
 
 def _values(key: str) -> Iterator[str]:
-    """The value now and at each change; ends at once where no server was ever seen."""
+    """Yields the value now and after each change; ends at once without a server."""
     tag, answered = "", False
     while True:
         query = {"wait_for_change": "true", "timeout_sec": WAIT_SECONDS, "last_etag": tag}

@@ -1,4 +1,4 @@
-"""What the commands of the launcher do, step by step."""
+"""The operations behind the launcher's commands."""
 
 import json
 from typing import Any
@@ -12,9 +12,9 @@ NOTHING_LEFT = "What was made of {name} has been deleted, so nothing is billed."
 
 
 def create(cloud: Cloud, wait_minutes: float, keep: bool = False) -> None:
-    """Makes the slice, or what is lost of it again; on an error deletes what it made.
+    """Creates the slice, or its lost parts; deletes what it created on an error.
 
-    Raises UserError with the refusal, or where the slice was not ready in time.
+    Raises UserError with the refusal, or if the slice is not ready in time.
     """
     found = cloud.find()
     if found.state is State.ACTIVE:
@@ -42,7 +42,7 @@ def create(cloud: Cloud, wait_minutes: float, keep: bool = False) -> None:
 
 
 def await_active(cloud: Cloud, wait_minutes: float) -> None:
-    """Returns when the slice can be used; raises UserError where it fails or takes too long."""
+    """Waits until the slice can be used; raises UserError if it fails or takes too long."""
     waited, last = 0.0, ""
     while (found := cloud.find()).state is not State.ACTIVE:
         if found.state is not State.WAITING:
@@ -59,7 +59,7 @@ def await_active(cloud: Cloud, wait_minutes: float) -> None:
 
 
 def run(cloud: Cloud) -> None:
-    """Installs the package on every host and starts the trainer there, unless it runs already."""
+    """Installs the package on every host and starts the trainer, unless it is running."""
     cloud.job.check_run()
     require_active(cloud)
     start(cloud)
@@ -74,7 +74,7 @@ def start(cloud: Cloud) -> None:
 
 
 def resume(cloud: Cloud, wait_minutes: float, keep: bool = False) -> None:
-    """Makes the slice again where it is gone, then runs the same command."""
+    """Creates the slice again if it is gone, then runs the same command."""
     cloud.job.check_run()
     create(cloud, wait_minutes, keep)
     try:
@@ -113,13 +113,13 @@ def status(cloud: Cloud) -> list[str]:
 
 
 def logs(cloud: Cloud, worker: str, lines: int, follow: bool) -> None:
-    """Shows the trainer's log of one host, and what is added to it."""
+    """Shows the trainer's log on one host, and follows it."""
     require_active(cloud)
     cloud.ssh(commands.tail(cloud.job, lines, follow), worker, stream=True)
 
 
 def doctor(cloud: Cloud) -> None:
-    """Installs the package and looks at every host at once, as the chips of a slice need."""
+    """Installs the package and checks all hosts at once, since JAX needs all chips of a slice."""
     cloud.job.code.check()
     require_active(cloud)
     cloud.ssh(commands.install(cloud.job))
@@ -127,7 +127,7 @@ def doctor(cloud: Cloud) -> None:
 
 
 def require_active(cloud: Cloud) -> None:
-    """Raises UserError where there are no machines to talk to."""
+    """Raises UserError unless the slice is active."""
     found = cloud.find()
     if found.state in (State.ABSENT, State.ORPHAN):
         raise cloud.error(Kind.EXISTS if found.state is State.ORPHAN else Kind.MISSING, "")
@@ -138,13 +138,13 @@ def require_active(cloud: Cloud) -> None:
 
 
 def parse(output: str) -> list[dict[str, Any]]:
-    """The lines of JSON among what the hosts printed, in the order of the hosts' names."""
+    """The lines of JSON in the hosts' output, in the order of the hosts' names."""
     lines = [line for line in output.splitlines() if line.startswith("{")]
     return sorted((json.loads(line) for line in lines), key=lambda line: line.get("host", ""))
 
 
 def _delete_after(cloud: Cloud) -> None:
-    """Cleans up behind an error, which stays the one that is told."""
+    """Deletes the slice after an error, and keeps that error."""
     try:
         cloud.delete()
     except UserError as error:

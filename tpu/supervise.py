@@ -1,4 +1,4 @@
-"""Keeping a job going until it is done: all it knows it reads from the cloud, each time anew."""
+"""Keeps a job going until it is done; reads all state from the cloud each time."""
 
 from enum import Enum
 from typing import Any
@@ -19,7 +19,7 @@ PASSING = (Kind.CAPACITY, Kind.CONNECTION, Kind.NODE_LOST, Kind.BUSY, Kind.OTHER
 
 
 class Action(Enum):
-    """What comes next."""
+    """The next action."""
 
     LOOK_LATER = "look later"
     RESUME = "resume"
@@ -48,7 +48,7 @@ def decide(state: State, trainer: dict[str, Any]) -> Action:
 
 
 def supervise(cloud: Cloud, wait_minutes: float, delete_after: bool = False) -> None:
-    """Returns when the trainer has finished; raises UserError when a person must act."""
+    """Returns when the trainer has finished; raises UserError if the user must act."""
     cloud.job.check_run()
     try:
         _Supervisor(cloud, wait_minutes).watch()
@@ -126,7 +126,7 @@ class _Supervisor:
         return self.cloud.ssh(commands.tail(self.cloud.job, TAIL_LINES, follow=False), "0")
 
     def _wait_after(self, error: CloudError) -> None:
-        """Waits ever longer; an error that time does not mend is raised again."""
+        """Waits longer each time; raises again an error that waiting does not mend."""
         if error.kind not in PASSING:
             raise error
         self.cloud.say(f"{error} Trying again in {self._wait_seconds():.0f} s.")

@@ -1,11 +1,11 @@
-"""On a TPU host: start the trainer in the background, look at it, stop it. Standard library only.
+"""Starts, watches and stops the trainer on a TPU host. Standard library only.
 
     python -m tpu.worker start FOLDER --workdir=DIR -- COMMAND …
     python -m tpu.worker status FOLDER
     python -m tpu.worker stop FOLDER
 
-The folder holds `log`, `status.json` and `running`, a lock that the trainer itself holds: it is
-free once every process of the trainer is gone, however they ended.
+The folder holds `log`, `status.json` and `running`, a lock that the trainer itself holds, so it is
+free once every process of the trainer has ended in any way.
 """
 
 import argparse
@@ -33,7 +33,7 @@ WRAPPER = '#!/bin/sh\ncd "{checkout}" && exec "{python}" -m tpu.worker "$@"\n'
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Does one of start, status and stop; prints what it found as a line of JSON."""
+    """Runs start, status or stop; prints the result as a line of JSON."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
     end = argv.index("--") if "--" in argv else len(argv)
     options, command = _parser().parse_args(argv[:end]), argv[end + 1 :]
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def start(folder: Path, workdir: str, command: Sequence[str]) -> dict[str, Any]:
-    """Starts the command unless one runs in this folder; `started` says which of the two."""
+    """Starts the command unless one runs in this folder; `started` says whether it did."""
     folder.mkdir(parents=True, exist_ok=True)
     lock = _take_lock(folder, attempts=5)
     if lock is None:
@@ -77,10 +77,10 @@ def start(folder: Path, workdir: str, command: Sequence[str]) -> dict[str, Any]:
 
 
 def watch(folder: Path, lock: int, workdir: str, command: Sequence[str]) -> int:
-    """Waits for the command and writes down how it ended.
+    """Runs the command and writes down how it ended.
 
-    The command learns its place among the hosts, and gets SIGTERM when Google announces that this
-    machine will be taken away: it then saves, with those on the other hosts, and ends.
+    The command gets its place among the hosts, and SIGTERM when Google announces that this machine
+    will be taken away: it then saves, together with the other hosts, and ends.
     """
     # When a machine is shut down every process gets SIGTERM; the trainer's answer is waited for.
     signal.signal(signal.SIGTERM, lambda *_: None)
@@ -112,7 +112,7 @@ def _announce(notice: str, trainer: int) -> None:
 
 
 def status(folder: Path) -> dict[str, Any]:
-    """What the trainer does; `died` where it ended without its watcher seeing how."""
+    """The state of the trainer; `died` if it ended without its watcher."""
     found = _read(folder)
     if found.get("state") != "running" or _is_locked(folder):
         return found
@@ -148,9 +148,9 @@ def newest_checkpoint(workdir: str) -> int | None:
 
 
 def _take_lock(folder: Path, attempts: int = 1) -> int | None:
-    """A file descriptor that holds the folder's lock, or None while a trainer has it.
+    """A file descriptor that holds the folder's lock; None while a trainer has it.
 
-    `status` holds the lock for an instant too, hence more attempts where a trainer is started.
+    `status` holds the lock for an instant too, so starting a trainer takes several attempts.
     """
     lock = os.open(folder / "running", os.O_CREAT | os.O_RDWR, 0o644)
     for _ in range(attempts):
@@ -183,7 +183,7 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def _write(folder: Path, found: dict[str, Any]) -> None:
-    """Writes aside, then renames."""
+    """Writes status.json aside and renames it."""
     partial = folder / ".status.json.partial"
     partial.write_text(json.dumps(found))
     partial.replace(folder / "status.json")

@@ -1,4 +1,4 @@
-"""Measures how ambiguous SRAVEN is, and writes the figures.
+"""Measures how ambiguous SRAVEN is, and writes the measurements.
 
     python docs/studies/measure_ambiguity.py
 
@@ -19,13 +19,14 @@ from evals.tasks.ambiguity import Posterior, paper_code_count, posterior
 from evals.tasks.generated import key_of, keys_of_rows
 from evals.tasks.sraven import draw_instance
 from evals.tasks.sraven_rules import RULES
+from hyla_lm.input.files import write_whole
 
-FIGURES = Path(experiments.__file__).with_name("ambiguity_figures.json")
+MEASUREMENTS = Path(experiments.__file__).with_name("ambiguity_measurements.json")
 CHUNK = 512
 SIZES = ((2, 8), (3, 8), (4, 4), (4, 8), (4, 16))  # features and symbols
 
 
-def figures(num_symbols: int, count: int, num_features: int = 4, seed: int = 0) -> dict:
+def measurements(num_symbols: int, count: int, num_features: int = 4, seed: int = 0) -> dict:
     """Shares of instances and accuracies as [mean, standard error] over `count` instances."""
     multisets = list(combinations_with_replacement(range(len(RULES)), num_features))
     table, key = jnp.array(multisets), key_of(seed, "ambiguity")
@@ -59,15 +60,13 @@ def _mean(values: np.ndarray) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser("measure_ambiguity", description=__doc__)
     parser.add_argument("--instances", type=int, default=4096)
-    parser.add_argument("--output", type=Path, default=FIGURES)
+    parser.add_argument("--output", type=Path, default=MEASUREMENTS)
     options = parser.parse_args()
     measured = {
-        f"M={features} K={symbols}": figures(symbols, options.instances, features)
+        f"M={features} K={symbols}": measurements(symbols, options.instances, features)
         for features, symbols in SIZES
     }
-    aside = options.output.with_suffix(".partial")
-    aside.write_text(json.dumps(measured, indent=1) + "\n")
-    aside.rename(options.output)
+    write_whole(options.output, (json.dumps(measured, indent=1) + "\n").encode())
     print(options.output.read_text(), end="")
 
 

@@ -1,9 +1,9 @@
-"""What a split costs that never trains some terms.
+"""Measures what a split costs that never trains some terms.
 
     python docs/studies/untrained_terms.py --workdir=RUN
 
 Parts the held-out functions of a fuzzy-logic run by how many of their terms no training function
-has, which is none except under some seeds of the published splits, and measures R2 on each part.
+has, and measures R2 on each part. Only some seeds of the published splits leave terms untrained.
 """
 
 import argparse
@@ -19,6 +19,7 @@ import numpy as np
 
 from evals.tasks.fuzzy_logic import FuzzyLogicTask
 from hyla_lm.config import UserError, exit_status
+from hyla_lm.input.files import write_whole
 from hyla_lm.running.restored import RestoredRun, open_run
 
 
@@ -38,15 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"untrained_terms: {error}", file=sys.stderr)
         return exit_status(error)
-    aside = options.output.with_suffix(".partial")
-    aside.write_text(json.dumps(found, indent=1) + "\n")
-    aside.rename(options.output)
+    write_whole(options.output, (json.dumps(found, indent=1) + "\n").encode())
     print(options.output.read_text(), end="")
     return 0
 
 
 def measure(run: RestoredRun) -> dict[str, Any]:
-    """R2, of as many examples a part as an evaluation set has, and how many functions each has."""
+    """R2 and number of functions of each part; a part has as many examples as an evaluation set."""
     task = run.program.task
     if not isinstance(task, FuzzyLogicTask):
         raise UserError("--workdir holds no fuzzy-logic run: measure one that is.")
@@ -58,7 +57,7 @@ def measure(run: RestoredRun) -> dict[str, Any]:
     parts = by_untrained(task.tables["held_out"], task.missing_terms)
     sets = {f"{count}_untrained": table_CxK for count, table_CxK in parts.items()}
     parted = replace(task, tables={"train": task.tables["train"], **sets})
-    figures = replace(run, program=replace(run.program, task=parted)).evaluate()
+    metrics = replace(run, program=replace(run.program, task=parted)).evaluate()
     return {
         "attention": list(run.program.experiment.model.pattern),
         "split": task.config.split,
@@ -66,7 +65,7 @@ def measure(run: RestoredRun) -> dict[str, Any]:
         "step": run.step,
         "untrained_terms": task.missing_terms,
         "held_out": {
-            name: {"functions": len(table_CxK), "r2": round(figures[f"{name}_r2"], 4)}
+            name: {"functions": len(table_CxK), "r2": round(metrics[f"{name}_r2"], 4)}
             for name, table_CxK in sets.items()
         },
     }

@@ -9,7 +9,7 @@ from hyla_lm.running.tensorboard import TensorBoard
 
 
 def show(workdir: Path, sections: Iterable[Section]) -> None:
-    """Writes each section's picture and its rows' means, in place of those of an earlier report."""
+    """Writes each section's picture and the means of its rows; replaces an earlier report's."""
     for section in sections:
         first = section.runs[0]
         experiment = workdir / first.suite / first.preset / first.experiment
@@ -17,9 +17,9 @@ def show(workdir: Path, sections: Iterable[Section]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         board = TensorBoard(folder, None)
         last = max(run.steps for run in section.runs)
-        board.image(last, section.suite.metric, (workdir / f"{section.name}.png").read_bytes())
-        for row, point in section.best(section.suite.chosen_by):
-            found = point.mean(section.suite.published)
+        board.image(last, section.benchmark.metric, (workdir / f"{section.name}.png").read_bytes())
+        for row, point in section.best(section.benchmark.chosen_by):
+            found = point.mean(section.benchmark.published)
             if found:
                 board.scalars(point.runs[0].steps, {f"final/{row.name}": found.value})
         board.close()

@@ -1,4 +1,4 @@
-"""The paper's experiments on the two suites, as data: what is compared and what was published."""
+"""The paper's experiments on both benchmarks, as data: what is compared and what was published."""
 
 import json
 from collections.abc import Mapping
@@ -12,23 +12,23 @@ from evals.experiments.published import (
     Estimate,
 )
 from evals.experiments.rows import (
+    Benchmark,
     Column,
     Experiment,
     Row,
     Setting,
-    Suite,
     attention,
     crossed,
     table_a1,
 )
 
 PRESETS = ("paper", "strict")
-MEASURED_AMBIGUITY = json.loads((Path(__file__).parent / "ambiguity_figures.json").read_text())
+MEASURED_AMBIGUITY = json.loads((Path(__file__).parent / "ambiguity_measurements.json").read_text())
 
 
-def hundredths(name: str, figure: str) -> Estimate:
-    """A measured figure of how ambiguous SRAVEN is."""
-    mean, error = MEASURED_AMBIGUITY[name][figure]
+def hundredths(name: str, measurement: str) -> Estimate:
+    """A measurement of SRAVEN's ambiguity, times 100."""
+    mean, error = MEASURED_AMBIGUITY[name][measurement]
     return 100 * mean, 100 * error
 
 
@@ -89,7 +89,7 @@ FEATURES = Experiment(
     "four are not possible here.",
     "features",
 )
-MILLIONS = {10: 0.5, 20: 1.0, 40: 2.0}  # of examples, as shares of the suite's schedule
+MILLIONS = {10: 0.5, 20: 1.0, 40: 2.0}  # examples, as shares of the full schedule
 WIDTH = Experiment(
     "Figures 4A and A4A, examples and width",
     crossed(
@@ -176,8 +176,8 @@ AMBIGUITY = Experiment(
     "Nothing is trained; `python docs/studies/measure_ambiguity.py` measures it.",
 )
 
-SUITES: Mapping[str, Suite] = {
-    "fuzzy_logic": Suite(
+BENCHMARKS: Mapping[str, Benchmark] = {
+    "fuzzy_logic": Benchmark(
         "Fuzzy logic",
         "FuzzyLogic",
         "OOD R2",
@@ -190,7 +190,7 @@ SUITES: Mapping[str, Suite] = {
         {"learning_rate": (1e-3, 3e-3), "weight_decay": (0.03, 0.1)},
         {"table_a1": table_a1(FUZZY_LOGIC_A1, Setting()), "context_length": CONTEXT_LENGTH},
     ),
-    "sraven": Suite(
+    "sraven": Benchmark(
         "SRAVEN",
         "Sraven",
         "OOD accuracy",

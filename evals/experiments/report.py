@@ -1,12 +1,10 @@
-"""Tables beside the published ones, and their figures, from a folder of results."""
+"""The report of a folder of results: tables of measured and published values, and figures."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from etils import epath
-
 from evals.experiments import figures, results
-from evals.experiments.paper import SUITES
+from evals.experiments.paper import BENCHMARKS
 from evals.experiments.results import Mean, Point, Section
 from evals.experiments.rows import Estimate, Experiment, Row
 from evals.experiments.tables import NONE, markdown, shown
@@ -41,41 +39,42 @@ def write_report(folder: Path) -> list[Section]:
     parts = [HEADER]
     for section in sections:
         parts += [section_text(section), *latent_table.text(section, decoded)]
-        write_retrying(epath.Path(folder / f"{section.name}.png"), figures.draw(section))
+        write_retrying(folder / f"{section.name}.png", figures.draw(section))
     parts += [untrained_text(e) for e in _untrained(section.runs[0].suite for section in sections)]
-    write_retrying(epath.Path(folder / "report.md"), "\n".join(parts).encode())
+    write_retrying(folder / "report.md", "\n".join(parts).encode())
     return sections
 
 
 def section_text(section: Section) -> str:
     """An experiment's conditions, tables, figure and commands."""
-    suite, experiment = section.suite, section.experiment
-    lines = [f"## {suite.title}: {experiment.title}", "", *conditions(section), ""]
+    benchmark, experiment = section.benchmark, section.experiment
+    lines = [f"## {benchmark.title}: {experiment.title}", "", *conditions(section), ""]
     if experiment.note:
         lines += [experiment.note, ""]
     if section.has_grid:
         lines += [
-            f"Each row at its point of the grid with the best mean {suite.chosen_by.title} figure:",
+            "Each row at its point of the grid with the best mean "
+            f"{benchmark.chosen_by.title} figure:",
             "",
         ]
-    lines += [*table(section, section.best(suite.chosen_by)), ""]
+    lines += [*table(section, section.best(benchmark.chosen_by)), ""]
     if section.has_grid:
         lines += [
-            f"Each row at its point with the best mean {suite.published.title} figure, which looks "
-            "at what is to be predicted (the paper does not say by which it chose):",
+            f"Each row at its point with the best mean {benchmark.published.title} figure, which "
+            "looks at what is to be predicted (the paper does not say by which it chose):",
             "",
-            *table(section, section.best(suite.published)),
+            *table(section, section.best(benchmark.published)),
             "",
         ]
     commands = dict.fromkeys(run.command for run in section.runs)
     return "\n".join(
-        [*lines, f"![{suite.metric}]({section.name}.png)", "", "```", *commands, "```", ""]
+        [*lines, f"![{benchmark.metric}]({section.name}.png)", "", "```", *commands, "```", ""]
     )
 
 
 def conditions(section: Section) -> list[str]:
-    """Bullets: what was run, how long, and on what."""
-    runs, suite = section.runs, section.suite
+    """Bullets: preset, split, seeds, schedule, optimizer and device."""
+    runs, benchmark = section.runs, section.benchmark
     steps = sorted({run.steps for run in runs})
     share, said = runs[0].share, " or ".join(f"{count:,}" for count in steps)
     schedule = f"{said} steps a run, the published schedule"
@@ -91,7 +90,7 @@ def conditions(section: Section) -> list[str]:
         f"- Preset `{runs[0].preset}`; split {_listed(f'`{run.split}`' for run in runs)}; seeds "
         f"{', '.join(map(str, sorted({run.seed for run in runs})))}.",
         f"- {schedule}; optimizer {points}.",
-        f"- “{suite.published.title}” is the paper's {suite.metric}.",
+        f"- “{benchmark.published.title}” is the paper's {benchmark.metric}.",
         f"- Made on {made_by}.",
     ]
     if runs[0].bindings:
@@ -100,16 +99,16 @@ def conditions(section: Section) -> list[str]:
 
 
 def table(section: Section, rows: Sequence[tuple[Row, Point]]) -> list[str]:
-    """Each row's measured figures at a point, beside the published one."""
-    suite = section.suite
-    columns = (suite.chosen_by, *suite.others)
+    """Each row's measured values at its point, beside the published one."""
+    benchmark = section.benchmark
+    columns = (benchmark.chosen_by, *benchmark.others)
     has_ceiling = any(ceiling_of(section, row) for row, _ in rows)
-    header = ["", suite.published.title, "published", "difference", "seeds"]
+    header = ["", benchmark.published.title, "published", "difference", "seeds"]
     header += [column.title for column in columns]
     header += ["best possible"] * has_ceiling + ["optimizer"] * section.has_grid
     body = []
     for row, point in rows:
-        measured = point.mean(suite.published)
+        measured = point.mean(benchmark.published)
         cells = [label_of(row), shown(measured), estimate(row.published)]
         cells += [difference(measured, row.published), seeds(point, measured)]
         cells += [shown(point.mean(column), column.digits) for column in columns]
@@ -119,7 +118,7 @@ def table(section: Section, rows: Sequence[tuple[Row, Point]]) -> list[str]:
 
 
 def untrained_text(experiment: Experiment) -> str:
-    """An experiment whose figures need no training."""
+    """The section of an experiment that needs no training."""
     rows = [
         [
             row.label,
@@ -155,13 +154,15 @@ def seeds(point: Point, measured: Mean | None) -> str:
 
 
 def ceiling_of(section: Section, row: Row) -> Estimate | None:
-    """The best solver's accuracy; not known where the instances were changed."""
+    """The best possible accuracy; None if bindings change the instances."""
     changed = {binding.split("=")[0].strip() for binding in section.runs[0].bindings}
     return None if changed & DECIDE_CEILING else row.setting.ceiling
 
 
-def _untrained(suites: Iterable[str]) -> list[Experiment]:
-    experiments = [e for name in dict.fromkeys(suites) for e in SUITES[name].experiments.values()]
+def _untrained(names: Iterable[str]) -> list[Experiment]:
+    experiments = [
+        e for name in dict.fromkeys(names) for e in BENCHMARKS[name].experiments.values()
+    ]
     return [e for e in experiments if e.rows[0].measured]
 
 

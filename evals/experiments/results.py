@@ -1,4 +1,4 @@
-"""One JSON a finished run, and the means over seeds that tables and figures are made of."""
+"""Results of finished runs, one JSON each, and their means over seeds for tables and figures."""
 
 import json
 import math
@@ -9,10 +9,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from etils import epath
-
-from evals.experiments.paper import SUITES
-from evals.experiments.rows import Column, Experiment, Row, Suite
+from evals.experiments.paper import BENCHMARKS
+from evals.experiments.rows import Benchmark, Column, Experiment, Row
 from hyla_lm.config import UserError
 from hyla_lm.input.files import write_retrying
 
@@ -23,8 +21,8 @@ SHORT = {"learning_rate": "lr", "weight_decay": "wd", "warmup_steps": "warmup"}
 class Result:
     """A finished run: what it was, and its summary.json.
 
-    `point` is of the optimizer's grid, `share` that of the published schedule, `bindings` what was
-    given beside preset, row, point, seed and steps.
+    `point` has the optimizer settings of the grid, `share` is the share of the published schedule,
+    `bindings` were given beside preset, row, point, seed and steps.
     """
 
     suite: str
@@ -47,12 +45,12 @@ class Result:
 
     @property
     def folder(self) -> Path:
-        """Of the run, in the working folder."""
+        """The folder of the run, below the working folder."""
         place = Path(self.suite, self.preset, self.experiment, self.row)
         return place / point_name(self.point) / f"seed{self.seed}"
 
-    def figure(self, column: Column) -> float | None:
-        """A figure of the summary, scaled; None where the run diverged or has no such figure."""
+    def metric(self, column: Column) -> float | None:
+        """A metric of the summary, scaled; None where the run diverged or lacks it."""
         part, name = column.path.split("/")
         value = self.summary[part].get(name)
         is_sound = value is not None and self.summary.get("diverged_at") is None
@@ -65,14 +63,14 @@ def point_name(point: Mapping[str, float]) -> str:
 
 
 def write(folder: Path, result: Result) -> None:
-    """Writes a result whole, under its name."""
+    """Writes a result to a file of its name."""
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(asdict(result), indent=1) + "\n"
-    write_retrying(epath.Path(folder / f"{result.name}.json"), text.encode())
+    write_retrying(folder / f"{result.name}.json", text.encode())
 
 
 def read(folder: Path) -> list[Result]:
-    """The results of a folder; raises UserError where there are none or one is of nothing known."""
+    """The results of a folder; raises UserError without any, or for a file that is no result."""
     paths = sorted(folder.glob("*.json"))
     if not paths:
         raise UserError(f"{folder} has no results: train first, with python -m evals SUITE.")
@@ -82,7 +80,7 @@ def read(folder: Path) -> list[Result]:
 def _read(path: Path) -> Result:
     try:
         result = Result(**json.loads(path.read_text()))
-        rows = SUITES[result.suite].experiments[result.experiment].rows
+        rows = BENCHMARKS[result.suite].experiments[result.experiment].rows
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(f"{path} is not the result of a run ({error!r}): move it away.") from error
     if result.row not in [row.name for row in rows]:
@@ -100,7 +98,7 @@ class Mean:
 
 
 def mean_of(values: Sequence[float]) -> Mean | None:
-    """None of no values."""
+    """The mean of the values; None without values."""
     if not values:
         return None
     error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
@@ -118,32 +116,32 @@ class Point:
         return point_name(self.runs[0].point)
 
     def mean(self, column: Column) -> Mean | None:
-        figures = [run.figure(column) for run in self.runs]
-        return mean_of([figure for figure in figures if figure is not None])
+        values = [run.metric(column) for run in self.runs]
+        return mean_of([value for value in values if value is not None])
 
     def rank(self, column: Column) -> tuple[int, float]:
-        """Points with more seeds that did not diverge come first, then those of a higher mean."""
+        """Sorts points: by seeds that did not diverge, then by the mean."""
         found = self.mean(column)
         return (found.count, found.value) if found else (0, 0.0)
 
 
 @dataclass(frozen=True)
 class Section:
-    """Runs that one table compares: of an experiment, under one preset, split and schedule."""
+    """The runs of one table: one experiment under one preset, split and schedule."""
 
     runs: tuple[Result, ...]
 
     @property
-    def suite(self) -> Suite:
-        return SUITES[self.runs[0].suite]
+    def benchmark(self) -> Benchmark:
+        return BENCHMARKS[self.runs[0].suite]
 
     @property
     def experiment(self) -> Experiment:
-        return self.suite.experiments[self.runs[0].experiment]
+        return self.benchmark.experiments[self.runs[0].experiment]
 
     @property
     def name(self) -> str:
-        """Of its files."""
+        """The stem of the names of its files."""
         first = self.runs[0]
         name = f"{first.suite}-{first.preset}-{first.experiment}"
         shortened = "" if first.share == 1 else f"-{100 * first.share:.3g}_percent"
@@ -163,12 +161,12 @@ class Section:
         ]
 
     def best(self, column: Column) -> list[tuple[Row, Point]]:
-        """Each row at its best point by a figure."""
+        """Each row with its best point by a metric."""
         return [(row, max(points, key=lambda p: p.rank(column))) for row, points in self.rows]
 
 
 def sections(results: Iterable[Result]) -> list[Section]:
-    """Results by what may be compared."""
+    """One section for each set of results that may be compared."""
 
     def compared(run: Result) -> Hashable:
         return (run.suite, run.preset, run.experiment, run.share, *run.bindings)
@@ -183,7 +181,7 @@ def _points(runs: Iterable[Result]) -> list[Point]:
 def grouped(
     runs: Iterable[Result], key: Callable[[Result], Hashable]
 ) -> dict[Hashable, tuple[Result, ...]]:
-    """Runs by a key, in the order in which keys first come."""
+    """Runs grouped by a key; groups in the order of their first run."""
     groups: dict[Hashable, tuple[Result, ...]] = {}
     for run in runs:
         groups[key(run)] = (*groups.get(key(run), ()), run)

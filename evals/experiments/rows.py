@@ -1,7 +1,6 @@
-"""What an experiment consists of: rows of gin bindings, and where their figures belong.
+"""What an experiment consists of: rows of gin bindings, with their published values.
 
-Figures are in hundredths, as in the paper's tables: R2 and accuracy times 100, mean and standard
-error.
+Values are R2 and accuracy times 100, mean and standard error, as in the paper's tables.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,10 +11,10 @@ from evals.experiments.published import Estimate
 
 @dataclass(frozen=True)
 class Setting:
-    """What variants are compared in; `x` and `panel` place it in the experiment's figure.
+    """One condition that variants are compared under, at `x` in `panel` of the experiment's figure.
 
-    `schedule` is its number of steps as a share of the suite's, `ceiling` the accuracy of the best
-    solver.
+    `schedule` is its number of steps as a share of the benchmark's, `ceiling` the accuracy of the
+    best possible solver.
     """
 
     name: str = ""
@@ -28,7 +27,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Row:
-    """A variant in a setting; `measured` is there for rows that are not trained."""
+    """A variant in a setting; only rows that are not trained have `measured`."""
 
     variant: str
     label: str
@@ -44,7 +43,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Rows to compare; `x_label` where they make curves."""
+    """Rows to compare; those with an `x_label` are drawn as curves."""
 
     title: str
     rows: tuple[Row, ...]
@@ -54,7 +53,7 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Column:
-    """A figure of a run's summary, by its path, what it is multiplied by, and how it is written."""
+    """A metric of a run's summary: its path there, its scale and its digits in a table."""
 
     title: str
     path: str
@@ -63,8 +62,8 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Suite:
-    """A task: its presets, the figure that was published, the one runs are chosen by, the grid."""
+class Benchmark:
+    """A task's published metric, the metric that chooses runs, its grid and its experiments."""
 
     title: str
     task: str
@@ -81,7 +80,7 @@ def attention(name: str) -> tuple[str, ...]:
 
 
 def table_a1(published: Mapping[str, Estimate], setting: Setting) -> Experiment:
-    """The 14 rows of Table A1, with one column of its figures."""
+    """The 14 rows of Table A1, with one column of its values."""
     rows = [
         Row(name, label, attention(name), published[name], setting=setting)
         for name, label in ATTENTION_LABELS.items()

@@ -1,8 +1,7 @@
-"""Which runs an experiment needs, and training them several at once.
+"""Plans the runs of an experiment and trains several of them at once.
 
 Every run is an ordinary one, in SUITE/PRESET/EXPERIMENT/ROW/POINT/seedK of the working folder, with
-a result in results/ when it is finished. What is finished is not run again, what was stopped goes
-on.
+a result in results/ when it is finished. Finished runs are not run again; stopped runs go on.
 """
 
 import json
@@ -16,9 +15,9 @@ import jax
 from etils import epath
 
 from evals.experiments import results
-from evals.experiments.paper import PRESETS, SUITES
+from evals.experiments.paper import BENCHMARKS, PRESETS
 from evals.experiments.results import Result
-from evals.experiments.rows import Row, Suite
+from evals.experiments.rows import Benchmark, Row
 from evals.populations.population import Population
 from evals.populations.train_many import Member, compiled, open_member, train_many
 from evals.tasks.generated import GeneratedConfig
@@ -26,14 +25,14 @@ from hyla_lm.config import CHECKOUT, UserError
 from hyla_lm.experiment import read_experiment
 from hyla_lm.running.checkpoint import check_same_run
 
-SAVING = "CheckpointConfig."  # settings that change nothing of what is measured
+SAVING = "CheckpointConfig."  # settings that change no metric
 RUNS_AT_ONCE_ON_CPU = 3
 RUNS_AT_ONCE = 24  # three seeds at SRAVEN's eight points
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked for; no variants are all rows, no steps the published schedule."""
+    """The runs asked for; without variants all rows, without steps the published schedule."""
 
     suite: str
     workdir: str
@@ -57,7 +56,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Run:
-    """One run to be."""
+    """One planned run."""
 
     row: Row
     seed: int
@@ -74,16 +73,16 @@ class Run:
 
     @property
     def saved_step(self) -> int:
-        """The newest step in its folder, 0 where there is none."""
+        """The newest checkpoint's step; 0 without one."""
         names = [path.name for path in (self.folder / "checkpoints").glob("*")]
         return max((int(name) for name in names if name.isdigit()), default=0)
 
 
 def train(request: Request, runs_at_once: int | None = None) -> None:
-    """Trains what is not finished, and keeps a result of every run.
+    """Trains the runs that are not finished and writes a result of every run.
 
-    Raises UserError for what is not known or cannot be, before anything trains, and Preempted when
-    it is asked to stop, after saving.
+    Raises UserError, before anything trains, for a request that cannot be met, and Preempted when
+    asked to stop, after saving.
     """
     is_cpu = jax.default_backend() == "cpu"
     at_once = runs_at_once or (RUNS_AT_ONCE_ON_CPU if is_cpu else RUNS_AT_ONCE)
@@ -104,40 +103,40 @@ def train(request: Request, runs_at_once: int | None = None) -> None:
 
 
 def _ready(request: Request, runs: Sequence[Run]) -> tuple[list[Member], Population]:
-    """Opens and compiles runs, in a thread of its own while those before them train."""
+    """Opens and compiles runs; called in a thread while the runs before them train."""
     members = [open_member([request.gin_file], one.bindings, str(one.folder)) for one in runs]
     return members, compiled(members)
 
 
 def plan(request: Request) -> list[Run]:
-    """The runs of a request, all checked; a point's seeds stand together."""
+    """The checked runs of a request; the seeds of a point follow each other."""
     if "://" in request.workdir:
         raise UserError(f"--workdir={request.workdir} must be a folder of a disk.")
-    suite = SUITES[request.suite]
-    rows = chosen_rows(request, suite)
+    benchmark = BENCHMARKS[request.suite]
+    rows = chosen_rows(request, benchmark)
     published = read_experiment([request.gin_file], []).train.steps
     share = (request.steps or published) / published
     runs = []
-    for row, point, seed in product(rows, _points(suite, request.grid), request.seeds):
+    for row, point, seed in product(rows, _points(benchmark, request.grid), request.seeds):
         steps = round(published * share * row.setting.schedule)
         bindings = (*row.bindings, *point, f"TrainConfig.steps = {steps}", f"SEED = {seed}")
-        _check_bindings(request, suite, bindings)
+        _check_bindings(request, benchmark, bindings)
         runs.append(_planned(request, row, seed, share, (*bindings, *request.bindings)))
     return runs
 
 
-def _points(suite: Suite, grid: bool) -> list[tuple[str, ...]]:
-    """The bindings of each point of the grid; without it those of the preset stay."""
-    values = {f"OptimizerConfig.{name}": values for name, values in suite.grid.items() if grid}
+def _points(benchmark: Benchmark, grid: bool) -> list[tuple[str, ...]]:
+    """The bindings of each point of the grid; one empty point without a grid."""
+    values = {f"OptimizerConfig.{name}": values for name, values in benchmark.grid.items() if grid}
     points = product(*values.values())
     return [tuple(f"{k} = {v}" for k, v in zip(values, point, strict=True)) for point in points]
 
 
-def chosen_rows(request: Request, suite: Suite) -> list[Row]:
-    """The rows whose name or variant is asked for; raises UserError for what is not known."""
-    _check_known("--experiment", request.experiment, suite.experiments)
+def chosen_rows(request: Request, benchmark: Benchmark) -> list[Row]:
+    """The rows whose name or variant is asked for; raises UserError for unknown ones."""
+    _check_known("--experiment", request.experiment, benchmark.experiments)
     _check_known("--preset", request.preset, PRESETS)
-    rows = suite.experiments[request.experiment].rows
+    rows = benchmark.experiments[request.experiment].rows
     if any(row.measured for row in rows):
         raise UserError(
             f"--experiment={request.experiment} has nothing to train: every report of "
@@ -163,7 +162,7 @@ def populations(runs: Sequence[Run], at_once: int) -> list[list[Run]]:
 
 
 def keep_results(request: Request, runs: Sequence[Run]) -> None:
-    """Writes the results of finished runs that are not yet in results/."""
+    """Writes the results of finished runs, unless results/ has them."""
     folder = Path(request.workdir) / "results"
     changes = [binding for binding in request.bindings if not binding.startswith(SAVING)]
     for one in runs:
@@ -197,10 +196,7 @@ def _planned(request: Request, row: Row, seed: int, share: float, bindings: tupl
 
 
 def _check_unchanged(folder: Path, gin: str) -> None:
-    """Raises UserError for a folder with a run of another configuration.
-
-    How often checkpoints are written may change.
-    """
+    """Raises UserError if the folder's run has other settings, apart from CheckpointConfig."""
     path = folder / "config.gin"
     if path.is_file():
         check_same_run(_settings(path.read_text()), _settings(gin), epath.Path(folder))
@@ -212,9 +208,9 @@ def _settings(gin: str) -> dict[str, str]:
     return {name: value for name, value in settings.items() if not name.startswith(SAVING)}
 
 
-def _check_bindings(request: Request, suite: Suite, bindings: Sequence[str]) -> None:
+def _check_bindings(request: Request, benchmark: Benchmark, bindings: Sequence[str]) -> None:
     taken = {binding.split("=")[0].strip() for binding in bindings}
-    taken |= {"TrainConfig.task", "TrainConfig.seed", f"{suite.task}.seed"}
+    taken |= {"TrainConfig.task", "TrainConfig.seed", f"{benchmark.task}.seed"}
     for binding in request.bindings:
         name = binding.split("=")[0].strip()
         if name in taken:

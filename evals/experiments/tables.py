@@ -1,4 +1,4 @@
-"""Figures and tables in Markdown."""
+"""Means and tables in Markdown."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ NONE = "–"
 
 
 def shown(found: Mean | None, digits: int = 2) -> str:
-    """A mean and its error, where there is one."""
+    """A mean with its error, if it has one."""
     if found is None:
         return NONE
     error = "" if found.error is None else f" ± {found.error:.{digits}f}"

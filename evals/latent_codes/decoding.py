@@ -1,7 +1,7 @@
-"""Reading a task's parts from latent codes by logistic regression, on tasks that it was not fit on.
+"""Decodes a task's parts from latent codes by logistic regression, tested on other tasks.
 
-Codes are standardised by those it is fit on; scikit-learn's lbfgs solver, C = 1. For terms, which
-are rare, both classes weigh the same.
+Codes are standardised by the training codes; the solver is scikit-learn's lbfgs, with C = 1. For
+terms, which are rare, both classes have the same weight.
 
 Dimensions: B examples, C size of a code, K terms of a task, P parts.
 """
@@ -21,7 +21,7 @@ Scores = dict[str, Any]
 
 
 def fit(code_BxC: np.ndarray, label_B: np.ndarray, class_weight: str | None) -> Pipeline:
-    """A classifier of codes. The solver has no randomness."""
+    """A fitted classifier of codes; fitting is deterministic."""
     regression = LogisticRegression(C=1.0, class_weight=class_weight, max_iter=MAX_ITERATIONS)
     return make_pipeline(StandardScaler(), regression).fit(code_BxC, label_B)
 
@@ -31,9 +31,9 @@ def decode_terms(
     tests: Mapping[str, tuple[np.ndarray, np.ndarray]],
     parts: Iterable[int],
 ) -> dict[str, Scores]:
-    """Scores of each test set, of pairs (code_BxC, terms_BxK), by classifiers fit on `train`.
+    """Scores of each test set under classifiers fit on `train`; sets are (code_BxC, terms_BxK).
 
-    Terms that the training codes do not have are left out.
+    Terms that all or no training tasks have are left out.
     """
     code_BxC, terms_BxK = train
     scores: dict[str, dict[int, Scores]] = {name: {} for name in tests}
@@ -52,7 +52,7 @@ def decode_terms(
 def decode_left_out_tasks(code_BxC: np.ndarray, terms_BxK: np.ndarray) -> Scores | None:
     """Scores over tasks, each decoded by classifiers fit on the other folds' tasks.
 
-    None where tasks are too few to leave one out and still have seen its terms.
+    None if tasks are too few: some fold's terms are in no other fold.
     """
     task_B = np.unique(terms_BxK, axis=0, return_inverse=True)[1]
     fold_B = task_B.ravel() % FOLDS
@@ -70,15 +70,15 @@ def decode_left_out_tasks(code_BxC: np.ndarray, terms_BxK: np.ndarray) -> Scores
 
 
 def has(terms_BxK: np.ndarray, part: int) -> np.ndarray:
-    """Which tasks are made with a term."""
+    """Whether each task has the term."""
     return (terms_BxK == part).any(1)
 
 
 def term_scores(truth_B: np.ndarray, certainty_B: np.ndarray, majority: bool) -> Scores:
     """F1 and AUC of one term, beside two classifiers that do not look at the code.
 
-    `majority_f1` is of the more frequent answer in training, `always_f1` of always saying yes. AUC
-    is 0.5 for chance and null where the test has one class.
+    `majority_f1` always gives the more frequent answer of training, `always_f1` always yes. AUC is
+    0.5 for chance, and None if the test set has one class.
     """
     is_mixed = truth_B.any() and not truth_B.all()
     return {
@@ -91,7 +91,7 @@ def term_scores(truth_B: np.ndarray, certainty_B: np.ndarray, majority: bool) ->
 
 
 def mean_of_parts(found: Mapping[int, Scores]) -> Scores:
-    """Scores by part and, under `mean`, their means over parts that the test set has."""
+    """Scores by part, and their means, as `mean`, over parts that the test set has."""
     present = [scores for scores in found.values() if scores["share"] > 0]
     names = ("f1", "majority_f1", "always_f1", "auc")
     means = {
@@ -107,7 +107,7 @@ def decode_rule(
     tests: Mapping[str, tuple[np.ndarray, np.ndarray]],
     num_rules: int,
 ) -> dict[str, Scores]:
-    """Accuracy and F1 of the rule on each test set of pairs (code_BxC, rule_B)."""
+    """Accuracy and F1 of the rule on each test set; sets are (code_BxC, rule_B)."""
     code_BxC, rule_B = train
     classifier = fit(code_BxC, rule_B, None)
     majority = int(np.bincount(rule_B, minlength=num_rules).argmax())
@@ -118,7 +118,7 @@ def decode_rule(
 
 
 def rule_scores(truth_B: np.ndarray, guess_B: np.ndarray, majority: int, num_rules: int) -> Scores:
-    """Scores of a guess, beside always guessing the most frequent rule of training."""
+    """Scores of a guess, beside those of the most frequent rule of training."""
     rules = list(range(num_rules))
     always_B = np.full_like(truth_B, majority)
     by_rule = f1_score(truth_B, guess_B, labels=rules, average=None, zero_division=0)

@@ -1,4 +1,4 @@
-"""Pictures of latent codes, written aside and renamed."""
+"""Pictures of latent codes."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +14,7 @@ from sklearn.manifold import TSNE
 
 from evals.latent_codes.statistics import effective_rank
 from evals.tasks.sraven_rules import RULES
+from hyla_lm.input.files import written_aside
 
 CELL_INCHES = 3.2
 MAX_NAMED = 16
@@ -22,14 +23,13 @@ MAX_PERPLEXITY = 30.0
 
 def save(figure: Figure, path: Path) -> None:
     """Writes a picture that appears whole."""
-    aside = path.with_suffix(".partial")
-    figure.savefig(aside, dpi=110, format="png")
+    with written_aside(path) as aside:
+        figure.savefig(aside, dpi=110, format="png")
     plt.close(figure)
-    aside.rename(path)
 
 
 def draw_decoding(path: Path, decoding: Mapping[str, Any]) -> None:
-    """F1 of each part by layer, a panel a set; dashes mark what needs no code."""
+    """Draws F1 of each part by layer, a panel a set, with baselines without the code."""
     figure, axes = plt.subplots(
         len(decoding), 1, figsize=(9, 2.8 * len(decoding)), layout="constrained", squeeze=False
     )
@@ -70,7 +70,7 @@ def _baselines(scores: Mapping[str, Any]) -> list[tuple[str, float, str]]:
 def draw_similarity(
     path: Path, names: Sequence[str], similarity: Mapping[str, list[np.ndarray]]
 ) -> None:
-    """Cosine similarity of the mean codes of groups: a row a kind of mean, a column a layer."""
+    """Draws cosine similarities of groups' mean codes: a row a kind of mean, a column a layer."""
     count = len(next(iter(similarity.values())))
     is_small = len(names) <= MAX_NAMED
     size, font = (CELL_INCHES, 7) if is_small else (1.8 * CELL_INCHES, 4)
@@ -99,7 +99,7 @@ def draw_tsne(
     colours: Mapping[str, tuple[np.ndarray, Sequence[str] | None]],
     seed: int,
 ) -> None:
-    """Codes of each layer in the plane, a row a layer, a column for what colours the points."""
+    """Draws codes of each layer in the plane: a row for each layer, a column for each colouring."""
     count, examples = code_NxBxC.shape[:2]
     figure, axes = plt.subplots(
         count,
@@ -117,7 +117,7 @@ def draw_tsne(
 
 
 def embed(code_BxC: np.ndarray, seed: int) -> np.ndarray:
-    """tSNE, Bx2, of standardised codes; zeros where they are too few or all alike."""
+    """tSNE of standardised codes, Bx2; zeros if codes are too few or all alike."""
     if len(code_BxC) < 3 or effective_rank(code_BxC) == 0:  # scikit-learn ends in NaN, and crashes
         return np.zeros((len(code_BxC), 2))
     code_BxC = code_BxC.astype(np.float64)

@@ -1,8 +1,8 @@
 """Latent codes of a language model at tokens of validation rows, saved for study.
 
-For each of some query tokens, in every layer: the code of the token with itself, and the codes of
-its TOP_KEYS keys that add most to it (the norm of a[h] z or a[h] v[h]; the length of the code alone
-says nothing where it is normalised over heads).
+For each chosen query token, in every layer, it saves the code of the token with itself and the
+codes with the TOP_KEYS keys that add most to it. A key adds the norm of a[h] z or a[h] v[h]; the
+length of its code would mean nothing where codes are normalised over heads.
 
 Dimensions: N layers, Q queries, J keys, H heads, T tokens a row, B rows.
 """
@@ -34,7 +34,7 @@ NAMES = ("self_code_NxQxH", "key_code_NxQxJxH", "key_position_NxQxJ")
 
 
 def report(run: RestoredRun, choices: Choices, tsne_examples: int, out: Path) -> Report:
-    """Ranks and dead units of a language model; codes and pictures are written to `out`."""
+    """Ranks and dead units of a language model; writes codes and pictures to `out`."""
     task = run.program.task
     if not isinstance(task, LanguageModelTask):
         raise UserError("--workdir holds no language model.")
@@ -65,9 +65,9 @@ def report(run: RestoredRun, choices: Choices, tsne_examples: int, out: Path) ->
 def collect(
     run: RestoredRun, task: LanguageModelTask, choices: Choices
 ) -> tuple[dict[str, np.ndarray], list[np.ndarray | None]]:
-    """Arrays over choices.examples query tokens (fewer if rows are), and which units were active.
+    """Arrays over choices.examples query tokens, or fewer if rows run out, and the active units.
 
-    key_position is -1, and the code 0, where fewer keys than J add anything.
+    If fewer than J keys add anything, the other key positions are -1 and their codes 0.
     """
     length, model = task.sequence_length, run.program.model
     rng = np.random.default_rng(choices.seed)
@@ -118,8 +118,9 @@ def collect(
 def pick(
     code_BxHxTxS: jax.Array, contribution_BxTxS: jax.Array, query_BxQ: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Codes of queries with themselves, BxQxH, and with the keys that add most, BxQxJxH, and those
-    keys' positions, BxQxJ, largest first.
+    """Codes of queries with themselves, BxQxH, and with the keys that add most, BxQxJxH.
+
+    The third array has the positions of these keys, BxQxJ; the key that adds most is first.
     """
     code_BxTxSxH = jnp.moveaxis(code_BxHxTxS, 1, -1)
     of_query = jax.vmap(lambda per_T, query_Q: per_T[query_Q])
@@ -138,13 +139,13 @@ def pick(
 
 
 def _rows(task: LanguageModelTask, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Validation rows in order, with -1 for the row numbers that fill up the last batch."""
+    """Batches of validation rows and row numbers; rows that fill the last batch have number -1."""
     for batch in task.evaluation_sets(BatchShard(count), True)[""]:
         yield batch["tokens"], batch["row"]
 
 
 def _frequent(token_Q: np.ndarray, pieces: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """Each token's place among the most frequent, or the last place for all others."""
+    """Each token's rank among the most frequent; all other tokens share the last rank."""
     ids, counts = np.unique(token_Q, return_counts=True)
     chosen = ids[np.argsort(-counts, kind="stable")[:FREQUENT]]
     place_Q = np.full(len(token_Q), len(chosen))

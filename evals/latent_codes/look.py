@@ -1,7 +1,7 @@
 """Looks inside the latent code of a trained run: python -m evals.latent_codes --workdir=RUN.
 
-For fuzzy logic and SRAVEN it reads terms and rules from codes of tasks held out of training, and
-draws what the codes are like; for language models it saves codes of validation tokens.
+For fuzzy logic and SRAVEN it decodes terms and rules from codes of held-out tasks and draws
+pictures of the codes; for language models it saves codes of validation tokens.
 """
 
 import argparse
@@ -16,12 +16,13 @@ import jax
 
 from evals.latent_codes.samples import Choices
 from hyla_lm.config import UserError, exit_status, split_arguments
+from hyla_lm.input.files import write_whole
 
 NEEDED = ("sklearn", "matplotlib")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes report.json, codes.npz and figures to --out; a mistake of the user is status 2."""
+    """Writes report.json, codes.npz and pictures to --out; a mistake of the user is status 2."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
     own, bindings = split_arguments(argv)
     options = _parser().parse_args(own)
@@ -44,7 +45,7 @@ def check_extra() -> None:
 
 
 def analyse(options: argparse.Namespace, bindings: Sequence[str]) -> None:
-    """Looks at one run as the options say, prints a table."""
+    """Looks at one run as the options say, and prints a table."""
     from evals.latent_codes.report import lines
 
     out = Path(options.out or Path(options.workdir) / "latent_code")
@@ -64,7 +65,7 @@ def look_at(
     out: Path,
     bindings: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Collects codes of a run and writes what they tell to `out`; returns its report.json."""
+    """Collects codes of a run and writes the report to `out`; returns its report.json."""
     from evals.latent_codes import language as language_codes
     from evals.latent_codes import report as latent_report
     from hyla_lm.running.restored import open_run
@@ -75,14 +76,13 @@ def look_at(
     look = language_codes.report if is_language else latent_report.report
     out.mkdir(parents=True, exist_ok=True)
     found = {"workdir": workdir, "step": run.step, **look(run, choices, tsne_examples, out)}
-    aside = out / "report.json.partial"
-    aside.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")
-    aside.rename(out / "report.json")
+    text = json.dumps(found, indent=1, allow_nan=False) + "\n"
+    write_whole(out / "report.json", text.encode())
     return found
 
 
 def chosen(options: argparse.Namespace) -> Choices:
-    """What the options of `add_choices` say."""
+    """The Choices that the options of `add_choices` give."""
     return Choices(
         options.examples, options.seed, options.fixed, options.site, options.feature_order
     )
@@ -104,11 +104,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def add_choices(parser: argparse.ArgumentParser) -> None:
-    """Options of what is looked at."""
+    """Adds the options of which codes to look at."""
     add = parser.add_argument
-    add("--examples", type=_count, default=4096, help="examples a set, or tokens of a text")
-    add("--tsne_examples", type=_count, default=1000, help="points of the tSNE pictures")
-    add("--seed", type=int, default=0, help="of the examples and of tSNE")
+    add("--examples", type=count, default=4096, help="examples a set, or tokens of a text")
+    add("--tsne_examples", type=count, default=1000, help="points of the tSNE pictures")
+    add("--seed", type=int, default=0, help="seed of the examples and of tSNE")
     add(
         "--fixed",
         choices=("nothing", "context", "query"),
@@ -129,9 +129,10 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no number above 0")
+def count(text: str) -> int:
+    """A whole number above 0, as an argument's type."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} must be a number above 0")
     return int(text)
 
 

@@ -1,4 +1,4 @@
-"""What the latent codes of a suite's run tell: decoding, ranks, dead units, means and pictures."""
+"""The report of a run's latent codes: decoding, ranks, dead units, means and pictures."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -20,6 +20,7 @@ from evals.latent_codes.statistics import (
 from evals.populations.population import generated_task
 from evals.tasks.fuzzy_logic import FuzzyLogicTask
 from evals.tasks.sraven_rules import RULES
+from hyla_lm.input.files import written_aside
 from hyla_lm.running.restored import RestoredRun
 
 KNOWN_SETS = ("in_distribution", "held_out")
@@ -27,10 +28,10 @@ Report = dict[str, Any]
 
 
 def report(run: RestoredRun, choices: Choices, tsne_examples: int, out: Path) -> Report:
-    """The figures of a fuzzy-logic or SRAVEN run; codes and pictures are written to `out`.
+    """The metrics of a fuzzy-logic or SRAVEN run; writes codes and pictures to `out`.
 
-    Classifiers are fit on codes of training tasks and tested on other examples of all sets. What
-    the codes are like without labels is told of the held-out tasks.
+    Classifiers are fit on codes of training tasks and tested on other examples of all sets. The
+    tSNE picture is of the held-out tasks.
     """
     task = generated_task(run.program)
     is_fuzzy = isinstance(task, FuzzyLogicTask)
@@ -70,7 +71,7 @@ def report(run: RestoredRun, choices: Choices, tsne_examples: int, out: Path) ->
 
 
 def save_codes(path: Path, samples: Mapping[str, CodeSample]) -> None:
-    """SET/code_NxBxC and SET/LABEL of every set."""
+    """Writes SET/code_NxBxC and SET/LABEL of every set."""
     arrays = {
         f"{name}/{key}": values
         for name, sample in samples.items()
@@ -80,21 +81,20 @@ def save_codes(path: Path, samples: Mapping[str, CodeSample]) -> None:
 
 
 def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """A compressed file that appears whole."""
-    aside = path.with_suffix(".partial")
-    with aside.open("wb") as file:
+    """Writes a compressed file that appears whole."""
+    with written_aside(path) as aside, aside.open("wb") as file:
         np.savez_compressed(file, **dict(arrays))  # type: ignore[arg-type]
-    aside.rename(path)
 
 
 def value_units(samples: list[CodeSample]) -> list[dict[str, float | int] | None]:
-    """Dead value units of each layer over all samples; None where the layer has no ReLU."""
+    """Dead value units of each layer over all samples; None for a layer without a ReLU."""
     return [dead_units(active) for active in any_active([sample.active for sample in samples])]
 
 
 def _terms(train: CodeSample, tests: Mapping[str, CodeSample]) -> Report:
-    """F1 by set, layer and term. Unknown terms are no part of training tasks, so their tasks are
-    decoded by classifiers of each other.
+    """F1 by set, layer and term.
+
+    Training tasks have no unknown terms, so tasks of unknown terms are decoded from one another.
     """
     inputs = by_layer(train.code_NxBxC)
     codes = {name: by_layer(sample.code_NxBxC) for name, sample in tests.items()}
@@ -128,9 +128,9 @@ def _rules(train: CodeSample, tests: Mapping[str, CodeSample]) -> Report:
 def _similarity(
     tests: Mapping[str, CodeSample], is_fuzzy: bool
 ) -> tuple[list[str], dict[str, list[np.ndarray]]]:
-    """Groups, tasks' terms or rules, and the similarity of their mean codes in each layer.
+    """Names of groups (terms or rules) and the similarity of their mean codes in each layer.
 
-    Codes share most of their mean, so what is left without it is compared as well.
+    Group means are nearly equal, so they are also compared after the overall mean is subtracted.
     """
     label = "terms" if is_fuzzy else "rule"
     group_B = np.concatenate([tests[name].labels[label] for name in KNOWN_SETS])
@@ -145,7 +145,7 @@ def _similarity(
 
 
 def _colours(sample: CodeSample, is_fuzzy: bool) -> dict[str, tuple[np.ndarray, list[str] | None]]:
-    """What points are coloured by: numbers, or indices of named classes."""
+    """The colours of points by label: numbers, or indices of named classes."""
     labels = sample.labels
     if not is_fuzzy:
         rules, rule_B = np.unique(labels["rule"], return_inverse=True)
@@ -162,7 +162,7 @@ def _colours(sample: CodeSample, is_fuzzy: bool) -> dict[str, tuple[np.ndarray, 
 
 
 def lines(found: Report) -> Iterator[str]:
-    """The table that is printed."""
+    """The lines of the table to print."""
     yield f"{found['task']}, {' + '.join(found['attention'])}, step {found['step']}"
     for name, layers in found.get("decoding", {}).items():
         yield from _decoding_lines(name, layers)

@@ -1,8 +1,8 @@
-"""Latent codes of a trained model on fresh examples of a suite, with what might be read from them.
+"""Latent codes of a trained model on fresh examples of fuzzy logic or SRAVEN, with labels.
 
-The code is that of the last query token. In fuzzy logic it attends to itself. In SRAVEN it attends
-to itself (`site = "self"`, as the paper's text says) or to the two shown panels of its own row, at
-the tokens of the feature that it asks for (`site = "row"`, as the paper's code has it).
+The codes are of the last query token. In fuzzy logic they are of the token with itself. In SRAVEN
+they are of the token with itself (`site = "self"`, as in the paper's text) or with the two shown
+panels of its row, at the tokens of the queried feature (`site = "row"`, as in the paper's code).
 
 Dimensions: N layers, B examples, C size of a code, J keys a query, M features, K terms.
 """
@@ -37,11 +37,11 @@ Draw = Callable[[jax.Array, jax.Array, jax.Array], Examples]
 
 @dataclass(frozen=True)
 class Choices:
-    """What is looked at.
+    """The examples and codes to look at.
 
     fixed: inputs of fuzzy logic that are the same in all examples: "nothing", the "context", as for
-    the paper's Figure 2, or the "query", as in its code's probe. order: of SRAVEN's features,
-    "drawn" as in training or "identity", as in the paper's code.
+    the paper's Figure 2, or the "query", as in its code's probe. order: the order of SRAVEN's
+    features, "drawn" as in training or "identity", as in the paper's code.
     """
 
     examples: int = 4096
@@ -53,9 +53,9 @@ class Choices:
 
 @dataclass(frozen=True)
 class CodeSample:
-    """Codes of each layer, code_NxBxC, labels of each example, and which value units were active.
+    """Codes of each layer, labels of each example, and which value units were active.
 
-    active has, for each layer with a ReLU, a bool a unit; None for layers without one.
+    `active` has a bool for each value unit of a layer, or None for a layer without a ReLU.
     """
 
     code_NxBxC: np.ndarray
@@ -83,9 +83,9 @@ class Collector:
         self._look = look
 
     def collect(self, set_name: str, purpose: str) -> CodeSample:
-        """Codes of fresh examples of a set's combinations; another purpose draws others.
+        """Codes of fresh examples of a set's combinations; `purpose` is part of their seed.
 
-        Units are looked at in whole batches, of which the last may go beyond the examples.
+        `active` covers whole batches, of which the last may go beyond the examples.
         """
         count = self._choices.examples
         table = jnp.asarray(self._task.tables[set_name])
@@ -101,13 +101,13 @@ class Collector:
 
 
 def any_active(batches: Sequence[Sequence[np.ndarray | None]]) -> list[np.ndarray | None]:
-    """By layer, which units were active in any batch; None for a layer without a ReLU."""
+    """For each layer, the units active in any batch; None for a layer without a ReLU."""
     layers = zip(*batches, strict=True)
     return [None if found[0] is None else np.any(found, axis=0) for found in layers]
 
 
 def last_query_codes(code_BxHxTxS: jax.Array, key_BxJ: jax.Array) -> jax.Array:
-    """The codes of the last query with J keys, one after the other: BxJ*H."""
+    """The concatenated codes of the last query with J keys: BxJ*H."""
     code_BxJxH = jnp.take_along_axis(
         jnp.swapaxes(code_BxHxTxS[:, :, -1], 1, 2), key_BxJ[..., None], axis=1
     )
@@ -129,7 +129,7 @@ def active_units(layer: LayerView) -> jax.Array | None:
 def draw_of(task: GeneratedTask, choices: Choices) -> Draw:
     """Draws `features`, the `key_position`s, BxJ, of the last query, and labels.
 
-    Raises UserError for a task that is neither suite.
+    Raises UserError for a task that is neither fuzzy logic nor SRAVEN.
     """
     if isinstance(task, FuzzyLogicTask):
         return _fuzzy_draw(task, choices)

@@ -1,12 +1,12 @@
-"""What can be said of latent codes without labels, and of their means under labels."""
+"""Statistics of latent codes without labels, and of their means by label."""
 
 import numpy as np
 
 
 def effective_rank(code_BxC: np.ndarray) -> float:
-    """How many directions codes vary in: exp of the entropy of their singular values' shares.
+    """The effective rank: exp of the entropy of the shares of the centred codes' singular values.
 
-    Codes are centred first; 0 for codes that do not vary (Roy and Vetterli, 2007).
+    It is 0 for codes that do not vary (Roy and Vetterli, 2007).
     """
     code_BxC = code_BxC.astype(np.float64)
     values = np.linalg.svd(code_BxC - code_BxC.mean(0), compute_uv=False)
@@ -26,19 +26,19 @@ def mean_codes(code_BxC: np.ndarray, group_B: np.ndarray) -> tuple[np.ndarray, n
 
 
 def cosine_similarity(mean_GxC: np.ndarray) -> np.ndarray:
-    """GxG; a mean of zeros is similar to none."""
+    """The cosine similarity of groups, GxG; 0 with a mean of zeros."""
     length = np.linalg.norm(mean_GxC, axis=1, keepdims=True)
     unit_GxC = np.divide(mean_GxC, length, out=np.zeros_like(mean_GxC), where=length > 0)
     return unit_GxC @ unit_GxC.T
 
 
 def about_their_mean(mean_GxC: np.ndarray) -> np.ndarray:
-    """What sets groups apart from what they share."""
+    """The group means minus their own mean."""
     return mean_GxC - mean_GxC.mean(0)
 
 
 def dead_units(active: np.ndarray | None) -> dict[str, float | int] | None:
-    """How many of a layer's value units never were above 0; None where there is no ReLU."""
+    """Counts a layer's value units that never were above 0; None without a ReLU."""
     if active is None:
         return None
     return {"units": active.size, "dead": int((~active).sum()), "share": float((~active).mean())}

@@ -1,6 +1,6 @@
 """The latent codes of an experiment's finished runs: python -m evals latent_codes FOLDER.
 
-One JSON a run, beside those of its training, and their means over seeds for the report.
+Writes one JSON for each run, and makes the report's table of means over seeds.
 """
 
 import json
@@ -9,8 +9,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
-
-from etils import epath
 
 from evals.experiments import results
 from evals.experiments.results import Mean, Section, mean_of
@@ -47,7 +45,7 @@ NOTE = {
 
 @dataclass(frozen=True)
 class Decoded:
-    """What the latent codes of a run tell; `result` is the name of its result."""
+    """The metrics of a run's latent codes; `result` is the name of the run's result."""
 
     result: str
     choices: Mapping[str, Any]
@@ -67,9 +65,9 @@ class Decoded:
 
 
 def look_at_all(folder: Path, choices: Choices, tsne_examples: int, command: str) -> None:
-    """Looks at every run that has a result and was not yet looked at with these choices.
+    """Looks at every run that has a result, unless it was looked at with these choices before.
 
-    Runs that diverged are left out. Raises UserError where a run's folder is gone.
+    Runs that diverged are left out. Raises UserError if a run's folder is gone.
     """
     from evals.latent_codes.look import look_at
 
@@ -93,17 +91,17 @@ def _write(path: Path, decoded: Decoded) -> None:
     rounded = json.loads(
         json.dumps(asdict(decoded)), parse_float=lambda text: round(float(text), 6)
     )
-    write_retrying(epath.Path(path), (json.dumps(rounded, indent=1) + "\n").encode())
+    write_retrying(path, (json.dumps(rounded, indent=1) + "\n").encode())
 
 
 def read(folder: Path) -> list[Decoded]:
-    """What was found in a folder's runs; empty where nobody looked."""
+    """The saved metrics of a folder's runs; empty if none were looked at."""
     paths = sorted((folder / FOLDER).glob("*.json"))
     return [Decoded(**json.loads(path.read_text())) for path in paths]
 
 
 def text(section: Section, decoded: Sequence[Decoded]) -> list[str]:
-    """The lines of a section's table, of means over its runs; none where nobody looked."""
+    """The lines of a section's table of means over its runs; empty if none were looked at."""
     runs = {run.name: run for run in section.runs}
     here = [one for one in decoded if one.result in runs]
     if not here:
@@ -140,7 +138,7 @@ def _cells(suite: str, found: Sequence[Decoded]) -> list[str]:
 
 
 def _dead_percent(one: Decoded) -> list[float]:
-    """The share of a run's value units that are dead; none without a ReLU."""
+    """The percentage of a run's value units that are dead; empty without a ReLU."""
     layers = [layer for layer in one.found["value_units"] if layer]
     units = sum(layer["units"] for layer in layers)
     return [100 * sum(layer["dead"] for layer in layers) / units] if layers else []

@@ -1,9 +1,8 @@
-"""Many runs of one generated task at once: vmapped over runs, many steps a dispatch, one device.
+"""Trains many runs of one generated task on one device: vmapped, many steps a dispatch.
 
 Every run stays an ordinary run: its folder holds the configuration, metrics, checkpoints and
-summary that `hyla-lm train` writes, and that command goes on from its checkpoints. Runs may differ
-in seed, split, learning rate, weight decay and warm-up, which the compiled program takes as
-numbers, and in nothing else.
+summary that `hyla-lm train` writes, and that command goes on from its checkpoints. Runs may only
+differ in seed, split, learning rate, weight decay and warm-up, which the program takes as numbers.
 
 Dimensions: R runs, B batch.
 """
@@ -27,7 +26,7 @@ from hyla_lm.train_step import Sums, TrainState, init_state, make_train_step
 
 
 class Numbers(NamedTuple):
-    """What runs differ in; every leaf has a leading axis R. Keys and tables are by set."""
+    """The numbers in which runs differ, with a leading axis R. Keys and tables are by set."""
 
     seed: jax.Array
     learning_rate: jax.Array
@@ -41,7 +40,7 @@ class Numbers(NamedTuple):
 class Population:
     """The compiled steps of R runs; states and metrics have a leading axis R.
 
-    Raises UserError where runs differ in more than numbers.
+    Raises UserError if runs differ in more than Numbers.
     """
 
     def __init__(self, programs: Sequence[Program]):
@@ -65,7 +64,7 @@ class Population:
         )
 
     def compile(self, windows: Iterable[int], examples: Iterable[int]) -> None:
-        """Compiles what follows: steps in these numbers, evaluations of these many examples."""
+        """Compiles `advance` for these numbers of steps, `evaluate` for these of examples."""
         state = self.init()
         for steps in windows:
             self._advance.lower(state, self.numbers, steps).compile()
@@ -132,7 +131,7 @@ class Population:
 
 
 def generated_task(program: Program) -> GeneratedTask:
-    """The program's task; raises UserError for one whose examples come from a host."""
+    """The program's task; raises UserError unless it generates its examples."""
     if not isinstance(program.task, GeneratedTask):
         raise UserError(
             f"TrainConfig.task = @{type(program.experiment.train.task).__name__}() does not draw "
@@ -142,7 +141,7 @@ def generated_task(program: Program) -> GeneratedTask:
 
 
 def check_alike(programs: Sequence[Program]) -> None:
-    """Raises UserError where runs differ in more than seed, split and optimizer numbers."""
+    """Raises UserError if runs differ in more than Numbers."""
     first, sizes = _fixed_settings(programs[0]), _table_shapes(programs[0])
     for program in programs[1:]:
         for name, value in _fixed_settings(program).items():

@@ -1,9 +1,9 @@
 """How many answers an SRAVEN instance has, and how often the best possible solver is right.
 
-Which feature of a column belongs to which of another is not told, so a solver must try every
-arrangement: for each feature of the last column, one of the first and one of the second. An
-arrangement is consistent if some rule fits each of its features; every choice of such rules gives
-a ninth panel. Enumeration is exact; it costs (M!)^2 arrangements an instance.
+Features are permuted in each column, so a solver must try every arrangement, which assigns to each
+feature of the last column one of the first and one of the second. An arrangement is consistent if
+some rule fits each of its features; each choice of such rules gives a ninth panel. Enumeration is
+exact; it costs (M!)^2 arrangements an instance.
 
 Dimensions: N instances, A arrangements, M features, K symbols, P rules, R rows of the grid.
 """
@@ -22,10 +22,10 @@ TIE = 1e-9  # Equal sums of float64 differ by 1e-15, different posteriors by far
 
 
 class Posterior(NamedTuple):
-    """What is known of the ninth panel after eight, N each.
+    """The posterior of the ninth panel given the other eight; arrays of length N.
 
-    The mean of `largest` is the accuracy that the best solver expects, that of `success` the one it
-    has: a solver that picks one of the likeliest panels.
+    The best solver picks one of the likeliest panels. The mean of `largest` is its expected
+    accuracy, the mean of `success` its actual one.
     """
 
     consistent_panels: np.ndarray
@@ -43,9 +43,10 @@ def is_ambiguous(instance_Rx3xM: jax.Array, num_symbols: int) -> jax.Array:
 
 
 def paper_code_count(instance_Rx3xM: jax.Array, num_symbols: int) -> jax.Array:
-    """Arrangements in which the answer to every feature can differ: above 0 is its ambiguity.
+    """The paper's count of arrangements in which the answer to every feature can differ.
 
-    It counts each arrangement M! times, once for each order of the last column.
+    Its code calls an instance ambiguous if the count is above 0. Each arrangement counts M! times,
+    once for each order of the last column.
     """
     fits, answer = _completions(instance_Rx3xM, num_symbols, loose=True)
     differs = fits & (answer != instance_Rx3xM[-1, 2])
@@ -113,7 +114,7 @@ def posterior(instances_NxRx3xM: np.ndarray, num_symbols: int) -> Posterior:
 def _completions(
     instance_Rx3xM: jax.Array, num_symbols: int, loose: bool = False
 ) -> tuple[jax.Array, jax.Array]:
-    """Which rules fit, and the answer they give, for every three features: PxMxMxM each."""
+    """Whether each rule fits any three features, and its answer: PxMxMxM each."""
     x = instance_Rx3xM.astype(jnp.int32)
     columns = (x[:, 0, :, None, None], x[:, 1, None, :, None], x[:, 2, None, None, :])
     a, b, c = jnp.broadcast_arrays(*columns)
@@ -121,7 +122,7 @@ def _completions(
 
 
 def _arranged(table_MxMxM: jax.Array) -> jax.Array:
-    """Entries of all arrangements, AxM, by feature of the last column; more axes may follow."""
+    """The entries of all arrangements, AxM, by feature of the last column; keeps further axes."""
     num_features = table_MxMxM.shape[0]
     order = np.array(list(permutations(range(num_features))))
     picked = table_MxMxM[order[:, None], order[None], np.arange(num_features)]
@@ -129,7 +130,7 @@ def _arranged(table_MxMxM: jax.Array) -> jax.Array:
 
 
 def _outer(table_AxMxP: np.ndarray, operation: np.ufunc) -> np.ndarray:
-    """The operation over features of every choice of a rule each: AxPx...xP."""
+    """The operation over features, for each choice of a rule for each feature: AxPx...xP."""
     num_features = table_AxMxP.shape[1]
     result = table_AxMxP[:, 0]
     for feature in range(1, num_features):
@@ -139,7 +140,7 @@ def _outer(table_AxMxP: np.ndarray, operation: np.ufunc) -> np.ndarray:
 
 
 def _prior_weights(num_features: int) -> np.ndarray:
-    """Px...xP: the product of the factorials of how often each rule is assigned."""
+    """The product of the factorials of each rule's count, for each assignment: Px...xP."""
     assigned = np.indices((len(RULES),) * num_features)
     counts = np.stack([(assigned == rule).sum(0) for rule in range(len(RULES))])
     factorials = np.array([factorial(count) for count in range(num_features + 1)])

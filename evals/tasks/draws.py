@@ -1,7 +1,7 @@
-"""Random integers and orders from bits that one call of the generator makes.
+"""Random integers and orders from the bits of a single call of the generator.
 
-Each call costs half a second of compilation on CPU; jax.random.permutation and randint make two or
-three.
+Each call costs half a second of compilation on CPU, and jax.random.permutation and randint make two
+or three.
 """
 
 from math import prod
@@ -21,10 +21,10 @@ def random_bits(key: jax.Array, *shapes: Shape) -> list[jax.Array]:
 
 
 def below(bits: jax.Array, bound: int) -> jax.Array:
-    """Uniform integers below the bound; of 2^32 values, none gets more than one too many."""
+    """Uniform integers below the bound; their 2^32 bit patterns are shared evenly up to one."""
     return (bits % jnp.uint32(bound)).astype(jnp.int32)
 
 
 def orders(bits: jax.Array) -> jax.Array:
-    """Uniform permutations along the last axis; two of n bits are equal with n^2 / 2^33."""
+    """Uniform permutations along the last axis, but for ties, of probability about n^2 / 2^33."""
     return jnp.argsort(bits, axis=-1)

@@ -1,10 +1,10 @@
 """Fuzzy logic in context: functions of K terms over L variables, inferred from N - 1 examples.
 
 A function is the maximum of K terms; a term is the minimum of all L variables, each plain or
-negated (paper Eq. 8 and 9). Term i negates the variables whose bit in i, the first variable's being
-the highest, is 0. Training draws pairs of known terms; held-out pairs of known terms test
-composition (the paper's OOD R2; its code calls this set `test`), pairs of terms that are never
-trained test more than can be asked (the code's `ood`).
+negated (paper Eq. 8 and 9). Term i negates the variables whose bit in i is 0; the first variable
+has the highest bit. Training draws combinations of K known terms. Held-out combinations of known
+terms test composition (the paper's OOD R2; its code's `test`). Terms that are never trained cannot
+be learned; their combinations are a control (the code's `ood`).
 
 Dimensions: B batch, N examples of a function with the query last, L variables, K terms,
 C combinations.
@@ -41,7 +41,7 @@ class FuzzyLogic(GeneratedConfig):
     num_terms: int = setting(2, "K, terms of a function", minimum=1)
     sequence_length: int = setting(32, "N, examples of a function, the query included", minimum=2)
     unknown_terms: tuple[int, ...] | None = setting(
-        None, "terms that are never trained on; None takes the last quarter"
+        None, "terms that are never trained; None takes the last quarter"
     )
 
     def check(self) -> None:
@@ -76,11 +76,7 @@ class FuzzyLogic(GeneratedConfig):
     def prepare_task(self, batch_size: int) -> "FuzzyLogicTask":
         known = np.array(list(combinations(self.known, self.num_terms)))
         split = make_split(known, self)
-        tables = {
-            "train": split.train_CxM,
-            "in_distribution": split.train_CxM,
-            "held_out": split.held_out_CxM,
-        }
+        tables = split.tables()
         if self.unknown:
             tables["unknown_terms"] = np.array(list(combinations(self.unknown, self.num_terms)))
         return FuzzyLogicTask(self, tables, split.missing_parts())
@@ -126,13 +122,13 @@ class FuzzyLogicTask(GeneratedTask):
     def score(
         self, output_BxTxO: jax.Array, batch: Batch, weight_B: jax.Array
     ) -> tuple[Pair, Metrics]:
-        """Squared error and R2 of the query, the last token."""
+        """Squared error and R2 of the query, which is the last token."""
         prediction_B = output_BxTxO[:, -1, 0]
         metrics = regression_metrics(prediction_B, batch["target"], batch["variance"], weight_B)
         return metrics["mse"], metrics
 
     def logged_metrics(self, means: Mapping[str, float]) -> dict[str, float]:
-        """R2 over all queries at once, beside `r2`, the mean of each sequence's own."""
+        """Adds `r2_pooled`, R2 over all queries; `r2` is the mean of the sequences' own R2."""
         shown = dict(means)
         spread = shown.pop("target_squared") - shown.pop("target") ** 2
         return {**shown, "r2_pooled": 1 - shown["mse"] / spread if spread > 0 else float("nan")}
@@ -140,15 +136,16 @@ class FuzzyLogicTask(GeneratedTask):
     def describe(self, values: Mapping[str, float]) -> str:
         if "mse" in values:
             return f"loss {values['mse']:.4f}  r2 {values['r2']:.3f}"
-        sets = (name for name in self.tables if name != "train")
-        return "  ".join(f"{name} r2 {values[f'{name}_r2']:.3f}" for name in sets)
+        return "  ".join(
+            f"{name} r2 {values[f'{name}_r2']:.3f}" for name in self.evaluation_names()
+        )
 
     def closing_lines(
         self, model: Decoder, params: Any, validation: Mapping[str, float]
     ) -> list[str]:
-        """R2 of each evaluation set: the paper's mean over sequences, and pooled."""
+        """R2 of each evaluation set: the mean over sequences, as in the paper, and pooled."""
         lines = [f"{'R2 of':<18}{'mean of sequences':>18}{'pooled':>10}"]
-        for name in (name for name in self.tables if name != "train"):
+        for name in self.evaluation_names():
             r2, pooled = validation[f"{name}_r2"], validation[f"{name}_r2_pooled"]
             lines.append(f"  {name:<16}{r2:>18.4f}{pooled:>10.4f}")
         return lines
@@ -178,7 +175,7 @@ def draw_example(
 
 
 def example_of(x_NxL: jax.Array, terms_K: jax.Array) -> dict[str, jax.Array]:
-    """The sequence of these points: tokens are inputs and target, with 0 for the query's."""
+    """The sequence of these points: a token has inputs and target; the query's target is 0."""
     target_N = fuzzy_function(x_NxL, terms_K)
     shown_N = target_N.at[-1].set(0)
     return {
@@ -192,7 +189,7 @@ def example_of(x_NxL: jax.Array, terms_K: jax.Array) -> dict[str, jax.Array]:
 def regression_metrics(
     prediction_B: jax.Array, target_B: jax.Array, variance_B: jax.Array, weight_B: jax.Array
 ) -> Metrics:
-    """Squared error and R2: the paper's is the mean of 1 - error / variance of each sequence."""
+    """Squared error and R2; the paper's R2 is the mean over sequences of 1 - error / variance."""
     error_B = jnp.square(prediction_B - target_B)
     count = jnp.sum(weight_B)
 

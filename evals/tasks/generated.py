@@ -1,8 +1,8 @@
-"""What tasks with generated examples share: streams, evaluation sets and what they are told by.
+"""Shared parts of tasks with generated examples: settings, streams and evaluation sets.
 
-Example `row` of a set is a pure function of the set's key and of `row` alone, drawn on the device.
-Batches therefore do not depend on batch size, processes or resumes, and can be drawn within jit,
-vmap and scan.
+Example `row` of a set is a pure function of the set's key and of `row`, drawn on the device. So
+examples do not depend on batch size, processes or resumes, and can be drawn within jit, vmap and
+scan.
 """
 
 import hashlib
@@ -35,15 +35,17 @@ class GeneratedConfig(ABC):
 
     held_out_fraction: float = setting(0.5, "share of known combinations held out of training")
     split: str = setting(
-        "covering", "which are held out", choices=("covering", "published", "published_new_jax")
+        "covering",
+        "rule that chooses the held-out ones",
+        choices=("covering", "published", "published_new_jax"),
     )
-    seed: int = setting(0, "of the split and of the evaluation sets", minimum=0)
+    seed: int = setting(0, "seed of the split and of the evaluation sets", minimum=0)
     evaluation_examples: int = setting(16000, "examples of each evaluation set", minimum=1)
     periodic_examples: int | None = setting(
         None, "examples of each set in periodic evaluations; None takes all", minimum=1
     )
     in_distribution_repeats_training: bool = setting(
-        False, "in-distribution set is the first training examples, as in the paper's code"
+        False, "take the first training examples as in-distribution set, as the paper's code does"
     )
 
     @abstractmethod
@@ -56,7 +58,7 @@ class GeneratedConfig(ABC):
 
 
 class GeneratedTask(ABC):
-    """A task whose sets of examples differ in the combinations they draw from.
+    """A task whose sets of examples draw from different combinations.
 
     `tables` has the combinations, CxM, of "train" and of each evaluation set.
     """
@@ -73,7 +75,7 @@ class GeneratedTask(ABC):
     def score(
         self, output_BxTxO: jax.Array, batch: Batch, weight_B: jax.Array
     ) -> tuple[Pair, Metrics]:
-        """Objective and metrics of the model's outputs; an example counts by its weight, 0 or 1."""
+        """Objective and metrics of the model's outputs; examples have weight 0 or 1."""
 
     @abstractmethod
     def logged_metrics(self, means: Mapping[str, float]) -> dict[str, float]:
@@ -92,11 +94,11 @@ class GeneratedTask(ABC):
     def draw_for_evaluation(
         self, key: jax.Array, row_B: jax.Array, combinations_CxM: jax.Array
     ) -> dict[str, jax.Array]:
-        """`draw`, with what only evaluation looks at."""
+        """`draw`, with additional arrays for evaluation."""
         return self.draw(key, row_B, combinations_CxM)
 
     def loss(self, model: Decoder) -> LossFn:
-        """See hyla_lm.tasks.protocol.Task; the rows that only fill a batch up are numbered -1."""
+        """See hyla_lm.tasks.protocol.Task; rows that only fill up a batch have number -1."""
 
         def loss_fn(
             params: Any, batch: Batch, dropout_key: jax.Array | None
@@ -113,7 +115,7 @@ class GeneratedTask(ABC):
         return loss_fn
 
     def train_key(self, seed: int) -> jax.Array:
-        """The key under which the rows of the training set are drawn."""
+        """The key of the training set."""
         return key_of(seed, "train")
 
     def evaluation_key(self, name: str) -> jax.Array:
@@ -157,11 +159,11 @@ class GeneratedTask(ABC):
         }
 
     def evaluation_names(self) -> list[str]:
-        """The evaluation sets."""
+        """The names of the evaluation sets."""
         return [name for name in self.tables if name != "train"]
 
     def evaluation_count(self, final: bool) -> int:
-        """Examples of each evaluation set that are looked at."""
+        """The number of examples of each evaluation set to evaluate."""
         config = self.config
         limit = None if final else config.periodic_examples
         return min(config.evaluation_examples, limit or config.evaluation_examples)
@@ -187,13 +189,13 @@ def keys_of_rows(key: jax.Array, row_B: jax.Array) -> jax.Array:
 
 
 def one_device() -> AbstractContextManager[object]:
-    """Computes on a device of this process, not on the mesh in use: each draws rows of its own."""
+    """Computes on one device of this process, not on the mesh: each process draws its own rows."""
     mesh = Mesh(np.array(jax.local_devices()[:1]), ("local",), axis_types=(AxisType.Auto,))
     return jax.set_mesh(mesh)
 
 
 class GeneratedStream:
-    """Endless batches of one process's shard; the state is the rows that all have drawn."""
+    """Endless batches of one process's shard; the state is the number of rows drawn by all."""
 
     def __init__(
         self,
@@ -222,7 +224,7 @@ class GeneratedStream:
 def examples_in_order(
     draw: Draw, key: jax.Array, count: int, shard: BatchShard
 ) -> Iterator[HostBatch]:
-    """One process's shard of the first `count` rows in whole batches; those beyond have row -1."""
+    """One process's shard of the first `count` rows in whole batches; later rows are -1."""
     places = np.array(shard.places, np.int32)
     for start in range(0, count, shard.batch_size):
         rows = start + places

@@ -1,10 +1,10 @@
-"""Which combinations of parts are trained on and which are held out: data, not chance.
+"""Splits of combinations of parts into trained and held-out ones.
 
-A part is a fuzzy-logic term or a SRAVEN rule. `covering` is our rule: it orders combinations by a
-hash of the seed, so it is the same on every machine and under every version of JAX, and draws again
-until every part is in training. `published` are the orders that the paper's code drew with the JAX
-of its time, under which some seeds leave parts out of training; `published_new_jax` those that the
-same code draws since JAX 0.5, when the default of jax_threefry_partitionable changed.
+A part is a fuzzy-logic term or a SRAVEN rule. `covering` is our split: it orders combinations by a
+hash of the seed, so it is the same on every machine and under every version of JAX, and it draws
+again until every part is in training. `published` is the order that the paper's code drew with the
+JAX of its time; some of its seeds leave parts out of training. `published_new_jax` is the order of
+the same code since JAX 0.5, which changed the default of jax_threefry_partitionable.
 """
 
 import hashlib
@@ -28,6 +28,14 @@ class Split:
     train_CxM: np.ndarray
     held_out_CxM: np.ndarray
 
+    def tables(self) -> dict[str, np.ndarray]:
+        """The combinations of "train" and of the evaluation sets, by name."""
+        return {
+            "train": self.train_CxM,
+            "in_distribution": self.train_CxM,
+            "held_out": self.held_out_CxM,
+        }
+
     def missing_parts(self) -> list[int]:
         """Parts of held-out combinations that no training combination has."""
         return sorted(
@@ -36,7 +44,7 @@ class Split:
 
 
 class SplitConfig(Protocol):
-    """Settings of a task that decide its split."""
+    """The settings of a task that determine its split."""
 
     @property
     def held_out_fraction(self) -> float: ...
@@ -51,8 +59,8 @@ class SplitConfig(Protocol):
 def make_split(combinations_CxM: np.ndarray, config: SplitConfig) -> Split:
     """Holds out a fraction of the combinations, rounded down.
 
-    Raises UserError for a split with an empty side, one that cannot cover every part, and a
-    published one that was never published.
+    Raises UserError if a side is empty, if no draw covers every part, or if a published split is
+    not known.
     """
     name, fraction, seed = type(config).__name__, config.held_out_fraction, config.seed
     count = len(combinations_CxM)

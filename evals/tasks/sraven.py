@@ -1,12 +1,12 @@
 """SRAVEN: symbolic Raven matrices whose features must first be found (paper, Section 4 and B).
 
 Each of M features follows one of eight rules within rows of three panels. The features of each
-column are permuted, alike in all rows. The model sees all panels but the last, a token a feature,
-and fills the last in at M query tokens. Training draws multisets of M rules; held-out ones test
-composition (the code of the paper calls them `ood`, and calls `test` what repeats training).
+column are permuted in the same way in all rows. The model sees all panels except the last, a token
+for each feature, and fills in the last at M query tokens. Training draws multisets of M rules;
+held-out ones test composition (`ood` in the paper's code, whose `test` repeats training).
 
-About a quarter of the instances have several consistent answers (see evals/ambiguity.py), so no
-solver reaches an accuracy of 1; the closing lines say what the best one would.
+About a quarter of the instances have several consistent answers (see evals/tasks/ambiguity.py),
+so no solver reaches an accuracy of 1; the closing lines give the best possible one.
 
 Dimensions: B batch, R rows of the grid, M features, K symbols, T = 3 R M tokens, C rule multisets.
 """
@@ -42,12 +42,12 @@ class Sraven(GeneratedConfig):
     """Symbolic Raven matrices, split by the multisets of their rules."""
 
     held_out_fraction: float = setting(0.25, "share of rule multisets held out of training")
-    num_features: int = setting(4, "M, features of a panel; at most 4", minimum=1)
-    num_symbols: int = setting(8, "K, symbols; distribute three needs three", minimum=3)
-    grid_rows: int = setting(3, "R, rows of three panels; the last panel is asked for", minimum=2)
-    permute_features: bool = setting(True, "whether each column has an order of features")
+    num_features: int = setting(4, "M, features of a panel, at most 4", minimum=1)
+    num_symbols: int = setting(8, "K, symbols; the rule distribute three needs 3", minimum=3)
+    grid_rows: int = setting(3, "R, rows of three panels", minimum=2)
+    permute_features: bool = setting(True, "whether features are permuted in each column")
     filter_ambiguous: bool = setting(
-        False, "draw again what has several consistent answers, in training and evaluation"
+        False, "draw again instances with several consistent answers, also for evaluation"
     )
 
     def check(self) -> None:
@@ -61,12 +61,7 @@ class Sraven(GeneratedConfig):
         rules = range(len(RULES))
         multisets = np.array(list(combinations_with_replacement(rules, self.num_features)))
         split = make_split(multisets, self)
-        tables = {
-            "train": split.train_CxM,
-            "in_distribution": split.train_CxM,
-            "held_out": split.held_out_CxM,
-        }
-        return SravenTask(self, tables)
+        return SravenTask(self, split.tables())
 
 
 @dataclass(frozen=True)
@@ -122,7 +117,7 @@ class SravenTask(GeneratedTask):
     def score(
         self, output_BxTxO: jax.Array, batch: Batch, weight_B: jax.Array
     ) -> tuple[Pair, Metrics]:
-        """Of the ninth panel, and in evaluation also of the instances that have one answer."""
+        """Loss and accuracy of the ninth panel; in evaluation also of unambiguous instances."""
         metrics = panel_metrics(output_BxTxO, batch["target"], weight_B)
         if "ambiguous" in batch:
             flagged_B = weight_B * batch["ambiguous"]
@@ -137,16 +132,16 @@ class SravenTask(GeneratedTask):
     def describe(self, values: Mapping[str, float]) -> str:
         if "loss_nats" in values:
             return f"loss {values['loss_nats']:.4f}  accuracy {values['accuracy']:.3f}"
-        sets = (name for name in self.tables if name != "train")
+        sets = self.evaluation_names()
         return "  ".join(f"{name} accuracy {values[f'{name}_accuracy']:.3f}" for name in sets)
 
     def closing_lines(
         self, model: Decoder, params: Any, validation: Mapping[str, float]
     ) -> list[str]:
-        """Accuracy on each evaluation set beside what the best possible solver would have."""
+        """Accuracy on each evaluation set beside that of the best possible solver."""
         header = ("accuracy on", "all", "unambiguous", "a feature", "best possible")
         lines = ["{:<18}{:>10}{:>13}{:>11}{:>17}".format(*header)]
-        for name in (name for name in self.tables if name != "train"):
+        for name in self.evaluation_names():
             kinds = ("accuracy", "unambiguous_accuracy", "feature_accuracy")
             whole, clear, feature = (validation[f"{name}_{kind}"] for kind in kinds)
             ceiling, error = self.ceiling(name)
@@ -157,7 +152,7 @@ class SravenTask(GeneratedTask):
     def ceiling(self, name: str) -> tuple[float, float]:
         """The best possible accuracy on an evaluation set, and its standard error.
 
-        It is that of a solver who knows how instances are made, but not which rules are held out.
+        This solver knows how instances are drawn, but not which multisets are held out.
         """
         if self.config.filter_ambiguous:
             return 1.0, 0.0
@@ -183,14 +178,14 @@ def draw_instance(
 
 
 def permute_columns(instance_Rx3xM: jax.Array, order_3xM: jax.Array) -> jax.Array:
-    """Place m of column c shows feature order[c, m], in every row."""
+    """Permutes features: place m of column c gets feature order[c, m], in every row."""
     return jnp.take_along_axis(instance_Rx3xM, order_3xM[None], axis=2)
 
 
 def draw_unambiguous(once: Any, key: jax.Array, num_symbols: int) -> tuple[jax.Array, jax.Array]:
     """The first of `once(fold_in(key, 1))`, `once(fold_in(key, 2))`, … that has one answer.
 
-    Rules are drawn again as well, so multisets that are often ambiguous become rarer.
+    Rules are drawn again too, so multisets that are often ambiguous become rarer.
     """
 
     def drawn(attempt: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -216,7 +211,7 @@ def tokenize(instance_Rx3xM: jax.Array, num_symbols: int) -> dict[str, jax.Array
 
 
 def panel_metrics(logits_BxTxK: jax.Array, target_BxM: jax.Array, weight_B: jax.Array) -> Metrics:
-    """Cross-entropy a feature, and accuracy of whole panels and of features."""
+    """Cross-entropy of a feature, and accuracy of whole panels and of features."""
     num_features = target_BxM.shape[1]
     logits_BxMxK = logits_BxTxK[:, -num_features:]
     log_p_BxMxK = jax.nn.log_softmax(logits_BxMxK.astype(jnp.float32))

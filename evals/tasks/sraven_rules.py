@@ -1,4 +1,4 @@
-"""The eight rules of SRAVEN: what third symbol two symbols of a row ask for (paper, Appendix B.3).
+"""The eight rules of SRAVEN: the third symbol of a row after two (paper, Appendix B.3).
 
 Symbols are 0 to K - 1 and arithmetic is modulo K. A rule acts within rows of three symbols; rows of
 a grid share their rule, and under distribute three also their set of three different symbols.
@@ -52,7 +52,7 @@ def draw_grids(key: jax.Array, rule_M: jax.Array, num_rows: int, num_symbols: in
 
 
 def row_likelihoods(num_rows: int, num_symbols: int) -> np.ndarray:
-    """The probability, P, of any one grid that a rule can make, in the order of RULES."""
+    """The probability of each grid that a rule can make, for each of RULES: shape P."""
     start, operands = num_symbols ** -float(num_rows), num_symbols ** -float(2 * num_rows)
     orders = ORDERS_OF_THREE ** -float(num_rows) / comb(num_symbols, COLUMNS)
     return np.array([start] * len(STEPS) + [operands] * 2 + [orders])
@@ -61,11 +61,11 @@ def row_likelihoods(num_rows: int, num_symbols: int) -> np.ndarray:
 def completions(
     a_R: jax.Array, b_R: jax.Array, c_R: jax.Array, num_symbols: int, loose: bool = False
 ) -> tuple[jax.Array, jax.Array]:
-    """Which rules fit a grid without its last symbol, and that symbol by each: both (P, ...).
+    """Whether each rule fits a grid without its last symbol, and its last symbol: both (P, ...).
 
-    The columns a, b and c have rows first; the last of c is not looked at. Under `loose`,
-    distribute three does not ask its symbols to be different, and its answer is the smallest that
-    is left, or -1 if none is: that repeats the counts of the paper's code.
+    The columns a, b and c have rows first; the last symbol of c is not used. If `loose`, the
+    symbols of distribute three may be equal, and its answer is the smallest symbol left, or -1
+    without one; the paper's code counts so.
     """
     steps = jnp.array(STEPS).reshape(-1, *[1] * a_R.ndim)
     steps_fit = (b_R - a_R - steps) % num_symbols == 0

@@ -1,1 +1,1 @@
-"""What feeds the trainer at run time."""
+"""The input of training: files, rows, streams and tokenizers."""

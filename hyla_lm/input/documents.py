@@ -16,7 +16,7 @@ GZIP = 31  # window bits that make it expect a gzip header and check its CRC
 
 
 def read_texts(file: str, attempts: int = 1) -> Iterator[str]:
-    """The texts of a file's documents, in order; raises UserError for what is damaged.
+    """The texts of a file's documents, in order; raises UserError for a damaged file.
 
     .json, .jsonl: one object a line with a "text"; .txt: one document; *array_record*: TFDS
     records with a text feature. A name that ends in .gz is decompressed.
@@ -86,7 +86,7 @@ def _record_texts(path: epath.Path, attempts: int) -> Iterator[str]:
         total = reader.num_records()
         if total == 0:
             if not reader.ok():
-                reader.read([0])  # raises what kept it from opening, where that is known
+                reader.read([0])  # raises the reason, if it is known
             raise ValueError("it holds no records")
         for start in range(0, total, RECORDS_PER_READ):
             for record in reader.read(start, min(start + RECORDS_PER_READ, total)):

@@ -1,8 +1,9 @@
-"""Files of a disk or a bucket: one path layer, shard names that are whole sets, bounded retries."""
+"""Files on a disk or in a bucket: paths, whole sets of shards, retries, and atomic writes."""
 
 import os
 import random
 import re
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import TypeVar
 
 from etils import epath
@@ -36,7 +38,7 @@ _answered: set[str] = set()
 def as_path(path: PathLike) -> epath.Path:
     """A path of the local disk or of a bucket (gs://).
 
-    Raises UserError for a bucket without a client, or that does not answer when it is first named.
+    Raises UserError for a bucket that has no client or does not answer when first used.
     """
     parsed = epath.Path(str(path)).expanduser()
     bucket = bucket_of(path)
@@ -54,7 +56,7 @@ def bucket_of(path: PathLike) -> str:
 
 @contextmanager
 def bucket_errors(path: PathLike) -> Iterator[None]:
-    """Raises OSError for what a bucket's client raises, which has exceptions of its own."""
+    """Turns the own exceptions of a bucket's client into OSError."""
     try:
         yield
     except (OSError, ImportError, UserError):
@@ -69,7 +71,7 @@ def _ask(path: epath.Path) -> None:
     try:
         import fsspec
 
-        # A listing that was kept would hide what other processes write to the same folder.
+        # A cached listing would hide files that other processes write to the same folder.
         fsspec.config.conf.setdefault("gcs", {}).setdefault("use_listings_cache", False)
         with bucket_errors(path):
             path.exists()
@@ -83,7 +85,7 @@ def _ask(path: epath.Path) -> None:
 
 
 def look_at_bucket(path: PathLike) -> None:
-    """Asks for the bucket itself, as Orbax does; raises UserError where that is not allowed."""
+    """Asks for the bucket itself, as Orbax does; raises UserError without permission for it."""
     from google.cloud import storage
 
     bucket = bucket_of(path)
@@ -100,8 +102,8 @@ def look_at_bucket(path: PathLike) -> None:
 def list_files(patterns: Sequence[str], what: str) -> tuple[str, ...]:
     """The sorted files of paths and globs; raises UserError for none, repeats or missing shards.
 
-    A glob that covers the shard number must find every shard; to take some of them, let the
-    pattern begin with digits ("c4-train.0000*") or name the files.
+    A glob over the whole shard number must match every shard. To take some shards, give their
+    first digits ("c4-train.0000*") or name the files. `what` names the setting in errors.
     """
     found: list[str] = []
     for pattern in patterns:
@@ -144,18 +146,18 @@ def _check_complete(files: Sequence[str], pattern: str, what: str) -> None:
 
 
 def sizes(paths: Sequence[PathLike]) -> list[int | None]:
-    """The bytes of each file, asked for side by side; None where there is no file."""
+    """The size of each file in bytes, read in parallel; None for a missing file."""
     with ThreadPoolExecutor(min(len(paths), ASKING_THREADS) or 1) as pool:
         return list(pool.map(size_of, paths))
 
 
 def names_and_sizes(files: Sequence[str]) -> list[str]:
-    """A line for each file, which together name their text."""
+    """A line "name size" for each file; together they identify the text."""
     return [f"{as_path(f).name} {size}" for f, size in zip(files, sizes(files), strict=True)]
 
 
 def size_of(path: PathLike) -> int | None:
-    """The bytes of a file; None where there is none. Raises UserError for a store that fails."""
+    """The size of a file in bytes; None if it is missing. Raises UserError if the store fails."""
     place = as_path(path)
     return retrying(partial(_stat, place), READ_ATTEMPTS, str(path))
 
@@ -170,22 +172,42 @@ def _stat(path: epath.Path) -> int | None:
 
 
 def read_whole(path: PathLike) -> bytes | None:
-    """A file's bytes; None where there is no file. Raises UserError for a store that fails."""
+    """A file's bytes; None if it is missing. Raises UserError if the store fails."""
     return None if size_of(path) is None else b"".join(chunks(as_path(path), READ_ATTEMPTS))
 
 
-def write_whole(path: epath.Path, content: bytes) -> None:
-    """Writes a file that is there as a whole or not at all, as an object of a bucket always is."""
+@contextmanager
+def written_aside(path: PathLike) -> Iterator[Path]:
+    """A local file to write, which appears as `path`, whole, when the block ends.
+
+    An error in the block removes it. It lies beside `path`, or in the temporary folder if `path`
+    is in a bucket.
+    """
+    place = as_path(path)
+    folder = Path(tempfile.gettempdir()) if bucket_of(path) else Path(place.parent)
+    aside = folder / f".{place.name}.{uuid.uuid4().hex}.partial"
+    try:
+        yield aside
+        if bucket_of(path):
+            with bucket_errors(path):
+                place.write_bytes(aside.read_bytes())
+        else:
+            aside.replace(place)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def write_whole(path: PathLike, content: bytes) -> None:
+    """Writes a file that appears whole or not at all, as an object of a bucket always does."""
     if bucket_of(path):
-        path.write_bytes(content)
+        as_path(path).write_bytes(content)
         return
-    partial_path = path.parent / f".{path.name}.{uuid.uuid4().hex}.partial"
-    partial_path.write_bytes(content)
-    partial_path.replace(path)
+    with written_aside(path) as aside:
+        aside.write_bytes(content)
 
 
-def write_retrying(path: epath.Path, content: bytes) -> None:
-    """Writes a whole file, again where it fails; raises UserError if the store keeps failing."""
+def write_retrying(path: PathLike, content: bytes) -> None:
+    """`write_whole`, tried again in a bucket; raises UserError if the file cannot be written."""
     attempts = WRITE_ATTEMPTS if bucket_of(path) else 1
     try:
         retrying(partial(_write, path, content), attempts, str(path), done="written")
@@ -193,7 +215,7 @@ def write_retrying(path: epath.Path, content: bytes) -> None:
         raise UserError(f"{path} cannot be written ({error}): check the storage.") from error
 
 
-def _write(path: epath.Path, content: bytes) -> None:
+def _write(path: PathLike, content: bytes) -> None:
     with bucket_errors(path):
         write_whole(path, content)
 
@@ -201,7 +223,8 @@ def _write(path: epath.Path, content: bytes) -> None:
 def chunks(path: epath.Path, attempts: int) -> Iterator[bytes]:
     """A file's bytes in order; a read that fails is tried again from where it stopped."""
     offset = 0
-    while chunk := retrying(partial(_read_at, path, offset), attempts, str(path)):
+    read = partial(_read_at, path)
+    while chunk := retrying(partial(read, offset), attempts, str(path)):
         offset += len(chunk)
         yield chunk
 
@@ -231,10 +254,9 @@ def retrying(
             raise
         except errors as error:
             if attempt == attempts or time.monotonic() - started > GIVE_UP_SECONDS:
-                more = ", or raise LanguageModel.read_attempts" if done == "read" else ""
                 raise Unavailable(
                     f"{what} could not be {done} in {attempt} tries ({error}): check the storage "
-                    f"and start again{more}."
+                    "and start again."
                 ) from error
             longest = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2**attempt)
             time.sleep(random.uniform(longest / 2, longest))

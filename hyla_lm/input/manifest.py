@@ -1,4 +1,4 @@
-"""What a folder of rows says of itself: manifest.json, written after the shards it names."""
+"""The manifest of a folder of rows: manifest.json, written after the shards it names."""
 
 import hashlib
 import json
@@ -31,10 +31,10 @@ class Shard:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a folder of rows holds; its presence means that its shards are whole.
+    """The content of a folder of rows; a folder with a manifest has whole shards.
 
-    `tokens` counts targets with weight, `documents` and `text_bytes` whole documents.
-    `baselines_bits_per_byte` says what other models need for the split's whole text.
+    `tokens` counts targets with weight; `documents` and `text_bytes` count whole documents.
+    `baselines_bits_per_byte` are results of other models on the split's whole text.
     """
 
     split: str
@@ -61,7 +61,7 @@ class Manifest:
 
     @property
     def sha256(self) -> str:
-        """Hash of the manifest's content, which names the data exactly."""
+        """Hash of the manifest, which identifies the data exactly."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""The order of shuffled items: a function of the seed and the place alone."""
+"""The order of shuffled items, a function of seed and place alone."""
 
 import zlib
 from functools import lru_cache
@@ -9,7 +9,7 @@ ROUNDS = 4
 
 
 def shuffled(place: int, count: int, seed: int) -> int:
-    """Which of `count` items stands at a place of an endless order.
+    """The index of the item, of `count`, at a place of an endless order.
 
     Every epoch of `count` places holds each item once, in an order of its own.
     """

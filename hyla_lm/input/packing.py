@@ -1,6 +1,6 @@
 """From documents to rows: BOS, ids, EOS back to back, cut into windows of T+1 with stride T.
 
-Prepared rows and streams both come from here, so they hold the same tokens and the same bytes.
+Prepared rows and streams are both packed here, so they have the same tokens and bytes.
 """
 
 from collections.abc import Sequence
@@ -60,13 +60,13 @@ class Block:
 
 
 def encode_texts(texts: Sequence[str], tokenizer: Tokenizer, threads: int = 1) -> Block:
-    """The block of some texts."""
+    """Tokenises texts into a block."""
     sizes = [len(text) if text.isascii() else len(text.encode()) for text in texts]
     return block_of(tokenizer.encode_batch(texts, threads), sizes, tokenizer)
 
 
 def block_of(ids: Sequence[np.ndarray], sizes: Sequence[int], tokenizer: Tokenizer) -> Block:
-    """The block of documents already tokenised, without BOS and EOS, and their text bytes."""
+    """The block of documents given as ids without BOS and EOS, and their text bytes."""
     bos, eos = (np.array([special], np.int32) for special in (tokenizer.bos, tokenizer.eos))
     tokens = np.concatenate([part for document in ids for part in (bos, document, eos)])
     ends = np.cumsum([len(document) + 2 for document in ids])
@@ -77,8 +77,8 @@ def block_of(ids: Sequence[np.ndarray], sizes: Sequence[int], tokenizer: Tokeniz
 class Packed:
     """n rows: tokens (n x T+1), the text bytes of their targets (n), and where rows start.
 
-    `starts` (n+1) are positions in the block that was pushed, the last of them that of the row
-    not yet full; a negative one lies in an earlier block.
+    `starts` (n+1) are positions in the pushed block, the last one of the row that is not yet full;
+    a negative position lies in an earlier block.
     """
 
     tokens: np.ndarray
@@ -95,7 +95,7 @@ class Packer:
         self._rest_bytes = 0
 
     def push(self, block: Block, skip: int = 0) -> Packed:
-        """The rows that `block`, from position `skip` on, fills."""
+        """Adds a block from position `skip` on; returns the rows that are now full."""
         length, waiting = self._length, len(self._rest)
         tokens = np.concatenate([self._rest, block.tokens_N[skip:]])
         count = (len(tokens) - 1) // length
@@ -111,7 +111,7 @@ class Packer:
         return Packed(windows(tokens, count, length), row_bytes, starts)
 
     def last(self) -> Packed:
-        """What is left as a row filled with BOS, which as a target weighs nothing; or no row."""
+        """The rest as a row filled up with BOS, a target without weight; no row without a rest."""
         if len(self._rest) < 2:
             return Packed(windows(self._rest, 0, self._length), np.empty(0, np.int64), np.zeros(1))
         missing = self._length + 1 - len(self._rest)

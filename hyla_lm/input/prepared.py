@@ -1,9 +1,9 @@
-"""Prepared rows as a data source: what long runs train on."""
+"""Prepared rows as a data source, for long runs."""
 
 from dataclasses import dataclass
 from typing import Any
 
-from hyla_lm.config import UserError, configurable, setting
+from hyla_lm.config import check_given, configurable, setting
 from hyla_lm.input.manifest import Manifest
 from hyla_lm.input.row_stream import RowStream, check_equal_states
 from hyla_lm.input.source import LanguageData, Reading, RowSet, open_rows
@@ -20,13 +20,8 @@ class Rows:
     validation: str = setting("", "folder of the validation rows")
     tokenizer: str = setting("", "SentencePiece model the rows were made with")
 
-    def _check_paths(self) -> None:
-        for name in ("train", "validation", "tokenizer"):
-            if not getattr(self, name):
-                raise UserError(f"Rows.{name} is not set: give its path.")
-
     def open(self, sequence_length: int, batch_size: int, reading: Reading) -> LanguageData:
-        self._check_paths()
+        check_given(self, "train", "validation", "tokenizer")
         tokenizer = Tokenizer(self.tokenizer)
         attempts = reading.attempts
         train, manifest = open_rows(self.train, tokenizer, sequence_length, batch_size, attempts)

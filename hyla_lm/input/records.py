@@ -37,7 +37,7 @@ class Records:
         return self._try(lambda: reader.read(place, place + 1)[0], file, place)
 
     def locate(self, index: int) -> tuple[int, int]:
-        """Which file holds a record, and at which place."""
+        """The file that holds a record, and the record's place in it."""
         if not 0 <= index < len(self):
             raise IndexError(f"record {index} of {len(self)}")
         file = bisect_right(self._ends, index)
@@ -66,10 +66,11 @@ class Records:
         return reader
 
     def _try(self, action: Callable[[], Any], file: int, place: int | None) -> Any:
-        """ArrayRecord raises RuntimeError for damage and for a network that fails."""
+        """Retries in a bucket: ArrayRecord raises RuntimeError for damage and network alike."""
         path = self.files[file]
         if "://" in path:
-            return retrying(action, self._attempts, path, (OSError, RuntimeError))
+            errors = (OSError, RuntimeError)
+            return retrying(action, self._attempts, path, errors)
         try:
             return action()
         except (OSError, RuntimeError) as error:
@@ -90,12 +91,12 @@ class Records:
 def _reader(path: str) -> ArrayRecordReader:
     reader = ArrayRecordReader(path, OPTIONS, file_reader_buffer_size=BUFFER_BYTES)
     if not reader.ok():
-        reader.read([0])  # raises what kept it from opening
+        reader.read([0])  # raises the reason
     return reader
 
 
 def _allow_open_files(count: int) -> None:
-    """Raises this process's soft limit of open files where there are many."""
+    """Raises this process's soft limit of open files if needed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = count + FILES_BESIDES
     if soft == resource.RLIM_INFINITY or soft >= needed:

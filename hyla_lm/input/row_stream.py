@@ -37,8 +37,8 @@ class ShuffledBatches:
 class RowStream:
     """Endless shuffled batches of one process's shard.
 
-    The state is the number of rows that all processes have read, so any number of processes,
-    workers and threads goes on with the same global batches.
+    The state is the number of rows that all processes have read, so a run can go on with the same
+    global batches on any number of processes, workers and threads.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ def _batches(source: ShuffledBatches, reading: Reading) -> grain.IterDataset:
 
 
 def check_equal_states(states: list[dict[str, Any]]) -> dict[str, Any]:
-    """The one state that all processes saved; raises UserError where they differ."""
+    """The state that all processes saved alike; raises UserError if they differ."""
     if any(state != states[0] for state in states):
         raise UserError(f"the checkpoint's processes had read different rows ({states}).")
     return states[0]
@@ -90,7 +90,7 @@ def evaluation_rows(
 ) -> Iterator[dict[str, np.ndarray]]:
     """One process's shard of the first `limit` rows, in order, in whole batches.
 
-    The last batch is filled with rows of BOS, whose targets weigh nothing; their row is -1.
+    The last batch is filled with rows of BOS, whose targets have no weight; their row is -1.
     """
     total = len(row_set.rows) if limit is None else min(limit, len(row_set.rows))
     places = shard.places

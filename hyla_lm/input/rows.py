@@ -3,7 +3,7 @@
 A record is one row of T+1 token ids followed by a little-endian uint32, the UTF-8 byte count of the
 row's target text. Documents stand back to back as BOS, ids, EOS. Neighbouring rows of a shard
 overlap by one token, so every token is a target once; the end of a shard's last row is filled with
-BOS, which as a target weighs nothing.
+BOS, which has no weight as a target.
 """
 
 import zlib
@@ -37,8 +37,8 @@ def decode_rows(records: Sequence[bytes], dtype: str) -> tuple[np.ndarray, np.nd
 class RowReader:
     """Random access to the rows of a folder, picklable for worker processes.
 
-    Raises UserError, naming the shard, for one that is missing, cut short, damaged, or not the one
-    that the manifest describes; opening reads every shard's footer and first row.
+    Raises UserError, naming the shard, if one is missing, cut short, damaged, or not the one in the
+    manifest; opening reads every shard's footer and first row.
     """
 
     def __init__(self, folder: PathLike, manifest: Manifest, attempts: int = 1):

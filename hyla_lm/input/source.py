@@ -1,4 +1,4 @@
-"""Where text comes from: what gin can name as data, and what the task sees of it."""
+"""The protocols of data sources: what gin names as data, and what a task reads from it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from hyla_lm.parallel.batch_shard import BatchShard
 
 @dataclass(frozen=True)
 class Reading:
-    """How input is read: threads, batches ahead of training, worker processes, tries of a read."""
+    """How to read: threads, batches ahead of training, worker processes, tries of each read."""
 
     threads: int = 1
     ahead: int = 8
@@ -46,10 +46,10 @@ class Batches(Protocol):
 
 
 class TrainingText(Protocol):
-    """Training batches of some text, and what names it."""
+    """A text as training batches, with its identity."""
 
     def identity(self) -> str:
-        """Hash of what must be equal for a run to be continued."""
+        """A hash of the data; a run can only go on with the same one."""
         ...
 
     def summary(self) -> str:
@@ -57,15 +57,15 @@ class TrainingText(Protocol):
         ...
 
     def stream(self, shard: BatchShard, states: list[dict[str, Any]] | None) -> Batches:
-        """A shard of the batches, from the start or from the states of all shards."""
+        """One shard of the batches, from the start or from the saved states of all shards."""
         ...
 
 
 @dataclass(frozen=True)
 class RowSet:
-    """Rows that can be read in any order: a folder of them, or some held in memory.
+    """Rows of a folder or in memory, read in any order.
 
-    `identity` names their content; `text_bytes` is the size of their text.
+    `identity` is a hash of their content, `text_bytes` the size of their text.
     """
 
     rows: RowTable
@@ -77,7 +77,7 @@ class RowSet:
 
 @dataclass(frozen=True)
 class LanguageData:
-    """The data of a language model: text to train on, validation rows, their tokenizer."""
+    """The data of a language model: training text, validation rows and their tokenizer."""
 
     tokenizer: Tokenizer
     train: TrainingText
@@ -89,7 +89,7 @@ class DataSource(Protocol):
     """Anything gin can name as data."""
 
     def open(self, sequence_length: int, batch_size: int, reading: Reading) -> LanguageData:
-        """Opens the data after every check that can be made before training."""
+        """Checks the data as far as possible before training, and opens it."""
         ...
 
 
@@ -101,14 +101,16 @@ def open_rows(
     manifest = read_manifest(path)
     if manifest.sequence_length != sequence_length:
         raise UserError(
-            f"LanguageModel.sequence_length = {sequence_length} but {path} holds rows of "
-            f"{manifest.sequence_length}: set it to {manifest.sequence_length} or prepare rows."
+            f"{path} holds rows of {manifest.sequence_length} tokens, not {sequence_length}: "
+            f"prepare rows of {sequence_length} or train on {manifest.sequence_length}.",
+            "sequence_length",
         )
     check_manifest(path, manifest, tokenizer)
     if manifest.rows < batch_size:
         raise UserError(
-            f"{path} holds {manifest.rows} rows, fewer than one batch of {batch_size}: "
-            "lower TrainConfig.batch_size or prepare more rows."
+            f"{path} holds {manifest.rows} rows, fewer than one batch of {batch_size}: prepare "
+            "more rows or make batches smaller.",
+            "batch_size",
         )
     return rows_of_folder(path, manifest, attempts), manifest
 

@@ -1,4 +1,4 @@
-"""C4 and other text straight from its files, tokenised while training; nothing is prepared."""
+"""C4 and other text read straight from its files and tokenised while training."""
 
 import hashlib
 from collections.abc import Generator
@@ -10,7 +10,7 @@ from typing import SupportsIndex
 import grain
 import numpy as np
 
-from hyla_lm.config import UserError, configurable, setting
+from hyla_lm.config import UserError, check_given, configurable, setting
 from hyla_lm.input.documents import check_gzip, is_record_file, read_texts
 from hyla_lm.input.files import list_files, names_and_sizes
 from hyla_lm.input.order import shuffled
@@ -31,25 +31,22 @@ PARTS_AHEAD = 8
 class C4Stream:
     """Text from C4's own files: AllenAI's json.gz, TFDS ArrayRecord, or any JSON lines.
 
-    ArrayRecord is shuffled globally, document by document. Of other files the order is shuffled,
-    and each process reads whole files from first line to last.
+    ArrayRecord is shuffled globally, document by document. Other files are shuffled as files, and
+    each process reads whole files from first line to last.
     """
 
     train: tuple[str, ...] = setting((), "paths or globs, such as ('c4-train.*.json.gz',)")
     validation: tuple[str, ...] = setting((), "paths or globs of the validation split")
     tokenizer: str = setting("", "SentencePiece model")
-    tokenizer_threads: int = setting(1, "threads that tokenise; they change nothing", minimum=1)
+    tokenizer_threads: int = setting(
+        1, "threads that tokenise; their number changes no token", minimum=1
+    )
     validation_documents: int | None = setting(
-        4096, "first documents that are the validation set; None takes all", minimum=1
+        4096, "number of first documents that are the validation set; None takes all", minimum=1
     )
 
-    def _check_paths(self) -> None:
-        for name in ("train", "validation", "tokenizer"):
-            if not getattr(self, name):
-                raise UserError(f"C4Stream.{name} is not set: give its path.")
-
     def open(self, sequence_length: int, batch_size: int, reading: Reading) -> LanguageData:
-        self._check_paths()
+        check_given(self, "train", "validation", "tokenizer")
         tokenizer = Tokenizer(self.tokenizer)
         files = list_files(self.train, "C4Stream.train")
         encoder = Encoder(tokenizer, self.tokenizer_threads)
@@ -90,7 +87,7 @@ class Encoder:
 
 @dataclass(frozen=True)
 class FileTexts:
-    """Texts of one process's files, in an order of files of each epoch's own.
+    """Texts of one process's files; each epoch has its own order of files.
 
     The cursor is the epoch, the place of the file in the process's order, and the document.
     """
@@ -196,6 +193,6 @@ def rows_in_memory(block: Block, tokenizer: Tokenizer, sequence_length: int) -> 
 
 
 def content_of(files: tuple[str, ...]) -> str:
-    """Hash of the files' names and sizes, which names the text of a run."""
+    """Hash of the files' names and sizes, which identifies the text of a run."""
     entries = names_and_sizes(files)
     return hashlib.sha256("\n".join(entries).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""The texts of a TFDS dataset in ArrayRecord, in any order."""
+"""Random access to the texts of a TFDS dataset in ArrayRecord."""
 
 import json
 from collections.abc import Sequence

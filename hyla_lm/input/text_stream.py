@@ -1,7 +1,7 @@
 """Batches packed from a stream of documents, exactly resumable at any token of any document.
 
-The state is where the next row begins: the cursor of its document and the token inside it. Nothing
-else is saved; the document is tokenised again and its first tokens are dropped.
+The state is the start of the next row: the cursor of its document and the token inside it. To
+resume, the document is tokenised again and its first tokens are dropped.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -81,7 +81,7 @@ class PackedIterator(grain.DatasetIterator):
 
 
 class _Rows:
-    """The rows of documents from a place on, and where each of them begins."""
+    """The rows of documents from a place on, with the start of each row."""
 
     def __init__(self, source: PackedBatches, cursor: Cursor, token: int):
         self._documents = source.documents
@@ -92,7 +92,7 @@ class _Rows:
         self._ready: list[_Ready] = []
 
     def take(self, count: int) -> tuple[np.ndarray, np.ndarray, tuple[Cursor, int]]:
-        """The next rows, their text bytes, and where the row after them begins."""
+        """The next rows, their text bytes, and the start of the row after them."""
         while sum(ready.left for ready in self._ready) < count:
             self._fill()
         tokens, text_bytes, needed = [], [], count
@@ -140,7 +140,7 @@ class _Ready:
 
     @property
     def start(self) -> tuple[Cursor, int]:
-        """Where the next row begins."""
+        """The start of the next row."""
         return self.start_of(self._taken)
 
     def start_of(self, row: int) -> tuple[Cursor, int]:
@@ -205,7 +205,7 @@ class TextStream:
 
 
 def state_of_shard(states: list[dict[str, Any]], shard: BatchShard) -> dict[str, Any]:
-    """This process's state; raises UserError where the checkpoint is of another process count."""
+    """This process's state; raises UserError if the checkpoint has another number of processes."""
     if len(states) != shard.count:
         raise UserError(
             f"the checkpoint is of {len(states)} processes, each somewhere in text of its own, and "

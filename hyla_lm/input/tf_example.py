@@ -10,7 +10,7 @@ LENGTH_DELIMITED = 2
 
 
 def bytes_feature(example: bytes, name: str) -> bytes:
-    """The first value of a feature; raises ValueError where the example does not hold it."""
+    """The first value of a feature; raises ValueError if the example does not have it."""
     wanted = name.encode()
     for features in _fields(example, 1):
         for entry in _fields(features, 1):
@@ -28,7 +28,7 @@ def _first_value(entry: bytes, name: str) -> bytes:
 
 
 def _fields(message: bytes, number: int) -> Iterator[bytes]:
-    """The length-delimited fields of a number; the messages here have no others."""
+    """The fields with this number; all fields here are length-delimited."""
     place = 0
     while place < len(message):
         tag, place = _varint(message, place)

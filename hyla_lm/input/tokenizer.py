@@ -16,7 +16,7 @@ SPECIAL = ("bos", "eos", "pad", "unk")
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A SentencePiece model; raises UserError when the file is absent or cannot mark documents.
+    """A SentencePiece model; raises UserError if the file is missing or cannot mark documents.
 
     A document is BOS, ids, EOS. A model without BOS starts documents with its PAD, as T5 does.
     """
@@ -58,7 +58,7 @@ class Tokenizer:
 
     @cached_property
     def special_ids(self) -> dict[str, int]:
-        """The ids of BOS, EOS, PAD and UNK as the model has them; -1 where it has none."""
+        """The model's ids of BOS, EOS, PAD and UNK; -1 for a missing one."""
         return {name: int(getattr(self.processor, f"{name}_id")()) for name in SPECIAL}
 
     @cached_property
@@ -68,7 +68,7 @@ class Tokenizer:
 
     @cached_property
     def piece_bytes(self) -> np.ndarray:
-        """UTF-8 bytes each piece stands for (uint32, shape V); control pieces stand for none."""
+        """UTF-8 bytes of each piece (uint32, shape V); 0 for control pieces."""
         processor = self.processor
         sizes = np.zeros(self.vocab_size, np.uint32)
         for index in range(self.vocab_size):

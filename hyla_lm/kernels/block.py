@@ -1,4 +1,4 @@
-"""Attention of some queries to some keys: the piece both `reference` and `blocked` are made of."""
+"""Attention of one block of queries to one block of keys; `reference` and `blocked` use it."""
 
 from collections.abc import Callable
 

@@ -26,7 +26,7 @@ Starts = Mapping[str, jax.Array]
 def attend_blocked(request: Request) -> jax.Array:
     """attend_block at any T and S with memory linear in both.
 
-    A known offset of the first query lets a causal mask skip the blocks it empties.
+    If the offset of the first query is known, blocks that the causal mask empties are skipped.
     """
     lengths, sizes = _lengths(request), _block_sizes(request)
     missing = {axis: -lengths[axis] % sizes[axis] for axis in lengths}
@@ -39,7 +39,7 @@ def _lengths(request: Request) -> dict[str, int]:
 
 
 def _block_sizes(request: Request) -> dict[str, int]:
-    """Queries and keys of a block, before and after padding alike."""
+    """Queries and keys of a block; the same before and after padding."""
     lengths = _lengths(request)
     sizes = {axis: min(BLOCK_SIZE, length) for axis, length in lengths.items()}
     if request.spec.normalizes_over_keys:
@@ -48,7 +48,7 @@ def _block_sizes(request: Request) -> dict[str, int]:
 
 
 def _pad(x: jax.Array, axes: str, missing: Mapping[str, int]) -> jax.Array:
-    """Whole blocks, but for axes of size 1; a key at position -1 is padding."""
+    """Pads to whole blocks, except axes of size 1; padded keys have position -1."""
     widths = [
         (0, missing.get(axis, 0) if size > 1 else 0)
         for axis, size in zip(axes, x.shape, strict=True)
@@ -60,7 +60,7 @@ def _pad(x: jax.Array, axes: str, missing: Mapping[str, int]) -> jax.Array:
 def _block_pairs(
     q_length: int, k_length: int, q_block: int, k_block: int, q_offset: int | None
 ) -> np.ndarray:
-    """Starts of every (query block, key block) whose last query may see the first key, Nx2."""
+    """Starts of the (query block, key block) pairs whose last query may see the first key, Nx2."""
     pairs = [
         (t, s)
         for t in range(0, q_length, q_block)
@@ -71,7 +71,7 @@ def _block_pairs(
 
 
 def _starts(request: Request) -> dict[str, Any]:
-    """What the scan goes over: where the blocks of each pair start."""
+    """The starts of both blocks of each pair, which the scan iterates over."""
     q_offset = request.q_offset if request.causal else None
     lengths, sizes = _lengths(request), _block_sizes(request)
     pairs = _block_pairs(lengths["T"], lengths["S"], sizes["T"], sizes["S"], q_offset)
@@ -79,7 +79,7 @@ def _starts(request: Request) -> dict[str, Any]:
 
 
 def _take(x: jax.Array, axes: str, starts: Starts, sizes: Mapping[str, int]) -> jax.Array:
-    """A block of an array; an axis of size 1 broadcasts and is taken whole."""
+    """One block of an array; axes of size 1 broadcast and are kept."""
     for index, axis in enumerate(axes):
         if axis in starts and x.shape[index] > 1:
             x = jax.lax.dynamic_slice_in_dim(x, starts[axis], sizes[axis], index)
@@ -87,14 +87,14 @@ def _take(x: jax.Array, axes: str, starts: Starts, sizes: Mapping[str, int]) -> 
 
 
 def _pair_at(request: Request, starts: Starts) -> Request:
-    """Some of the queries and keys."""
+    """The request of one block of queries and one block of keys."""
     sizes = _block_sizes(request)
     part = map_arrays(lambda name, x: _take(x, AXES[name], starts, sizes), request)
     return replace(part, q_offset=None)
 
 
 def _add(total: jax.Array, part: jax.Array, axes: str, starts: Starts) -> jax.Array:
-    """Adds a block where it starts along the axes in which it is smaller than the total."""
+    """Adds a block to the total at its start, along each axis on which it is smaller."""
     index = [
         starts[axis].astype(jnp.int32) if size < whole else jnp.int32(0)
         for axis, size, whole in zip(axes, part.shape, total.shape, strict=True)

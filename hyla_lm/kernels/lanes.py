@@ -1,7 +1,7 @@
-"""Time on lanes: the layout and the products that our TPU kernels share.
+"""The layout with time on lanes, and the matrix product, of all our TPU kernels.
 
 An operand has a row for each feature of each head and a column for each position, padded to whole
-blocks of 128 positions. That is how XLA for TPU stores a BxTxHxK array anyway.
+blocks of 128 positions. XLA for TPU stores a BxTxHxK array in the same way.
 """
 
 import jax
@@ -18,7 +18,7 @@ def round_up(x: int, multiple: int) -> int:
 
 
 def rows_of_time(x_BxTxHxK: jax.Array, heads: int, size: int, dtype: jnp.dtype) -> jax.Array:
-    """B x (heads * size) x T, padded with zeros."""
+    """The array as B x (heads * size) x T, padded with zeros."""
     batch, length, true_heads, dim = x_BxTxHxK.shape
     x = x_BxTxHxK.astype(dtype).transpose(0, 2, 3, 1)
     x = jnp.pad(x, [(0, 0), (0, heads - true_heads), (0, size - dim), (0, -length % LANES)])
@@ -28,13 +28,13 @@ def rows_of_time(x_BxTxHxK: jax.Array, heads: int, size: int, dtype: jnp.dtype) 
 def from_rows_of_time(
     y_BxHUxT: jax.Array, padded_heads: int, heads: int, size: int, length: int
 ) -> jax.Array:
-    """BxTxHxU, without the padding."""
+    """The array as BxTxHxU, without the padding."""
     y = y_BxHUxT.reshape(y_BxHUxT.shape[0], padded_heads, -1, y_BxHUxT.shape[2])
     return y[:, :heads, :size, :length].transpose(0, 3, 1, 2)
 
 
 def time_row(segment_BxT: jax.Array, padding: int = 0) -> jax.Array:
-    """B x 1 x T, integers."""
+    """Integers BxT as B x 1 x T, padded."""
     pad = [(0, 0), (0, -segment_BxT.shape[1] % LANES)]
     return jnp.pad(segment_BxT.astype(jnp.int32), pad, constant_values=padding)[:, None]
 

@@ -1,4 +1,4 @@
-"""The kernels, first choice first, and the choice among them."""
+"""The list of kernels in order of preference, and the choice among them."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -22,9 +22,9 @@ MAX_PAIRS_AT_ONCE = 128 * 128
 class Kernel(NamedTuple):
     """One way to compute attention.
 
-    `implementation` is the value of ModelConfig.attention_implementation that asks for it,
-    `unsupported` says in words that follow "cannot do" why it cannot do a request, or nothing, and
-    `preferred` whether "auto" takes it for one that it can do.
+    `implementation` is the name that asks for it. `unsupported` says why it cannot do a request, in
+    words that follow "cannot do"; empty if it can. `preferred` says whether "auto" takes it for a
+    request that it can do.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Kernel(NamedTuple):
 
 
 def on_tpu() -> bool:
-    """Whether what is traced now will run on TPU: by the mesh in use, else by JAX's default."""
+    """Whether traced code will run on TPU: by the mesh in use, or else by JAX's default device."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     return (jax.default_backend() if device is None else device.platform) == "tpu"
 
@@ -74,14 +74,15 @@ IMPLEMENTATIONS = ("auto", *dict.fromkeys(kernel.implementation for kernel in re
 
 
 def choose(request: Request, implementation: str = "auto") -> Kernel:
-    """The first kernel of an implementation that can do a request, or that "auto" prefers.
+    """The first kernel of an implementation, or that "auto" prefers, which can do a request.
 
-    Raises UserError for an unknown implementation, and where none of its kernels can.
+    Raises UserError for an unknown implementation and if none of its kernels can do the request.
     """
     if implementation not in IMPLEMENTATIONS:
         raise UserError(
-            f"ModelConfig.attention_implementation = {implementation!r} cannot compute "
-            f"{request.spec}: use one of {', '.join(map(repr, IMPLEMENTATIONS))}."
+            f"attention implementation {implementation!r} does not exist: use one of "
+            f"{', '.join(map(repr, IMPLEMENTATIONS))}.",
+            "implementation",
         )
     for kernel in KERNELS:
         asked = kernel.implementation == implementation
@@ -90,13 +91,13 @@ def choose(request: Request, implementation: str = "auto") -> Kernel:
             return kernel
     raise UserError(
         f"attention implementation {implementation!r} cannot do "
-        f"{_reasons(request, implementation)}: use {_alternatives(request)} "
-        "(ModelConfig.attention_implementation)."
+        f"{_reasons(request, implementation)}: use {_alternatives(request)}.",
+        "implementation",
     )
 
 
 def _reasons(request: Request, implementation: str) -> str:
-    """Why no kernel of an implementation can, each reason with the kernels that give it."""
+    """The reasons why no kernel of an implementation can do a request, with the kernels' names."""
     names = defaultdict(list)
     for kernel in KERNELS:
         if kernel.implementation == implementation:

@@ -1,4 +1,4 @@
-"""What is asked of a kernel: one pytree that goes from the model to whatever computes it."""
+"""The request: all operands of one attention call, as one pytree from the model to the kernel."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -27,11 +27,11 @@ AXES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Request:
-    """Attention of T queries to S keys: README.md says what is asked.
+    """The operands of attention of T queries to S keys; README.md defines the result.
 
     `bias` and `dropout`, a multiplier of the code already divided by the probability of keeping,
     are broadcastable to BxHxTxS. A negative key position marks padding. `q_offset` is the position
-    of the first query where it is known when traced.
+    of the first query, or None if it is not known when traced.
     """
 
     q_BxTxHxK: jax.Array
@@ -50,17 +50,17 @@ class Request:
 
     @property
     def pairs(self) -> int:
-        """T * S."""
+        """The number of query-key pairs, T * S."""
         return self.q_BxTxHxK.shape[1] * self.k_BxSxHxK.shape[1]
 
     @property
     def dtype(self) -> jnp.dtype:
-        """What products of q, k and v have."""
+        """The dtype of products of q, k and v."""
         return jnp.result_type(self.q_BxTxHxK, self.k_BxSxHxK, self.v_BxSxHxU)
 
     @property
     def segments(self) -> tuple[jax.Array, jax.Array] | None:
-        """Those of queries and of keys."""
+        """The segment ids of queries and of keys."""
         if self.q_segment_BxT is None or self.k_segment_BxS is None:
             return None
         return self.q_segment_BxT, self.k_segment_BxS
@@ -109,7 +109,7 @@ def make_request(
 
 
 def map_arrays(function: Callable[[str, Any], Any], request: Request) -> Request:
-    """function(name, array) in the place of every array that is given."""
+    """The request with function(name, array) in place of each array that is not None."""
     given = {name: getattr(request, name) for name in AXES}
     return replace(
         request, **{name: function(name, x) for name, x in given.items() if x is not None}
@@ -117,7 +117,7 @@ def map_arrays(function: Callable[[str, Any], Any], request: Request) -> Request
 
 
 def first_reason(reasons: Mapping[str, bool]) -> str:
-    """The first reason that applies, in words that follow "cannot do"; empty without one."""
+    """The first reason that applies, in words that follow "cannot do"; empty if none does."""
     return next((reason for reason, applies in reasons.items() if applies), "")
 
 

@@ -1,4 +1,4 @@
-"""From queries and keys to the latent code: scaled scores, masks, normalisation (paper Eq. 1)."""
+"""The latent code of queries and keys: scaled scores, masks and normalisation (paper Eq. 1)."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ RMS_HEAD_EPSILON = 1e-6
 
 
 def accumulation_dtype(x: jax.Array) -> jnp.dtype:
-    """float32, or float64 where the input already has it."""
+    """float32, or float64 if the input is float64."""
     return jnp.promote_types(x.dtype, jnp.float32)
 
 

@@ -1,4 +1,4 @@
-"""What kind of attention: normalisation of the scores and shape of the value network."""
+"""The kind of attention: normalisation of the scores and shape of the value network."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class AttentionSpec:
-    """One row of the paper's Table A1; raises UserError for a part that does not exist.
+    """One row of the paper's Table A1; raises UserError for an unknown part.
 
     value_depth counts the hidden layers of the value network: 1, or 2 for Eq. 10.
     """

@@ -30,10 +30,12 @@ class ModelConfig:
     )
     attention_implementation: str = setting("auto", "auto, reference, blocked or pallas_tpu")
     attention_dropout: float = setting(0.0, "share of codes dropped, one mask for all heads")
-    causal: bool = setting(True, "whether a token sees only those before it")
-    positions: str = setting("rotary", "how positions enter", choices=POSITIONS)
+    causal: bool = setting(True, "whether a token sees only earlier tokens")
+    positions: str = setting("rotary", "kind of positions", choices=POSITIONS)
     relative_buckets: int = setting(32, "buckets of the T5 bias of each layer", minimum=2)
-    relative_max_distance: int = setting(128, "distance from which T5 buckets are one", minimum=1)
+    relative_max_distance: int = setting(
+        128, "distance from which T5 buckets do not differ", minimum=1
+    )
     max_length: int = setting(512, "rows of the table of learned positions", minimum=1)
     feedforward: str = setting("gelu", "kind of feed-forward layer", choices=FEEDFORWARDS)
     num_experts: int = setting(5, "E, experts of a moe layer", minimum=1)
@@ -41,7 +43,7 @@ class ModelConfig:
     use_bias: bool = setting(True, "whether dense layers and norms have biases")
     tie_embeddings: bool = setting(True, "whether the head is the token table")
     scale_tied_logits: bool = setting(True, "whether tied logits are divided by sqrt(D)")
-    dtype: str = setting("bfloat16", "of activations", choices=("bfloat16", "float32"))
+    dtype: str = setting("bfloat16", "dtype of activations", choices=("bfloat16", "float32"))
     remat: bool = setting(False, "recompute each block in the backward pass to save memory")
     scan_layers: bool = setting(False, "compile one repeat of the pattern and loop over it")
 
@@ -92,9 +94,9 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Features:
-    """Dense features in, dense outputs out, of the last `answers` positions or of all.
+    """Dense features in; dense outputs out, of the last `answers` positions or of all.
 
-    What only other positions' outputs need is not computed, unless layers are scanned.
+    What only other positions need is not computed, unless layers are scanned.
     """
 
     input_size: int

@@ -21,7 +21,7 @@ from hyla_lm.parallel.sharded_attention import attend_on_mesh, split_by_batch
 
 @dataclass(frozen=True)
 class Context:
-    """What all layers share about a call: positions, documents, decoding and dropout."""
+    """Inputs that all layers of a call share: positions, documents, decoding and dropout."""
 
     position_BxT: jax.Array
     segment_BxT: jax.Array | None
@@ -37,8 +37,8 @@ jax.tree_util.register_dataclass(
 class SelfAttention(nn.Module):
     """Projections around `attend`, with rotary or relative positions and a key-value cache.
 
-    Of T positions the last `answers` are queries, or all. The request is left in the collection
-    `intermediates`, where a caller asks for it.
+    Only the last `answers` of T positions are queries; None takes all. The request is sown into the
+    collection `intermediates`.
     """
 
     config: ModelConfig
@@ -128,7 +128,7 @@ def last(x_BxTx: jax.Array, count: int | None) -> jax.Array:
 
 
 class Block(nn.Module):
-    """u = y + attention(norm(y)); u + feedforward(norm(u)), of the last `answers` positions."""
+    """u + feedforward(norm(u)) for u = y + attention(norm(y)), of the last `answers` positions."""
 
     config: ModelConfig
     layer: int
@@ -160,7 +160,7 @@ def make_feedforward(c: ModelConfig) -> nn.Module:
 
 
 class Blocks(nn.Module):
-    """One repeat of the attention pattern, or all layers where nothing is scanned."""
+    """One repeat of the attention pattern if layers are scanned, or else all layers."""
 
     config: ModelConfig
     count: int
@@ -204,7 +204,7 @@ class Decoder(nn.Module):
 
     @property
     def answers(self) -> int | None:
-        """Positions whose outputs are asked for; None for all."""
+        """The number of last positions with outputs; None for all."""
         return self.io.answers if isinstance(self.io, Features) else None
 
     def _make_blocks(self) -> nn.Module:
@@ -246,7 +246,7 @@ class Decoder(nn.Module):
         return self.final_norm(last(y_BxTxD, self.answers))
 
     def output_head(self) -> Head:
-        """What makes logits, or dense outputs: the token table where it is tied."""
+        """The head of logits or dense outputs: the token table if it is tied."""
         c = self.config
         if isinstance(self.io, Features) or not c.tie_embeddings:
             return self.head()

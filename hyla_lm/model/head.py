@@ -1,4 +1,4 @@
-"""What makes logits of hidden states, as one value."""
+"""The output head, which makes logits of hidden states."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +28,7 @@ class Head:
 
 
 class OwnHead(nn.Module):
-    """A head with parameters of its own, where the token table is not the head."""
+    """The parameters of a head that is not tied to the token table."""
 
     size: int
     model_dim: int

@@ -1,4 +1,4 @@
-"""Looking into a model's attention: codes, the units they configure, and what computes them."""
+"""Looking into a model's attention: latent codes, value units, and the kernels of its layers."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from hyla_lm.attention import ACTIVATIONS, Request, choose, latent_codes_of
+from hyla_lm.config import naming_settings
 from hyla_lm.kernels.hyla.reference import hidden_layers
 from hyla_lm.model.config import Features
 from hyla_lm.model.decoder import Decoder
@@ -15,7 +16,7 @@ from hyla_lm.parallel.sharded_attention import local_request
 
 @dataclass(frozen=True)
 class LayerView:
-    """One attention layer in one call: code_BxHxTxS and what was asked."""
+    """One attention layer in one call: code_BxHxTxS and its request."""
 
     code_BxHxTxS: jax.Array
     request: Request
@@ -23,7 +24,7 @@ class LayerView:
     def value_units(self) -> list[jax.Array]:
         """Each layer of units that phi acts on: BxTxSxU in a value network, BxSxHxU in values.
 
-        There is none where phi is the identity.
+        Empty if phi is the identity.
         """
         spec, v_BxSxHxU = self.request.spec, self.request.v_BxSxHxU.astype(jnp.float32)
         phi = spec.activation
@@ -37,7 +38,7 @@ class LayerView:
     def contributions(self) -> jax.Array:
         """The norm of what each key adds to a query's heads, BxTxS: of a[h] z, or of a[h] v[h].
 
-        It tells which keys matter also where the code is normalised to one length.
+        It shows which keys matter even if the code is normalised to one length.
         """
         spec, v_BxSxHxU = self.request.spec, self.request.v_BxSxHxU.astype(jnp.float32)
         squared_BxHxTxS = jnp.square(self.code_BxHxTxS)
@@ -55,8 +56,8 @@ def attention_layers(
 ) -> list[LayerView]:
     """Every attention layer of the model on these inputs, without dropout, at all positions.
 
-    Every code has T*S entries a head: call it on few rows, and within jit, which leaves out what
-    is not used.
+    A code has T*S entries a head: call this on few rows, and within jit, which drops what is not
+    used.
     """
     if isinstance(model.io, Features):
         model = model.clone(io=replace(model.io, answers=None))
@@ -82,11 +83,12 @@ def kernels_of(model: Decoder, params: Any, batch_size: int, length: int) -> lis
 
     implementation = model.config.attention_implementation
     asked = jax.eval_shape(requests, params)
-    return [choose(local_request(request), implementation).name for request in asked]
+    with naming_settings(implementation="ModelConfig.attention_implementation"):
+        return [choose(local_request(request), implementation).name for request in asked]
 
 
 def _requests(model: Decoder, params: Any, *inputs: Any, **options: Any) -> list[Request]:
-    """What each attention layer is asked on these inputs."""
+    """The request of each attention layer on these inputs."""
     _, found = model.apply(
         {"params": params}, *inputs, method="hidden", mutable=["intermediates"], **options
     )

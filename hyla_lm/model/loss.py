@@ -4,10 +4,10 @@ A full BxTxV array never exists: each chunk's logits are made, scored, different
 Since the loss is one number, the gradients wait for its cotangent as a BxTxD array and the head's
 own parameters, and nothing is computed twice.
 
-Exponentials are taken from a level known before the logits, so that XLA sums them where the product
-makes them: taken from the largest logit they need a second pass over the chunk, a fifth of the
-whole loss on TPU v5e. The level is HEADROOM above the mean logit; should a sum leave float32, all
-is done again from the largest.
+Exponentials are relative to a level known before the logits, so that XLA sums them as the product
+makes them. Relative to the largest logit they would need a second pass over the chunk, a fifth of
+the whole loss on TPU v5e. The level is HEADROOM above the mean logit; if a sum leaves the range of
+float32, everything is computed again relative to the largest.
 """
 
 from typing import Any, NamedTuple
@@ -38,7 +38,7 @@ def cross_entropy(
     chunk_length: int,
     z_loss: float = 0.0,
 ) -> CrossEntropy:
-    """Sums of -log p(target) in nats and of right guesses, `chunk_length` positions at a time.
+    """Sums -log p(target) in nats and right guesses, `chunk_length` positions at a time.
 
     The objective adds z_loss * log(Z)^2 a token.
     """
@@ -109,7 +109,7 @@ def score_logits(
     weight_BxT: jax.Array,
     z_loss: float,
 ) -> CrossEntropy:
-    """The sums of given logits, their exponentials taken from `level`."""
+    """The sums of given logits, with exponentials relative to `level`."""
     z_BxT = jnp.sum(jnp.exp(logits_BxTxV - level_BxT[..., None]), axis=-1)
     log_z_BxT = level_BxT + jnp.log(z_BxT)
     picked_BxT = jnp.take_along_axis(logits_BxTxV, target_BxT[..., None], axis=-1)[..., 0]

@@ -4,8 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hyla_lm.config import UserError
-
 ROTARY_BASE = 10_000.0
 
 
@@ -13,10 +11,7 @@ def rotate(x_BxTxHxK: jax.Array, position_BxT: jax.Array, base: float = ROTARY_B
     """Rotary embedding (Su et al.): dimension i is paired with i + K/2; angles in float32."""
     half = x_BxTxHxK.shape[-1] // 2
     if x_BxTxHxK.shape[-1] % 2:
-        raise UserError(
-            f"ModelConfig.head_dim = {x_BxTxHxK.shape[-1]} is odd, so rotary positions cannot "
-            "split it: make it even or set ModelConfig.positions to another kind."
-        )
+        raise ValueError(f"rotary positions need an even head size, not {x_BxTxHxK.shape[-1]}")
     frequency_K2 = base ** (-jnp.arange(half, dtype=jnp.float32) / half)
     angle = position_BxT[:, :, None, None].astype(jnp.float32) * frequency_K2
     cos, sin = jnp.cos(angle), jnp.sin(angle)
@@ -34,7 +29,7 @@ def relative_buckets(
 ) -> jax.Array:
     """T5's bucket of every query and key, int32 of shape TxS (Raffel et al.).
 
-    One-way, keys ahead of the query share bucket 0 with the query itself.
+    If not bidirectional, keys after the query share bucket 0 with the query itself.
     """
     distance_TxS = q_position_T[:, None] - k_position_S[None, :]
     offset = jnp.zeros_like(distance_TxS)

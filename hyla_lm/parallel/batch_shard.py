@@ -8,8 +8,8 @@ from dataclasses import dataclass
 class BatchShard:
     """Part `index` of `count` of each global batch of `batch_size` rows, in the order of `seed`.
 
-    `rows` are the places of its rows in a batch; without them the parts are contiguous. Processes
-    that hold the same rows, each a part of the model, have the same shard.
+    `rows` are the positions of its rows in the batch; without them the parts are contiguous.
+    Processes that hold different parts of the model and the same rows have the same shard.
     """
 
     batch_size: int

@@ -1,8 +1,8 @@
-"""What the processes of a run tell each other while it goes: who is gone, and named barriers.
+"""Liveness of the processes of a run: each learns when another is gone; and named barriers.
 
-The connections of hyla_lm.parallel.rendezvous stay open. A process that dies closes its own, which
-process 0 sees at once and tells all others: they end with a message instead of waiting in a
-collective for one that is gone. Process 0 also counts who has come to a barrier.
+The connections of hyla_lm.parallel.rendezvous stay open. The connection of a process that dies
+closes: process 0 sees it at once and tells the others, which end with a message instead of waiting
+in a collective. Process 0 also counts the processes that have come to a barrier.
 """
 
 import os
@@ -20,15 +20,15 @@ from hyla_lm.parallel.rendezvous import Connection, tell
 
 EXIT_STATUS = 69  # EX_UNAVAILABLE: another process is gone; the same command goes on
 FAILURE, USER_MISTAKE = 1, 2
-# JAX ends processes by force when process 0 is gone: they are given time to say why themselves.
+# JAX aborts processes when process 0 is gone: it gives them time to print the reason first.
 LAST_WORD_SECONDS = 1.0
-# An error in this process often comes of another's end, which is then the thing to tell.
+# An error in this process is often due to the end of another, whose message comes within this time.
 CAUSE_SECONDS = 3.0
 GOES_ON = "the same command goes on from the newest checkpoint."
 
 
 class Liveness:
-    """This process's connections to the others, each read by a thread of its own."""
+    """Watches this process's connections to the others, each in a thread of its own."""
 
     def __init__(self, connections: Mapping[int, Connection], index: int, barrier_seconds: float):
         self._connections, self._index = connections, index
@@ -43,7 +43,7 @@ class Liveness:
             threading.Thread(target=self._listen, args=(other, connection), daemon=True).start()
 
     def barrier(self, name: str) -> None:
-        """Waits until every process has come here; ends them all where one does not in time."""
+        """Waits until every process has come here; ends them all if one does not come in time."""
         if not self._connections:
             return
         if self._index:
@@ -54,14 +54,14 @@ class Liveness:
             self._changed.wait_for(lambda: name in self._passed)
 
     def leave(self) -> None:
-        """Says that this process ends in good order; its going is no alarm from here on."""
+        """Tells the others that this process ends in good order, so that its end is no alarm."""
         for connection in self._connections.values():
             tell(connection, left=True)
 
     def fail(self, error: BaseException) -> NoReturn:
-        """Ends this process with an error, of which the others are told; never returns.
+        """Ends this process with an error, and tells the others; never returns.
 
-        JAX would wait at its own exit for the others, which wait for this process.
+        A plain exit would hang: JAX would wait for the others, which wait for this process.
         """
         if isinstance(error, UserError):
             self._end(self._ended(str(error)), exit_status(error), f"hyla-lm: {error}")
@@ -75,12 +75,12 @@ class Liveness:
 
     def _listen(self, other: int, connection: Connection) -> None:
         while (message := _next(connection)) is not None:
-            self._take(other, message)
+            self._handle(other, message)
         if other not in self._left:
             sentence = f"process {other} ({connection.name}) is gone; {GOES_ON}"
             self._end(sentence, EXIT_STATUS)
 
-    def _take(self, other: int, message: Mapping[str, Any]) -> None:
+    def _handle(self, other: int, message: Mapping[str, Any]) -> None:
         if "failed" in message:
             self._end(str(message["failed"]), int(message["status"]))
         elif "at" in message:
@@ -91,7 +91,7 @@ class Liveness:
             self._left.add(other)
 
     def _arrive(self, index: int, name: str) -> None:
-        """Process 0 counts; the first to come starts the clock."""
+        """Counts a process at a barrier, on process 0; the first one starts the clock."""
         with self._changed:
             if name not in self._timers:
                 self._timers[name] = threading.Timer(self._seconds, self._expire, [name])
@@ -122,8 +122,8 @@ class Liveness:
         self._end(f"{sentence}: see its log.", EXIT_STATUS)
 
     def _end(self, sentence: str, status: int, shown: str = "") -> NoReturn:
-        """Ends this process, whatever it waits for, and tells the others why; never returns."""
-        self._ending.acquire()  # for good: the first thread that comes here ends the process
+        """Ends this process, even if it is waiting, and tells the others why; never returns."""
+        self._ending.acquire()  # never released: the first thread to come here ends the process
         try:
             others = USER_MISTAKE if status == USER_MISTAKE else EXIT_STATUS
             for connection in self._connections.values():

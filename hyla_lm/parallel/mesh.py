@@ -1,4 +1,4 @@
-"""The device mesh, and which part of each parameter every device holds."""
+"""The device mesh, and how parameters and batches are split over it."""
 
 import math
 import re
@@ -39,9 +39,9 @@ PARAMETER_RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
 @configurable
 @dataclass(frozen=True)
 class MeshConfig:
-    """Sizes of the mesh axes; one of them may be -1 and takes the devices that are left."""
+    """Sizes of the mesh axes; one may be -1, which takes the devices that are left."""
 
-    replica: int = setting(1, "copies of the rest of the mesh: the slices of a multislice run")
+    replica: int = setting(1, "copies of the rest of the mesh: slices of a multislice run")
     data: int = setting(-1, "devices that split the batch and each hold all parameters")
     fsdp: int = setting(1, "devices that split the batch and the parameters")
     model: int = setting(1, "devices that split query positions (HYLA), heads, F and V")
@@ -58,8 +58,8 @@ class MeshConfig:
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """The mesh over all (or the given) devices; raises UserError when its sizes do not fit them.
 
-    Over several slices of TPUs `replica` goes from slice to slice, over the slower network between
-    them, and the other axes stay inside a slice.
+    On several TPU slices `replica` crosses the slower network between slices; the other axes stay
+    inside a slice.
     """
     chosen = jax.devices() if devices is None else list(devices)
     sizes = _sizes(config, len(chosen))
@@ -90,7 +90,7 @@ def _sizes(config: MeshConfig, count: int) -> tuple[int, ...]:
 
 
 def parameter_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
-    """The rule for a path, on the trailing dimensions; a dimension that does not divide stays."""
+    """The split of a parameter by the rule for its path; indivisible dimensions stay whole."""
     for pattern, axes in PARAMETER_RULES:
         if re.search(rf"(^|/)({pattern})$", path) and len(axes) <= len(shape):
             sizes = shape[len(shape) - len(axes) :]
@@ -110,7 +110,7 @@ def path_of(key_path: tuple[Any, ...]) -> str:
 
 
 def state_sharding(state: Any, mesh: Mesh) -> Any:
-    """A sharding for each leaf of a train state: optimizer moments follow their parameter."""
+    """A sharding for each leaf of a train state; optimizer moments follow their parameter."""
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: NamedSharding(mesh, parameter_spec(path_of(path), leaf.shape, mesh)),
         state,
@@ -123,22 +123,22 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 
 
 def batch_ways(mesh: Mesh) -> int:
-    """How many shares a batch is cut into."""
+    """The number of parts that a batch is split into."""
     return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
 
 
 def dividing_mesh() -> AbstractMesh | None:
-    """The mesh in use; None where no array is split over it: without one, or on local arrays."""
+    """The mesh in use; None without a mesh or on local arrays, where nothing is split."""
     mesh = jax.sharding.get_abstract_mesh()
     return None if mesh.empty or mesh.size == 1 or mesh.manual_axes else mesh
 
 
 def summed_over_batch(local_sums: Callable[..., Any]) -> Callable[..., Any]:
-    """local_sums(params, batch, key) of the whole batch, from that of every device's rows.
+    """local_sums(params, batch, key) over the whole batch, added up from each device's rows.
 
-    Where each device holds all parameters its sums are added up once, at the end. Left to itself
-    XLA adds up every use of a parameter, so those of a tied token table twice. Other meshes are
-    left to XLA.
+    If each device holds all parameters, sums are added over devices once, at the end; XLA alone
+    would add up the gradient of every use of a parameter, of a tied token table twice. Other meshes
+    are left to XLA.
     """
 
     def of_whole_batch(params: Any, batch: Any, key: jax.Array) -> Any:

@@ -1,4 +1,4 @@
-"""The processes of one run: how they find each other, and what they tell each other."""
+"""The processes of one run: joining, barriers, their shards of a batch, and exchange of values."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ COORDINATOR = "JAX_COORDINATOR_ADDRESS"
 GKE_PORT, GKE_SLICES = 8482, (("NUM_SLICES", "1"), ("SLICE_ID", "0"))
 TPU_DEVICES = ("/dev/accel*", "/dev/vfio/[0-9]*")
 JOIN_SECONDS, BARRIER_SECONDS = 300, 1800
-# A host that is there but does not answer is noticed by JAX, which then ends the others.
+# JAX ends the others when a host has not answered for so long.
 HEARTBEAT_SECONDS = 60
 
 _liveness = Liveness({}, 0, BARRIER_SECONDS)
@@ -33,13 +33,12 @@ _liveness = Liveness({}, 0, BARRIER_SECONDS)
 
 @contextmanager
 def joined(run: str) -> Iterator[None]:
-    """Within it this process is one of the processes that the environment names; `run` tells runs
-    apart.
+    """Joins the processes that the environment names, for the length of the block.
 
-    They are named by JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or on GKE by
-    what it tells the hosts of a TPU slice. On other TPU hosts JAX finds the slice by itself.
-    Raises UserError where one does not come in HYLA_LM_JOIN_SECONDS. An error in one process ends
-    all of them.
+    `run` identifies the run: processes of another one are refused. The environment is
+    JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or GKE's variables for hosts of
+    TPU slices; on other TPU hosts JAX finds the slice by itself. Raises UserError if a process does
+    not come within HYLA_LM_JOIN_SECONDS. An error in one process ends all of them.
     """
     global _liveness
     place = _place()
@@ -66,12 +65,12 @@ def joined(run: str) -> Iterator[None]:
 
 
 def barrier(name: str) -> None:
-    """Waits for all processes; ends them, naming the missing, after HYLA_LM_BARRIER_SECONDS."""
+    """Waits for all processes; ends them after HYLA_LM_BARRIER_SECONDS, naming the missing ones."""
     _liveness.barrier(name)
 
 
 def _place() -> Place | None:
-    """This process's place by the environment; None where it says nothing of other processes."""
+    """This process's place by the environment; None if the environment names no other process."""
     if COORDINATOR in os.environ:
         count, index = _number("JAX_NUM_PROCESSES"), _number("JAX_PROCESS_ID")
         return Place(os.environ[COORDINATOR], count, index)
@@ -79,7 +78,7 @@ def _place() -> Place | None:
 
 
 def gke_place(environment: Mapping[str, str]) -> Place | None:
-    """The place that GKE's variables for hosts of TPU slices give, slice after slice."""
+    """The place by GKE's variables for hosts of TPU slices, counted slice after slice."""
     hosts = environment.get("TPU_WORKER_HOSTNAMES", "").split(",")
     if "TPU_WORKER_ID" not in environment or hosts == [""]:
         return None
@@ -101,12 +100,12 @@ def _number(name: str, default: int | None = None) -> int:
 
 
 def is_lead() -> bool:
-    """Whether this is the process that writes logs and speaks."""
+    """Whether this is the process that writes logs and prints."""
     return jax.process_index() == 0
 
 
 def shard_of(mesh: Mesh, batch_size: int, seed: int = 0) -> BatchShard:
-    """The rows of each global batch whose devices are this process's."""
+    """The rows of each global batch that this process's devices hold."""
     rows: dict[int, set[int]] = {index: set() for index in range(jax.process_count())}
     placed: Mapping[Any, Any] = batch_sharding(mesh).devices_indices_map((batch_size,))
     for device, (part,) in placed.items():
@@ -142,7 +141,7 @@ def gather_shards(value: Any, shard: BatchShard) -> list[Any]:
 
 
 def check_agreement(facts: Mapping[str, Any]) -> None:
-    """Raises UserError, in every process, where one differs from the first in what it runs."""
+    """Raises UserError in every process if one of them has other facts than the first."""
     hashes = {name: _hash(value) for name, value in facts.items()}
     everyone = gather(hashes)
     for name in hashes:

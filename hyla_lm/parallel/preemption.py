@@ -1,4 +1,4 @@
-"""Stopping in good order when the machine is taken away: SIGTERM, which clouds send before."""
+"""Stops a run in good order on SIGTERM, which clouds send before they take a machine away."""
 
 import signal
 from types import FrameType
@@ -6,7 +6,7 @@ from types import FrameType
 import jax
 from jax.experimental import multihost_utils
 
-EXIT_STATUS = 75  # EX_TEMPFAIL: the same command goes on from what was saved
+EXIT_STATUS = 75  # EX_TEMPFAIL: the same command goes on from the checkpoint
 
 
 class Preempted(Exception):
@@ -14,10 +14,10 @@ class Preempted(Exception):
 
 
 class PreemptionGuard:
-    """Whether this run was asked to stop; the processes of a run learn it at the same call.
+    """Tells whether the run was asked to stop; all its processes learn it at the same call.
 
-    Each process calls `requested` after every step and every batch of an evaluation, so that all
-    count the same calls.
+    Each process calls `requested` after every step and every evaluation batch, so that all count
+    the same calls.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""How the processes of a run find each other before JAX starts, with words for what goes wrong.
+"""The processes of a run find each other before JAX starts; errors say which is missing or differs.
 
-Process 0 listens on the port after the coordinator's. The others connect and say who they are;
-once all are there each is told to go on. The connections stay, for hyla_lm.parallel.liveness.
+Process 0 listens on the port after the coordinator's. The others connect and say who they are; once
+all have come, process 0 tells each to go on. hyla_lm.parallel.liveness keeps the connections.
 """
 
 import json
@@ -66,14 +66,14 @@ class Connection:
         self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self, seconds: float | None = None) -> dict[str, Any] | None:
-        """The next message; None at the end. Raises OSError, or ValueError for what is no JSON."""
+        """The next message; None at the end. Raises OSError, and ValueError for invalid JSON."""
         self._socket.settimeout(seconds)
         line = self._lines.readline(LONGEST_LINE)
         self._socket.settimeout(None)
         return dict(json.loads(line)) if line else None
 
     def is_closed(self) -> bool:
-        """Whether the other end is gone; only for one that has nothing to say."""
+        """Whether the other end is gone; call it only while no message is expected."""
         try:
             return self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
         except BlockingIOError:
@@ -87,9 +87,9 @@ class Connection:
 
 
 def join(place: Place, run: str, seconds: float) -> dict[int, Connection]:
-    """Connections by process: process 0's to each of the others, or the one to process 0.
+    """Connections by process: process 0 has one to each other process, which have one to it.
 
-    Raises UserError, in every process that is there, when one has not come in time or does not fit.
+    Raises UserError, in every process that has come, if one does not come in time or differs.
     """
     if place.index:
         return {0: _reach_first(place, run, seconds)}
@@ -106,7 +106,7 @@ def join(place: Place, run: str, seconds: float) -> dict[int, Connection]:
 
 
 def tell(connection: Connection, **message: Any) -> None:
-    """Sends to one that may be gone, which whoever reads from it notices."""
+    """Sends a message; ignores a connection that is gone, which its reader notices."""
     try:
         connection.send(**message)
     except OSError:
@@ -135,7 +135,7 @@ def _await_others(place: Place, run: str, seconds: float, come: dict[int, Connec
 
 
 def _drop_gone(come: dict[int, Connection]) -> bool:
-    """Forgets those that ended while they waited; whether there were any."""
+    """Forgets connections that closed while waiting; returns whether there were any."""
     gone = [index for index, connection in come.items() if connection.is_closed()]
     for index in gone:
         come.pop(index).close()

@@ -1,7 +1,7 @@
 """The one place that splits attention over a mesh; models never see shard_map.
 
-Where heads mix (HYLA), each device of the `model` axis takes some query positions and all keys;
-otherwise it takes some heads. A kernel that XLA cannot partition thus always runs on local arrays.
+If heads mix (HYLA), each device of the `model` axis takes some query positions and all keys;
+otherwise it takes some heads. So kernels, which XLA cannot partition, always run on local arrays.
 """
 
 from dataclasses import replace
@@ -20,8 +20,8 @@ from hyla_lm.parallel.mesh import BATCH_AXES, dividing_mesh
 def split_by_batch(x_BxTxD: jax.Array) -> jax.Array:
     """The same array, kept split over the batch axes alone on the mesh in use.
 
-    Left to itself, XLA splits activations as it finds parameters split (`fsdp`), and then moves
-    whole batches between chips in every layer.
+    Without it, XLA splits activations like the parameters (`fsdp`) and moves whole batches between
+    chips in every layer.
     """
     if dividing_mesh() is None or x_BxTxD.shape[1] == 1:
         return x_BxTxD
@@ -29,7 +29,7 @@ def split_by_batch(x_BxTxD: jax.Array) -> jax.Array:
 
 
 def attend_on_mesh(request: Request, implementation: str = "auto") -> jax.Array:
-    """`attend`, split over the mesh in use; raises UserError where `model` does not divide."""
+    """`attend`, split over the mesh in use; raises UserError if `model` does not divide."""
     mesh = _mesh_for(request)
     if mesh is None:
         return attend_request(request, implementation)
@@ -43,7 +43,7 @@ def attend_on_mesh(request: Request, implementation: str = "auto") -> jax.Array:
 
 
 def local_request(request: Request) -> Request:
-    """The shapes of what one device of the mesh in use is asked."""
+    """The request of one device of the mesh in use, as shapes."""
     mesh = _mesh_for(request)
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), request)
     if mesh is None:
@@ -56,7 +56,7 @@ def local_request(request: Request) -> Request:
 
 
 def _mesh_for(request: Request) -> AbstractMesh | None:
-    """The mesh in use, checked; None where a request is not split: without one, or of one query."""
+    """The checked mesh in use; None without a mesh or for one query, which are not split."""
     mesh = dividing_mesh()
     _, length, heads, _ = request.q_BxTxHxK.shape
     if mesh is None or length == 1:
@@ -77,20 +77,20 @@ def _specs(request: Request) -> Request:
 
 
 def _with_tokens_by_batch(request: Request) -> Request:
-    """Left to itself, XLA splits tokens, and with them the loss, as documents of queries are."""
+    """Splits query segments by batch alone: XLA splits tokens and the loss like them."""
     if request.q_segment_BxT is None:
         return request
     return replace(request, q_segment_BxT=split_by_batch(request.q_segment_BxT))
 
 
 def _with_local_offset(shard: Request, mesh: AbstractMesh) -> Request:
-    """Where queries are split, a device learns the position of its first only as it runs."""
+    """Makes q_offset unknown if queries are split: it then depends on the device."""
     knows = not shard.spec.mixes_heads or mesh.shape.get("model", 1) == 1
     return shard if knows else replace(shard, q_offset=None)
 
 
 def check_mesh(parts: int, spec: AttentionSpec, num_heads: int, length: int) -> None:
-    """Raises UserError where the `model` axis of the mesh divides neither queries nor heads."""
+    """Raises UserError if the axis `model` does not divide the queries (HYLA) or the heads."""
     if spec.mixes_heads and length % parts:
         raise UserError(
             f"MeshConfig.model = {parts} does not divide the {length} query positions: "

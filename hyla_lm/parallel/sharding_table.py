@@ -1,4 +1,4 @@
-"""Which part of each parameter a device holds, as a table to read and to test."""
+"""A table of the part of each parameter that a device holds."""
 
 import math
 import re
@@ -16,9 +16,9 @@ BLOCK = re.compile(r"block_\d+")
 
 @dataclass(frozen=True)
 class Held:
-    """One parameter, or `count` equal ones of as many blocks, and what a device holds of each.
+    """One parameter, or `count` equal ones of several blocks, and the part that a device holds.
 
-    `axes` has the mesh axis that divides each dimension; None where it stays whole.
+    `axes` has the mesh axis that divides each dimension; None for a whole dimension.
     """
 
     path: str
@@ -29,7 +29,7 @@ class Held:
 
 
 def sharding_table(params: Any, mesh: Mesh) -> list[Held]:
-    """A row for each parameter, in the order of the tree; arrays or their shapes and types."""
+    """A row for each parameter, in the order of the tree; leaves may be arrays or shapes."""
     leaves = jax.tree_util.tree_leaves_with_path(params)
     return [_held(path_of(path), leaf, mesh) for path, leaf in leaves]
 

@@ -1,1 +1,1 @@
-"""What a run on TPU v5e will need and cost, from compiling its train step without a TPU."""
+"""Predicts memory, speed and cost of a run on TPU v5e by compiling its step without a TPU."""

@@ -12,7 +12,7 @@ GIB = 2**30
 
 
 def advice(experiment: Experiment, topology: Slice, refusal: OutOfMemory) -> list[str]:
-    """Bindings and flags that lower the bytes a chip, with numbers, the cheapest first."""
+    """Bindings and flags that lower the bytes a chip, cheapest first, with their effect."""
     e, train = experiment, experiment.train
     factor = refusal.needed_bytes / refusal.available_bytes
     mesh = refusal.mesh

@@ -1,9 +1,9 @@
 """Counts the cycles of a Pallas TPU kernel by running the scalar half of its compiled program.
 
-libtpu writes each kernel as VLIW bundles, one a cycle, its latencies as empty ones. Running the
-scalar operations (loop counters, predicates, branches) tells how often each bundle is issued.
-Waiting for memory is not in it. What is data and not control is unknown; a branch that needs it is
-an error, never a guess.
+libtpu writes each kernel as VLIW bundles, one a cycle, with latencies as empty bundles. Running the
+scalar operations (loop counters, predicates, branches) gives how often each bundle is issued.
+Waiting for memory is not counted. Values that come from data are unknown; a branch on one is an
+error, never a guess.
 """
 
 import itertools
@@ -71,7 +71,7 @@ _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
 class Operation(NamedTuple):
     """One scalar operation: the register it writes, its guard and operands as written.
 
-    `otherwise` is what the register gets where the guard does not hold; None leaves it as it is.
+    If the guard does not hold, the register gets `otherwise`; None leaves it as it is.
     """
 
     name: str
@@ -128,7 +128,7 @@ class Machine:
 
 @cache
 def _meaning(operand: str) -> tuple[str, Any]:
-    """What an operand is, read once: a number, a register, an address, or a sum of such."""
+    """Parses an operand: a number, a register, an address, or a sum of these."""
     if register := _REGISTER.fullmatch(operand.removeprefix("!")):
         return "negated" if operand[0] == "!" else "register", register[2]
     if operand.startswith("#"):
@@ -184,9 +184,9 @@ def _operation(text: str) -> Operation | None:
 
 
 def run(path: Path, scalars: Mapping[int, int] | None = None) -> list[int]:
-    """How often each bundle of a dump is issued; raises ValueError where control is unknown.
+    """How often each bundle of a dump is issued; raises ValueError if control is unknown.
 
-    `scalars` are the operands of one number that are known, by their index.
+    `scalars` are the known scalar operands by their index.
     """
     bundles, machine = _parse(path.read_text()), Machine(scalars=scalars or {})
     changes = [0] * (len(bundles) + 1)  # of the count from one bundle to the next

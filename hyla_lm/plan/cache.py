@@ -29,10 +29,10 @@ class Entry:
 
 @contextmanager
 def kept(folder: str | None) -> Iterator[Entry]:
-    """Keeps what is compiled meanwhile in `folder`, each entry whole or not at all.
+    """Keeps the programs compiled in the block in `folder`, each entry whole or not at all.
 
-    An entry is made anew in a folder of its own, for without a chip JAX can write entries but not
-    read them.
+    Entries are always compiled anew, in a folder of their own: without a chip JAX can write
+    entries but not read them.
     """
     entry = Entry()
     if folder is None:

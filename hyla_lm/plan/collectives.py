@@ -1,4 +1,4 @@
-"""The collectives of a compiled program: kind, bytes, the mesh axes they cross, their time."""
+"""The collectives of a compiled program: kind, bytes, mesh axes and time."""
 
 import math
 import re
@@ -25,8 +25,8 @@ _PAIRS = re.compile(r"source_target_pairs=\{(\{[\d,{} ]*\})\}")
 class Collective:
     """One collective of a step.
 
-    `bytes` are those of the whole array that a chip has before (reduce-scatter) or after it, once;
-    `times` is how often it runs in a step; `axes` are the mesh axes that its groups span.
+    `bytes` is the size of the whole array, which a chip has before a reduce-scatter or after any
+    other kind; `times` is how often it runs in a step; `axes` are the mesh axes its groups span.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Collective:
     op_name: str
 
     def bytes_sent(self) -> float:
-        """What each chip sends in a step, if the collective is done around a ring."""
+        """Bytes that each chip sends in a step if the collective runs around a ring."""
         n = self.group_size
         per_run = {
             "all-reduce": 2 * (n - 1) / n,
@@ -52,14 +52,14 @@ class Collective:
         return self.times * self.bytes * per_run[self.kind]
 
     def seconds(self, bytes_per_second: float) -> float:
-        """At what a chip sends a second, without latency."""
+        """Seconds in a step at the given bytes a second, without latency."""
         return self.bytes_sent() / bytes_per_second
 
 
 def find_collectives(program: Program, mesh_shape: Mapping[str, int]) -> list[Collective]:
-    """All that cross chips, loops counted by their trips; also those inside fusions.
+    """All collectives between chips, also inside fusions; loops count by their trips.
 
-    One that goes on under several fusions stands in each of them, as a link of one chain.
+    A collective that overlaps several fusions appears in each of them, as links of one chain.
     """
     found = []
     seen: set[str] = set()
@@ -108,13 +108,13 @@ def _base(opcode: str) -> str:
 
 
 def _kind(outer: Instruction, x: Instruction) -> str:
-    """In a fusion of all-reduce-scatter, each chip keeps a part of an all-reduce."""
+    """The kind of a collective; a fusion of an all-reduce and a slice is a reduce-scatter."""
     fused = any("reduce-scatter" in name for name in (outer.name, outer.called("calls")))
     return "reduce-scatter" if outer is not x and fused else _base(x.opcode)
 
 
 def _payload(x: Instruction) -> list[Array]:
-    """The arrays that travel: an asynchronous start names operands, results and flags."""
+    """The arrays that are sent; an asynchronous start names operands, results and flags."""
     arrays = [array for array in x.arrays if array.dtype != "token"]
     if x.opcode in ("all-gather-start", "collective-permute-start"):
         arrays = arrays[len(x.operands) : 2 * len(x.operands)]
@@ -122,7 +122,7 @@ def _payload(x: Instruction) -> list[Array]:
 
 
 def _groups(x: Instruction, chips: int) -> Groups:
-    """The groups of chips, numbered as in the mesh; all of them where none are named."""
+    """The groups of chips, numbered as in the mesh; one group of all if none are named."""
     if x.opcode.startswith("collective-permute"):
         return [[int(i) for i in pair.split(",")] for pair in _braced(_PAIRS, x.line)]
     if listed := _braced(_LISTED, x.line):
@@ -146,7 +146,7 @@ def _integers(text: str) -> list[int]:
 
 
 def _mesh_groups(axes: str, device_ids: str | None, names: str) -> Groups:
-    """Groups over axes of a mesh; 'x':(p)s is the part of x of size s behind parts of size p."""
+    """Parses groups over mesh axes; 'x':(p)s is the part of size s of x after parts of size p."""
     sizes = {name: int(size) for name, size in _MESH_AXIS.findall(axes)}
     over = {n: (int(p or 1), int(s or sizes[n])) for n, p, s in _MESH_NAME.findall(names)}
     shape: list[int] = []

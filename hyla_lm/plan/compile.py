@@ -1,4 +1,4 @@
-"""The very train step of a config, compiled for chips that are not here."""
+"""Compiles the train step of a config for chips that are not here."""
 
 import math
 import re
@@ -23,7 +23,7 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
 class OutOfMemory(Exception):
-    """The compiler's refusal: bytes a chip that the step needs and that there are, on its mesh."""
+    """The compiler's refusal: bytes a chip that the step needs and that a chip has, on its mesh."""
 
     def __init__(self, needed_bytes: float, available_bytes: float, mesh: Mesh):
         super().__init__(
@@ -34,7 +34,7 @@ class OutOfMemory(Exception):
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes a chip: parameters, other state, the batch, and what lives only within the step."""
+    """Bytes a chip: parameters, other state, the batch, and temporaries of the step."""
 
     parameters: int
     optimizer: int
@@ -45,7 +45,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class CompiledStep:
-    """The step as the TPU compiler made it."""
+    """A compiled step, with its memory and the time it took."""
 
     program: Program[Objective]
     hlo: str
@@ -55,7 +55,7 @@ class CompiledStep:
 
 
 def planned_objective(experiment: Experiment) -> Objective:
-    """What is computed, without data; raises UserError for a task that cannot be planned."""
+    """The task's objective without its data; raises UserError if it cannot be planned."""
     task = experiment.train.task
     if not isinstance(task, Plannable):
         raise UserError(
@@ -66,7 +66,7 @@ def planned_objective(experiment: Experiment) -> Objective:
 
 
 def compile_step(experiment: Experiment, devices: list[Any]) -> CompiledStep:
-    """Lowers and compiles; raises OutOfMemory where the step does not fit."""
+    """Lowers and compiles the step; raises OutOfMemory if it does not fit."""
     objective = planned_objective(experiment)
     program = lay_out(experiment, objective, checked_mesh(experiment, devices))
     sharding = batch_sharding(program.mesh)
@@ -100,7 +100,7 @@ def _compile(lowered: Any, mesh: Mesh) -> Any:
 
 
 def parse_refusal(message: str) -> tuple[float, float] | None:
-    """Bytes needed and there, from XLA's sentence; None where it is about something else."""
+    """Bytes needed and available, from XLA's message; None for another message."""
     for pattern in (_USED, _NEEDED):
         if found := pattern.search(message):
             needed, available = (float(found[i]) * _UNITS[found[i + 1]] for i in (1, 3))

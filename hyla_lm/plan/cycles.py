@@ -1,8 +1,8 @@
 """Cycles of a compiled step by model part: the compiler's estimates beside counted bundles.
 
-XLA estimates its own operations and knows nothing of a Pallas kernel; of both, libtpu writes the
-VLIW program, whose bundles can be counted. Bundles leave out waiting for memory, so an operation
-is counted at the longer of its bundles and of moving its arrays from and to HBM.
+XLA estimates the cycles of its own operations, but not of a Pallas kernel. libtpu writes the VLIW
+program of both, whose bundles can be counted. Bundles leave out waiting for memory, so an operation
+counts as the longer of its bundles and of moving its arrays from and to HBM.
 """
 
 import math
@@ -29,7 +29,7 @@ PARTS = (
     ("optimizer", r"^jit\(train_step\)/(?!while/)"),
 )
 PART_NAMES = (KERNEL, *(name for name, _ in PARTS), OTHER)
-NO_ESTIMATE = 1 << 62  # the compiler writes a huge number where it has none
+NO_ESTIMATE = 1 << 62  # the compiler writes a huge number instead of no estimate
 _ESTIMATE = re.compile(r'"estimated_cycles":"(\d+)"')
 _FREE = re.compile(
     r"(parameter|constant|tuple|get-tuple-element|bitcast|after-all|domain|opt-barrier|while|call|"
@@ -56,12 +56,12 @@ class Operation:
 
     @property
     def counted(self) -> int | None:
-        """The longer of its bundles and of its traffic with HBM."""
+        """The longer of the bundles and of the traffic with HBM, in cycles."""
         return None if self.bundles is None else max(self.bundles, self.hbm_cycles)
 
     @property
     def estimated(self) -> int:
-        """XLA's estimate; for what has none, a kernel first of all, what is counted."""
+        """XLA's estimate, or the counted cycles without one, as for a Pallas kernel."""
         known = self.counted if self.estimate is None else self.estimate
         return self.hbm_cycles if known is None else known
 
@@ -83,7 +83,7 @@ class PartCycles:
 class Spread:
     """How counted bundles compare with XLA's estimates, over operations that have both.
 
-    The share is that of all estimated cycles that such operations have.
+    The share is the part of all estimated cycles that these operations have.
     """
 
     operations: int
@@ -95,7 +95,7 @@ class Spread:
 
 
 def operations(program: Program, dumps: Dumps, chip: Chip) -> list[Operation]:
-    """Everything a step runs but collectives, whose time is that of the links."""
+    """All operations of a step except collectives, whose time is that of the links."""
     found = []
     for instruction, computation, times in program.walk():
         if _FREE.fullmatch(instruction.opcode) or is_collective(instruction):
@@ -120,7 +120,7 @@ def operations(program: Program, dumps: Dumps, chip: Chip) -> list[Operation]:
 
 
 def part_of(op_name: str) -> str:
-    """The part of the model that an operation belongs to, by where it comes from."""
+    """The part of the model that an operation belongs to, by its op_name."""
     return next((name for name, pattern in PARTS if re.search(pattern, op_name)), OTHER)
 
 
@@ -145,7 +145,7 @@ def by_part(found: Sequence[Operation]) -> list[PartCycles]:
 
 
 def spread(found: Sequence[Operation]) -> Spread | None:
-    """Counted over estimated, of XLA's own operations; None where no operation has both."""
+    """Counted over estimated cycles of XLA's own operations; None if no operation has both."""
     both = [(x.counted, x.estimate, x.times) for x in found if x.estimate and x.counted is not None]
     if len(both) < 2:
         return None
@@ -163,9 +163,10 @@ def spread(found: Sequence[Operation]) -> Spread | None:
 
 
 def _hbm_bytes(program: Program, instruction: Instruction, computation: str) -> int:
-    """Bytes of its results and operands that lie in HBM; what is sliced or gathered counts little.
+    """Bytes of an operation's results and operands in HBM.
 
-    A fusion that slices reads about what it writes, so no operand counts more than the results.
+    No operand counts more than the results, since a fusion that slices or gathers reads about as
+    much as it writes.
     """
     results = instruction.arrays
     written = sum(array.num_bytes for array in results if not array.on_chip)
@@ -179,7 +180,7 @@ def _hbm_bytes(program: Program, instruction: Instruction, computation: str) -> 
 
 
 def _scalars(program: Program, kernel: Instruction, computation: str) -> dict[int, int]:
-    """The kernel's operands that are one constant number, by their index; they steer its loops."""
+    """The kernel's operands that are constant scalars, by index; they control its loops."""
     constants = program.computations[computation]
     found = {}
     for index, name in enumerate(kernel.operands):

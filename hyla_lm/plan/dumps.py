@@ -14,7 +14,7 @@ UNITS = "pre-delay_hlo-static-per-bundle-utilization"
 class Dumps:
     """The programs that libtpu wrote to a folder, by the name of their HLO instruction.
 
-    The compiler writes instructions with equal code once, and which they are.
+    The compiler writes equal code once, with a map of the instructions that share it.
     """
 
     def __init__(self, folder: Path):
@@ -33,7 +33,7 @@ class Dumps:
         return bool(self._programs)
 
     def counts(self, name: str, scalars: Mapping[int, int] | None = None) -> list[int] | None:
-        """How often each bundle is issued; None without a program or where control is data."""
+        """How often each bundle is issued; None without a program or if control depends on data."""
         path = self._programs.get(name)
         if path is None:
             return None
@@ -51,7 +51,7 @@ class Dumps:
         return None if counts is None else sum(counts)
 
     def utilisation(self, name: str) -> dict[str, float]:
-        """The share of each unit's slots in use; empty where it is not known."""
+        """The share of each unit's slots in use; empty if it is not known."""
         counts, units = self.counts(name), self._units.get(name)
         return {} if counts is None or units is None else utilisation(units, counts)
 

@@ -16,7 +16,7 @@ _CALLED = re.compile(r"(?:calls|to_apply)=%?([\w.\-]+)")
 
 
 class Array(NamedTuple):
-    """One array of an instruction's result; `on_chip` where it lies in VMEM or SMEM."""
+    """One array of an instruction's result; `on_chip` if it lies in VMEM or SMEM."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -37,7 +37,7 @@ class Instruction(NamedTuple):
 
     @property
     def op_name(self) -> str:
-        """Where in the model it comes from; empty where the compiler does not say."""
+        """The place in the model that the instruction comes from; empty if not given."""
         found = _OP_NAME.search(self.line)
         return found[1] if found else ""
 
@@ -75,7 +75,7 @@ class Program:
             raise ValueError("the compiled program has no entry computation that can be read.")
 
     def trips(self, loop: Instruction) -> int:
-        """How often a while loop runs; 1, with a note, where the text does not tell."""
+        """How often a while loop runs; 1, with a note, if the text does not say."""
         if known := _KNOWN_TRIPS.search(loop.line):
             return int(known[1])
         condition = self.computations[loop.called("condition")]
@@ -88,7 +88,7 @@ class Program:
         return 1
 
     def walk(self, name: str = "", times: int = 1) -> Iterator[tuple[Instruction, str, int]]:
-        """Every instruction that runs, its computation and how often; fusions count as one."""
+        """Every instruction that runs, with its computation and number of runs; a fusion is one."""
         name = name or self.entry
         for instruction in self.computations[name].values():
             yield instruction, name, times
@@ -102,7 +102,7 @@ class Program:
                 yield from self.walk(self._branch(instruction), times)
 
     def _branch(self, conditional: Instruction) -> str:
-        """The longest one, or the shortest where the program says that the other runs rarely."""
+        """The longest branch, or the shortest if the program says that the other runs rarely."""
         listed = re.search(r"branch_computations=\{([^}]*)\}", conditional.line)
         names = re.findall(r"[\w.\-]+", listed[1]) if listed else []
         names = names or [conditional.called(f"{x}_computation") for x in ("true", "false")]
@@ -121,7 +121,7 @@ class Program:
         return self.computations.get(found[1], {}) if found else {}
 
     def operands(self, instruction: Instruction, computation: str) -> Sequence[Instruction]:
-        """The instructions that make its operands."""
+        """The instructions that compute an instruction's operands."""
         known = self.computations[computation]
         return [known[name] for name in instruction.operands if name in known]
 

@@ -1,16 +1,16 @@
-"""The largest batch that fits, found by compiling: a line through what is known, then its proof."""
+"""Searches the largest batch that fits, by compiling sizes that a linear fit predicts."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 MAX_GROWTH = 64  # from one compile to the next
-TOLERANCE = 0.02  # the search ends when what fits and what does not are this near
+TOLERANCE = 0.02  # the search ends when both numbers of rows are this near
 
 
 @dataclass(frozen=True)
 class LargestBatch:
-    """Rows known to fit (0: none), rows known not to fit (None: none was found), and the cost."""
+    """Rows known to fit (0: none), rows known not to fit (None: not found), and the compiles."""
 
     rows: int
     too_many: int | None
@@ -18,7 +18,7 @@ class LargestBatch:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the two are as near as the search goes."""
+        """Whether both numbers were found."""
         return self.too_many is not None
 
 
@@ -32,8 +32,8 @@ def search(
 ) -> LargestBatch:
     """Tries multiples of `step` rows, at most `compiles` of them.
 
-    `needed_bytes(rows)` compiles and returns bytes a chip, also where they are too many; `known`
-    holds what is known of some rows already, of 0 rows the state.
+    `needed_bytes(rows)` compiles and returns bytes a chip, even if they are too many; `known` has
+    the bytes of some numbers of rows, with those of the state for 0 rows.
     """
     found = {rows // step: size for rows, size in known.items()}
     tried = 0
@@ -61,7 +61,7 @@ def _bracket(found: dict[int, float], available: float) -> tuple[int, int | None
 
 
 def _next(found: dict[int, float], available: float) -> int | None:
-    """Where the line through the two nearest sizes meets the limit, else the middle."""
+    """Rows at which the line through the two nearest sizes meets the limit, else the middle."""
     low, high = _bracket(found, available)
     if high is not None and high - low <= max(1, TOLERANCE * low):
         return None

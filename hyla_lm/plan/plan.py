@@ -31,7 +31,7 @@ from hyla_lm.tasks.protocol import Objective
 
 @dataclass(frozen=True)
 class Options:
-    """What is asked of a plan beside the config."""
+    """Options of a plan beside the config."""
 
     topology: Slice
     compiles: int = 6
@@ -46,7 +46,7 @@ def make_plan(
     dumps: Path,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Compiles and counts; `fits` is False, with what to change, where the step is too large."""
+    """The plan of an experiment; if the step is too large, `fits` is False, with advice."""
     head = {
         "topology": options.topology.name,
         "chips": options.topology.chips,
@@ -126,7 +126,7 @@ def _layout(program: TrainProgram[Objective]) -> dict[str, Any]:
 
 
 def uncounted(found: list[Operation]) -> list[str]:
-    """What has neither an estimate nor countable bundles, named where it may matter."""
+    """A note on operations with neither an estimate nor countable bundles, if they may matter."""
     kernels = sorted({x.name for x in found if x.is_kernel and x.bundles is None})
     notes = [f"kernel {name}: not counted, its loops depend on data" for name in kernels]
     others = [x for x in found if not x.is_kernel and x.estimate is None and x.bundles is None]
@@ -162,7 +162,7 @@ def _largest_batch(
 
 
 def _refused(experiment: Experiment, options: Options, refusal: OutOfMemory) -> dict[str, Any]:
-    """The part of a plan that says why the step does not fit and what to change."""
+    """The part of a plan for a step that does not fit: why, and what to change."""
     return {
         "fits": False,
         "needed_bytes": refusal.needed_bytes,

@@ -25,7 +25,7 @@ ERROR = (
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of one step; `bound` is what no program could beat."""
+    """Seconds of one step; `bound` is a lower bound for any program."""
 
     estimated_compute: float
     counted_compute: float
@@ -50,7 +50,7 @@ def step_time(
     flops_a_chip: float,
     topology: Slice,
 ) -> StepTime:
-    """The two methods, the links and the bound."""
+    """The time of a step by both methods, with the time of the links and the lower bound."""
     chip = V5E
     state_bytes = 2 * (memory.parameters + memory.optimizer) + memory.batch
     return StepTime(
@@ -70,7 +70,7 @@ def consequences(
     chip: Chip,
     price_per_chip_hour: float | None,
 ) -> dict[str, float]:
-    """Speed, share of the peak, and what the run takes, if every step takes so long."""
+    """Speed, share of the peak, and time and cost of the run at this time of a step."""
     tokens_per_second = tokens_a_step / seconds
     chip_hours = seconds * steps * chips / 3600
     cost = {} if price_per_chip_hour is None else {"cost": chip_hours * price_per_chip_hour}

@@ -1,4 +1,4 @@
-"""A plan on a terminal."""
+"""Prints a plan to a terminal."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ GIB = 2**30
 
 
 def show(plan: Mapping[str, Any], console: Console | None = None) -> None:
-    """Prints a plan that fits, as tables that 80 columns hold."""
+    """Prints a plan that fits, as tables of at most 80 columns."""
     sections: list[RenderableType] = [
         Text("\n".join(line for line in plan["config"].splitlines() if " = " in line)),
         _table(f"{plan['chips']} x TPU v5e ({plan['topology']})", _facts(plan)),
@@ -75,7 +75,7 @@ def _largest(found: Mapping[str, Any] | None) -> str:
 
 
 def _collectives(plan: Mapping[str, Any]) -> Table:
-    """One line a kind and axes, since a step of FSDP has hundreds."""
+    """One line for each kind and axes, since a step of FSDP has hundreds of collectives."""
     grouped: dict[tuple[str, str, bool], list[Mapping[str, Any]]] = defaultdict(list)
     for x in plan["collectives"]:
         grouped[x["kind"], " x ".join(x["axes"]), x["is_async"]].append(x)

@@ -1,4 +1,4 @@
-"""TPU v5e slices that are not here: libtpu's settings, their devices, and facts of the chip."""
+"""TPU v5e slices to compile for without TPUs: libtpu's settings, devices, and chip facts."""
 
 import importlib.util
 import math
@@ -72,11 +72,11 @@ class Slice:
 
     @property
     def ring_bytes_per_second(self) -> float:
-        """What a chip sends around rings; only the full pod's links close to a torus."""
+        """Bytes a second that a chip sends around rings; only the full pod is a torus."""
         return V5E.ici_bytes_per_second / (1 if self.shape == (16, 16) else 2)
 
     def devices(self, slices: int = 1) -> list[Any]:
-        """The devices of so many of it, for compiling only; raises UserError without libtpu."""
+        """The devices of `slices` of them, for compiling only; raises UserError without libtpu."""
         check_libtpu()
         from jax.experimental import topologies
 
@@ -90,7 +90,7 @@ class Slice:
 
 
 def check_libtpu() -> None:
-    """Raises UserError where the compiler for TPU is not installed."""
+    """Raises UserError if libtpu, the compiler for TPU, is not installed."""
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(
             "libtpu, the compiler for TPU, is not installed: run pip install 'hyla_lm[tpu]' "
@@ -100,10 +100,10 @@ def check_libtpu() -> None:
 
 @contextmanager
 def libtpu_settings(dumps: Path | None, passes: str = BUNDLES) -> Iterator[None]:
-    """While libtpu is loaded: for a machine without TPUs; it writes its programs to `dumps`.
+    """Sets libtpu up for a machine without TPUs, to write its programs to `dumps`; load it inside.
 
-    libtpu reads LIBTPU_INIT_ARGS once. Afterwards the variable is as before, since JAX makes the
-    keys of its compilation cache from it.
+    libtpu reads LIBTPU_INIT_ARGS once. The variable is restored, since JAX makes the keys of its
+    compilation cache from it.
     """
     before = os.environ.get("LIBTPU_INIT_ARGS")
     os.environ.update(ENVIRONMENT)

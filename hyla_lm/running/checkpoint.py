@@ -1,7 +1,7 @@
 """Checkpoints and resume; the only importer of Orbax.
 
-A step's folder holds the state (params, optimizer, step), the data position with the metrics not
-yet logged, and meta: what the run was, so that another run cannot continue it by mistake.
+The folder of a step holds the state (params, optimizer, step), the data position with the metrics
+not yet logged, and meta, which identifies the run so that another run cannot continue it.
 """
 
 import os
@@ -14,7 +14,7 @@ from etils import epath
 from hyla_lm.config import UserError
 from hyla_lm.input.files import bucket_of, look_at_bucket
 
-# TensorStore, which writes the arrays, would wait for a connection that went dead.
+# Without it TensorStore, which writes the arrays, waits forever on a dead connection.
 os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES", "1")
 os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS", "60")
 
@@ -22,9 +22,9 @@ os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS", "60")
 class Checkpointer:
     """Saves and restores a run's checkpoints; a failed background save raises at the next call.
 
-    On a disk a checkpoint is renamed when it is whole. In a bucket it is whole once it holds
-    commit_success.txt, which Orbax writes last. Raises UserError for a bucket that Orbax may not
-    look at.
+    On a disk a whole checkpoint is renamed. In a bucket a checkpoint is whole once it holds
+    commit_success.txt, which Orbax writes last. Raises UserError for a bucket that Orbax has no
+    permission to look at.
     """
 
     def __init__(self, folder: epath.Path, keep: int):
@@ -41,11 +41,11 @@ class Checkpointer:
         return self._manager.latest_step()
 
     def steps(self) -> list[int]:
-        """Every step that is whole on disk."""
+        """The steps with a whole checkpoint."""
         return sorted(self._manager.all_steps())
 
     def check(self) -> None:
-        """Raises what a background save raised."""
+        """Raises the error of a failed background save."""
         self._manager.check_for_errors()
 
     def save(self, step: int, state: Any, data: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
@@ -62,12 +62,12 @@ class Checkpointer:
         )
 
     def meta(self, step: int) -> dict[str, Any]:
-        """What the run that saved a step was."""
+        """The meta of a step: the identity of the run that saved it."""
         restored = self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))
         return dict(restored["meta"])
 
     def restore(self, step: int, abstract_state: Any) -> tuple[Any, dict[str, Any]]:
-        """State, laid out as the abstract state's shardings say, and the data position."""
+        """The state, sharded like the abstract state, and the data position."""
         restored = self._manager.restore(
             step,
             args=ocp.args.Composite(
@@ -83,12 +83,12 @@ class Checkpointer:
                 self._manager.delete(later)
 
     def wait(self) -> None:
-        """Waits for saves under way and raises what failed."""
+        """Waits for background saves; raises the error of a failed one."""
         self._manager.wait_until_finished()
         self.check()
 
     def close(self) -> None:
-        """Waits for saves under way, raises what failed, and ends."""
+        """Waits for background saves, raises the error of a failed one, and closes."""
         self.wait()
         self._manager.close()
 
@@ -96,7 +96,7 @@ class Checkpointer:
 def check_same_run(
     saved: Mapping[str, Any], current: Mapping[str, Any], workdir: epath.Path
 ) -> None:
-    """Raises UserError naming the first field in which a checkpoint is of another run."""
+    """Raises UserError naming the first field in which a checkpoint's run differs from this run."""
     for name, here, there in differences(current, saved):
         raise UserError(
             f"{workdir} holds a run with {name} = {there!r} but this run has {here!r}: "
@@ -107,7 +107,7 @@ def check_same_run(
 def differences(
     current: Mapping[str, Any], saved: Mapping[str, Any], prefix: str = ""
 ) -> list[tuple[str, Any, Any]]:
-    """(dotted name, current, saved) of every leaf that differs."""
+    """(dotted name, current, saved) of each leaf that differs."""
     found: list[tuple[str, Any, Any]] = []
     for name in sorted({*current, *saved}):
         here, there = current.get(name), saved.get(name)

@@ -1,4 +1,4 @@
-"""What a person sees: the start-up summary, progress and the closing lines."""
+"""Output to the terminal: the start-up summary, progress and closing lines."""
 
 import sys
 import time
@@ -13,7 +13,7 @@ MIN_SECONDS_BETWEEN_LINES = 5.0
 
 
 def show_summary(title: str, lines: Mapping[str, str]) -> None:
-    """A two-column table."""
+    """Prints a two-column table."""
     table = Table(title=title, show_header=False, title_justify="left", box=None, padding=(0, 2))
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -51,7 +51,7 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leaves the terminal to others: there can be only one bar."""
+        """Stops the bar for the block, since a terminal can have only one."""
         if self._bar:
             self._bar.stop()
         yield
@@ -63,7 +63,7 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
             self._bar.update(self._id, completed=step)
 
     def show(self, step: int, described: str, tokens_per_second: float | None) -> None:
-        """The metrics of a logged step, and its speed where it is known."""
+        """Shows the metrics of a logged step, and its speed if it is known."""
         speed = "" if tokens_per_second is None else f"  {tokens_per_second:,.0f} tokens/s"
         if self._bar:
             self._bar.update(self._id, description=described + speed)
@@ -78,7 +78,7 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
             print(f"step {step}/{self._steps}  {described}{speed}  {left:,.0f} s left", flush=True)
 
     def say(self, line: str) -> None:
-        """A line above the bar."""
+        """Prints a line above the bar."""
         if self._bar:
             self._bar.console.print(line, highlight=False)
         elif self._speaks:

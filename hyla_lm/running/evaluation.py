@@ -18,7 +18,7 @@ def evaluate_sets(
     place: Callable[[Batch], Batch],
     guard: PreemptionGuard | None = None,
 ) -> dict[str, float]:
-    """The task's metrics of every set, under the set's name; raises Preempted on a request."""
+    """Metrics of each evaluation set, named by the set; raises Preempted when asked to stop."""
     values: dict[str, float] = {}
     for name, batches in sets.items():
         sums = evaluate(evaluation_step, params, batches, place, guard)
@@ -38,7 +38,7 @@ def evaluate(
 ) -> HostMetrics:
     """Summed metrics of all batches; the device works on one while the next is read.
 
-    Raises Preempted when the run is asked to stop meanwhile.
+    Raises Preempted when the run is asked to stop.
     """
     total: HostMetrics = {}
     pending: Metrics | None = None

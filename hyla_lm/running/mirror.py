@@ -12,7 +12,7 @@ MIRROR_SECONDS = 60.0
 
 
 class Mirror:
-    """Copies files that have grown, when asked and every MIRROR_SECONDS in the background.
+    """Copies files that have grown, on call and every MIRROR_SECONDS in the background.
 
     The first failure ends the copying; `check`, `copy` and `close` raise it.
     """
@@ -27,12 +27,12 @@ class Mirror:
         self._thread.start()
 
     def check(self) -> None:
-        """Raises what a copy in the background raised."""
+        """Raises the error of a failed background copy."""
         if self._failure is not None:
             raise self._failure
 
     def copy(self) -> None:
-        """Returns when all that was written before the call is in the bucket.
+        """Returns when everything written before the call is in the bucket.
 
         Raises UserError for a store that keeps failing.
         """
@@ -46,7 +46,7 @@ class Mirror:
                 raise
 
     def close(self) -> None:
-        """Copies what is left."""
+        """Copies the rest and ends the background thread."""
         self._closed.set()
         self._thread.join()
         self.copy()

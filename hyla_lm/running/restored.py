@@ -29,7 +29,7 @@ class RestoredRun:
     step: int
 
     def evaluate(self) -> dict[str, float]:
-        """Metrics of the whole evaluation sets."""
+        """Metrics over the whole evaluation sets."""
         p, size = self.program, self.program.experiment.train.batch_size
         shard = multihost.shard_of(p.mesh, size)
         with jax.set_mesh(p.mesh):
@@ -38,7 +38,7 @@ class RestoredRun:
         return {"step": self.step, **values}
 
     def sample(self, prompt: str, sampling: Sampling) -> str:
-        """A continuation; raises UserError for a run that is no language model."""
+        """A continuation of the prompt; raises UserError if the run is no language model."""
         task = self.program.task
         if not isinstance(task, LanguageModelTask):
             raise UserError("--workdir holds no language model: sample one that is.")
@@ -49,7 +49,7 @@ class RestoredRun:
 
 
 def restore(options: argparse.Namespace, bindings: list[str]) -> RestoredRun:
-    """Opens --workdir with its own config.gin, or the gin files given."""
+    """Opens the run in --workdir with its own config.gin, or with the given gin files."""
     return open_run(options.workdir, options.step, options.gin_file, bindings)
 
 
@@ -60,10 +60,10 @@ def open_run(
     bindings: Sequence[str] = (),
     devices: Sequence[jax.Device] | None = None,
 ) -> RestoredRun:
-    """A checkpoint of a run, the newest if no step is given, on these devices or on all.
+    """Opens a checkpoint of a run, by default the newest, on these devices or on all.
 
-    Raises UserError for a folder without a run or without that checkpoint, and for gin files that
-    describe another run.
+    Raises UserError for a folder without a run or that checkpoint, and for gin files of another
+    run.
     """
     workdir = as_path(path)
     own = read_whole(workdir / "config.gin")

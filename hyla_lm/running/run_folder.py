@@ -1,7 +1,7 @@
 """A run's folder: config.gin, metrics.jsonl and summary.json, written whole or not at all.
 
-In a bucket, where nothing can be appended to, lines and TensorBoard events are written to a local
-folder and mirrored: before every checkpoint, every minute and at the end.
+A bucket has no appending, so lines and TensorBoard events are written to a local folder and
+mirrored: before every checkpoint, every minute and at the end.
 """
 
 import json
@@ -34,7 +34,7 @@ OURS = {"config.gin", "checkpoints", "tensorboard", "metrics.jsonl", "summary.js
 
 
 class RunFolder:
-    """The files of one run; raises UserError for a folder that is not ours or not writable.
+    """The files of one run; raises UserError for a folder with other files or without write access.
 
     Only the lead process checks and writes; the others know the paths.
     """
@@ -83,14 +83,14 @@ class RunFolder:
         self.write("summary.json", json.dumps(summary, indent=1) + "\n")
 
     def read_summary(self) -> dict[str, Any]:
-        """The content of summary.json; empty where no run was finished here."""
+        """The content of summary.json; empty if the run is not finished."""
         return json.loads(read_whole(self.path / "summary.json") or "{}")
 
     def keep_lines_until(self, step: int, redone: Sequence[str] = ()) -> list[dict[str, Any]]:
-        """Drops lines that will be written again, and one that a kill cut short; the lines kept.
+        """Drops lines that will be written again, or that a kill cut short; returns the lines kept.
 
-        Those are the lines after a step, and its own lines of tags that begin as `redone` says,
-        such as "validation/".
+        Lines of later steps are written again, and lines of this step whose tags begin with one of
+        `redone`, such as "validation/".
         """
         if not self._lead:
             return []
@@ -100,11 +100,11 @@ class RunFolder:
         return kept
 
     def lines(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl; none but in the lead process."""
+        """The lines of metrics.jsonl; empty except in the lead process."""
         return read_lines(as_path(self._logs)) if self._lead else []
 
     def append_line(self, step: int, values: Mapping[str, float]) -> None:
-        """One object on one line, on disk when this returns."""
+        """Appends an object as one line, which is on disk when this returns."""
         if not self._lead:
             return
         with (self._logs / "metrics.jsonl").open("a") as file:
@@ -113,12 +113,12 @@ class RunFolder:
             os.fsync(file.fileno())
 
     def check(self) -> None:
-        """Raises UserError where logs could not be mirrored in the background."""
+        """Raises UserError if logs could not be mirrored in the background."""
         if self._mirror is not None:
             self._mirror.check()
 
     def mirror(self) -> None:
-        """Returns when the logs written so far are in the bucket, if the folder is in one."""
+        """Returns when the bucket, if the folder is in one, has the logs written so far."""
         if self._mirror is not None:
             self._mirror.copy()
 
@@ -129,7 +129,7 @@ class RunFolder:
             self._temporary.cleanup()
 
     def leave_mark(self) -> str:
-        """The name of a new file, which every process of a run must see."""
+        """Writes a new file, which every process of the run must see; returns its name."""
         name = f".{uuid.uuid4().hex}.mark"
         if self._lead:
             with self._using("written"):
@@ -163,7 +163,7 @@ def read_lines(workdir: PathLike) -> list[dict[str, Any]]:
 
 
 def parse_lines(content: bytes) -> list[dict[str, Any]]:
-    """Lines of JSON, without one that a kill cut short."""
+    """Parses lines of JSON; drops a last line that a kill cut short."""
     whole, _, _ = content.rpartition(b"\n")
     return [json.loads(line) for line in whole.splitlines()]
 
@@ -174,7 +174,7 @@ def _stays(line: Mapping[str, Any], step: int, redone: Sequence[str]) -> bool:
 
 
 def check_shared(folder: RunFolder) -> None:
-    """Raises UserError, in every process, unless all see what the first writes."""
+    """Raises UserError in every process unless all see the file that the first one writes."""
     mark = multihost.gather(folder.leave_mark())[0]
     seeing = multihost.gather(folder.sees(mark))
     folder.remove_mark(mark)
@@ -186,7 +186,7 @@ def check_shared(folder: RunFolder) -> None:
 
 
 def git_revision() -> str | None:
-    """The commit of the checkout this package runs from, if it is one."""
+    """The commit of the checkout that this package runs from; None outside a checkout."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -17,8 +17,8 @@ RGBA = 4  # tensorboard's number for the colours of an image
 class TensorBoard:
     """Scalars, images and text of one run, on disk when a call returns.
 
-    Points that an earlier process wrote at `first` or later are purged, where `first` is given.
-    Without a folder nothing is written, as in all processes of a run but the first.
+    If `first` is given, points of earlier processes from that step on are purged. Without a folder
+    nothing is written, as in all processes of a run but the first.
     """
 
     def __init__(self, folder: Path | None, first: int | None):

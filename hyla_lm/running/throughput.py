@@ -1,4 +1,4 @@
-"""Work per token, counted by hand, and the share of a chip's peak that it takes."""
+"""FLOPs a token by formula, and the share of a chip's peak that training reaches."""
 
 from typing import Any
 
@@ -20,20 +20,20 @@ PEAK_FLOPS = {
 
 
 def count_parameters(params: Any) -> int:
-    """Unique parameters."""
+    """The number of unique parameters."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
 def count_applied_parameters(params: Any, config: ModelConfig, io: Tokens | Features) -> int:
-    """Parameters as applied: a table that is also the head counts twice (the paper's 50M)."""
+    """The number of parameters as applied: a tied token table counts twice (the paper's 50M)."""
     shared = isinstance(io, Tokens) and config.tie_embeddings
     return count_parameters(params) + (params["embed"]["table"].size if shared else 0)
 
 
 def train_flops_per_token(config: ModelConfig, io: Tokens | Features, length: int) -> float:
-    """Multiply-adds count two; backward is twice forward; causal attention sees half the keys.
+    """A multiply-add counts 2, backward twice forward; causal attention sees half the keys.
 
-    In the last layer only the positions whose outputs are asked for count as queries.
+    In the last layer only positions with outputs count as queries.
     """
     c = config
     projections = c.model_dim * c.num_heads * (c.head_dim + c.value_size)
@@ -58,7 +58,7 @@ def answered_share(config: ModelConfig, io: Tokens | Features, length: int) -> f
 
 
 def _attention_products(c: ModelConfig, layer: int, keys: float) -> float:
-    """Multiply-adds a query spends on its keys; linear attention on its state instead."""
+    """Multiply-adds of a query with its keys, or with the state in linear attention."""
     spec = c.spec(layer)
     if spec.normalization == "identity" and spec.value_network == "linear":
         return 2.0 * c.num_heads * c.head_dim * c.value_size
@@ -71,7 +71,7 @@ def _attention_products(c: ModelConfig, layer: int, keys: float) -> float:
 
 
 def model_flops_utilization(tokens_per_second: float, flops_per_token: float) -> float | None:
-    """Share of the peak of all devices; None where the chip's peak is not known."""
+    """The share of the peak of all devices; None if the chip's peak is not known."""
     peak = PEAK_FLOPS.get(jax.devices()[0].device_kind)
     if peak is None:
         return None

@@ -1,4 +1,4 @@
-"""The language-modelling task: its settings, its data, and what is told of it."""
+"""The language-modelling task: settings, data, metrics and closing lines."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from hyla_lm.config import UserError, configurable, setting
+from hyla_lm.config import UserError, configurable, naming_settings, setting
 from hyla_lm.input.row_stream import evaluation_rows
 from hyla_lm.input.source import Batches, DataSource, LanguageData, Reading
 from hyla_lm.input.tokenizer import Tokenizer
@@ -29,11 +29,13 @@ class LanguageModel:
     sequence_length: int = setting(512, "T, tokens a row", minimum=1)
     vocab_size: int | None = setting(None, "pieces the tokenizer must have; None takes what it has")
     validation_rows: int | None = setting(
-        None, "rows of the periodic evaluations; None and the last one take all", minimum=1
+        None,
+        "rows of a periodic evaluation; None takes all, as the last evaluation does",
+        minimum=1,
     )
-    closing_prompt: str = setting("Return the", "what a finished run continues as a sample")
+    closing_prompt: str = setting("Return the", "prompt of the sample at the end of a run")
     z_loss: float = setting(0.0, "weight of log(Z)^2 in the objective", minimum=0)
-    logit_chunk: int = setting(128, "positions whose logits exist at a time", minimum=1)
+    logit_chunk: int = setting(128, "positions whose logits are in memory at a time", minimum=1)
     read_threads: int = setting(1, "threads that read; 1 for a disk, 64 for a bucket", minimum=1)
     read_ahead: int = setting(8, "batches read ahead of training", minimum=1)
     read_workers: int = setting(0, "processes that read rows; 0 reads in this one", minimum=0)
@@ -42,8 +44,8 @@ class LanguageModel:
     def planned_objective(self) -> NextToken:
         """The objective without data; raises UserError without a vocabulary.
 
-        A tokenizer on this machine is read. Without it BOS is taken to be 1, which changes one
-        constant of the program.
+        The tokenizer is read if it is on this machine. Otherwise BOS is taken to be 1, which
+        changes one constant of the program.
         """
         path = getattr(self.data, "tokenizer", "")
         if path and (self.vocab_size is None or Path(path).is_file()):
@@ -73,14 +75,18 @@ class LanguageModel:
                 "gin/c4_stream.gin or gin/c4_seqio.gin, or bind it to a source such as @Rows()."
             )
         reading = Reading(self.read_threads, self.read_ahead, self.read_workers, self.read_attempts)
-        data = self.data.open(self.sequence_length, batch_size, reading)
+        with naming_settings(
+            sequence_length=f"LanguageModel.sequence_length = {self.sequence_length}",
+            batch_size=f"TrainConfig.batch_size = {batch_size}",
+        ):
+            data = self.data.open(self.sequence_length, batch_size, reading)
         self._checked(data.tokenizer)
         return LanguageModelTask(self, data)
 
 
 @dataclass(frozen=True)
 class PlannedVocabulary:
-    """What the train step needs of a tokenizer that is not here."""
+    """The vocabulary of a tokenizer that is not on this machine."""
 
     vocab_size: int
     bos: int = 1
@@ -146,7 +152,7 @@ class LanguageModelTask:
     def closing_lines(
         self, model: Decoder, params: Any, validation: Mapping[str, float]
     ) -> list[str]:
-        """Validation loss beside other models of the same text, and a sampled continuation."""
+        """The validation loss beside baselines on the same text, and a sampled continuation."""
         ours = {f"this model ({' + '.join(model.config.pattern)})": validation["bits_per_byte"]}
         others = self.data.validation.baselines_bits_per_byte
         table = sorted({**ours, **others}.items(), key=lambda entry: entry[1])

@@ -15,7 +15,7 @@ from hyla_lm.tasks.protocol import Batch, LossFn
 
 
 class Vocabulary(Protocol):
-    """What the objective needs of a tokenizer."""
+    """The part of a tokenizer that the objective needs."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -76,7 +76,7 @@ class NextToken:
 def unpack(tokens_BxT1: jax.Array, bos: int) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Inputs, targets, weights and segment ids (all BxT) of rows of T+1 tokens.
 
-    A BOS starts a document; as a target it weighs nothing, for it does not follow from the last.
+    A BOS starts a document; as a target it has weight 0, since it does not depend on the last one.
     """
     input_BxT, target_BxT = tokens_BxT1[:, :-1], tokens_BxT1[:, 1:]
     weight_BxT = (target_BxT != bos).astype(jnp.float32)

@@ -1,4 +1,4 @@
-"""Suites: small models that are trained with a language model's attention, beside it."""
+"""Suites: small models with a language model's attention, trained beside it."""
 
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
@@ -15,24 +15,24 @@ SUITES = "suites"
 
 @runtime_checkable
 class Suite(Protocol):
-    """A gin-bindable suite; `every` is None where it trains after the language model."""
+    """A gin-bindable suite of small models, trained in its own folder."""
 
     @property
     def name(self) -> str:
-        """Its folder within the run's `suites`, and the middle of its TensorBoard tags."""
+        """The name of its folder in `suites`, and of its TensorBoard tags."""
         ...
 
     @property
     def every(self) -> int | None:
-        """Steps of the language model after which the suite's models catch up with it."""
+        """Steps of the run after which the suite catches up with it; None trains it at the end."""
         ...
 
     def check_model(self, model: ModelConfig) -> None:
-        """Raises UserError where the suite cannot train with this model's attention."""
+        """Raises UserError if the suite cannot train with this model's attention."""
         ...
 
     def run(self, model: ModelConfig, folder: str, share: float) -> dict[str, float]:
-        """Trains to this share of the suite's steps, going on from what is in the folder.
+        """Trains to this share of the suite's steps, from the newest checkpoint in the folder.
 
         Returns metrics.
 
@@ -42,7 +42,7 @@ class Suite(Protocol):
 
 
 def check_suites(suites: Sequence[Suite], model: ModelConfig) -> None:
-    """Raises UserError for suites that cannot run; call it before anything is trained."""
+    """Raises UserError for suites that cannot run; call it before training."""
     if not suites:
         return
     names = [suite.name for suite in suites]
@@ -67,7 +67,7 @@ def run_suites(
     share: float,
     guard: PreemptionGuard,
 ) -> dict[str, dict[str, float]]:
-    """Metrics by suite, each trained in its folder of the run's; raises Preempted on a request."""
+    """Trains each suite in its folder; metrics by suite. Raises Preempted when asked to stop."""
     found = {}
     for suite in suites:
         if guard.requested():

@@ -1,4 +1,4 @@
-"""Commands that a user got wrong: status 2, one sentence that names what to change, no step."""
+"""Wrong commands: status 2, one sentence that names what to change, and no step is trained."""
 
 import shutil
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Folders that hold no such run, or something else."""
+"""Folders without the run asked for, or with other files."""
 
 import json
 import shutil

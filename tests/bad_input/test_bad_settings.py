@@ -1,4 +1,4 @@
-"""Settings and flags that cannot be."""
+"""Settings and flags that are invalid or contradict each other."""
 
 from pathlib import Path
 

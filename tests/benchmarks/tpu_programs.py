@@ -1,4 +1,4 @@
-"""Programs whose cost on TPU is counted: each returns (function, abstract arguments)."""
+"""Programs to count on TPU; each returns (function, abstract arguments)."""
 
 from collections.abc import Callable
 from typing import Any

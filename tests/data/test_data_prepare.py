@@ -163,7 +163,7 @@ def test_every_run_gives_the_same_bytes(asked: Request, whole: Contents, workers
         ("data.row_writer.encode_rows", 1, 0),  # some rows of a shard
         ("data.row_writer.encode_rows", 3, 1),
         ("data.row_writer._checked_rows", 2, 1),  # a shard before its rename
-        ("data.row_writer._publish", 2, 1),  # its rename
+        ("data.preparation.write_shard", 2, 1),  # its rename
         ("data.preparation.write_whole", 3, 2),  # its report
         ("data.preparation.write_whole", 4, 3),  # the last report
         ("data.preparation.write_whole", 4, 2),  # and then the last shard is cut short

@@ -151,7 +151,7 @@ def test_mismatches_are_reported(
     train_tokenizer(texts[:50], 512, other)
     with pytest.raises(UserError, match="another tokenizer"):
         open_rows(str(folder), Tokenizer(str(other)), 16, 8)
-    with pytest.raises(UserError, match="sequence_length = 32"):
+    with pytest.raises(UserError, match="rows of 16 tokens, not 32"):
         open_rows(str(folder), tokenizer, 32, 8)
     with pytest.raises(UserError, match="fewer than one batch"):
         open_rows(str(folder), tokenizer, 16, 10**6)

@@ -1,4 +1,4 @@
-"""Faults that are found: in folders of rows, in files to prepare, in tokenizers and in flags."""
+"""Faults found in folders of rows, in files to prepare, in tokenizers and in flags."""
 
 import gzip
 import hashlib

@@ -1,4 +1,4 @@
-"""The plans in docs/plans: of the configs as they are, and what pure data parallelism promises."""
+"""The plans in docs/plans fit the configs, and pure data parallelism keeps its promises."""
 
 import importlib.util
 import json

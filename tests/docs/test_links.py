@@ -1,4 +1,4 @@
-"""Links of the documents lead somewhere."""
+"""Links in the documents lead to existing files."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Both suites through the trainer: what a run says and leaves, resumes, presets and sizes."""
+"""Fuzzy logic and SRAVEN through the trainer: output, files, resumes, presets and sizes."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Suites in a language model's run: when they train, what they leave, stops, and mistakes."""
+"""Suites in a language model's run: when they train, their files, stops, and mistakes."""
 
 import json
 import re
@@ -78,7 +78,7 @@ class Counted:
         CALLS.append((Path(folder).name, model.attention, share))
         if len(CALLS) in STOPS:
             raise Preempted("stopped on the way")
-        return {"figure": share}
+        return {"score": share}
 
 
 CALLS: list[tuple[str, Any, float]] = []
@@ -98,7 +98,7 @@ def counted_gin(tmp_path: Path) -> Path:
     return path
 
 
-def test_when_suites_train_and_where_their_figures_land(
+def test_when_suites_train_and_where_their_metrics_land(
     tiny_gin: Path, counted_gin: Path, tmp_path: Path
 ) -> None:
     whole, plain = tmp_path / "whole", tmp_path / "plain"
@@ -107,13 +107,13 @@ def test_when_suites_train_and_where_their_figures_land(
     assert [(name, share) for name, _, share in CALLS] == shares
     assert {attention for _, attention, _ in CALLS} == {"linear"}
     assert measured(whole, "suites/") == [
-        {"step": 5, "suites/early/figure": 5 / 12},
-        {"step": 10, "suites/early/figure": 10 / 12},
-        {"step": 12, "suites/early/figure": 1.0, "suites/late/figure": 1.0},
+        {"step": 5, "suites/early/score": 5 / 12},
+        {"step": 10, "suites/early/score": 10 / 12},
+        {"step": 12, "suites/early/score": 1.0, "suites/late/score": 1.0},
     ]
-    assert summary(whole)["suites"] == {"early": {"figure": 1.0}, "late": {"figure": 1.0}}
+    assert summary(whole)["suites"] == {"early": {"score": 1.0}, "late": {"score": 1.0}}
     events = EventAccumulator(str(whole / "tensorboard")).Reload()
-    assert [event.step for event in events.Scalars("suites/early/figure")] == [5, 10, 12]
+    assert [event.step for event in events.Scalars("suites/early/score")] == [5, 10, 12]
     assert "LanguageModel.data" in (whole / "config.gin").read_text()
 
     assert train(plain, tiny_gin, bindings=LINEAR) == 0
@@ -155,9 +155,9 @@ def test_a_suite_trains_with_the_attention_of_the_run(
     assert train(workdir, tiny_gin, suites_gin, bindings=bindings) == 0
     folder = workdir / "suites" / "fuzzy_logic" / "seed1"
     assert summary(folder)["attention"] == ["linear"]
-    figures = summary(folder)["validation"]
-    assert summary(workdir)["suites"]["fuzzy_logic"] == {"diverged_runs": 0, **figures}
-    told = f"held_out r2 {figures['held_out_r2']:.3f}"
+    metrics = summary(folder)["validation"]
+    assert summary(workdir)["suites"]["fuzzy_logic"] == {"diverged_runs": 0, **metrics}
+    told = f"held_out r2 {metrics['held_out_r2']:.3f}"
     assert re.search(
         f"suite fuzzy_logic: .*{told}.* .means over 1 of 1 seeds", capsys.readouterr().out
     )
@@ -181,10 +181,10 @@ def test_suites_train_alongside_and_a_stop_in_one_loses_nothing(
     (at_7, at_12) = measured(whole, TAG)
     assert (at_7["step"], at_12["step"]) == (7, 12)
     assert at_7[TAG] != at_12[TAG]
-    figures = {
+    metrics = {
         f"suites/fuzzy_logic/{k}": v for k, v in summary(whole)["suites"]["fuzzy_logic"].items()
     }
-    assert {"step": 12, **figures} == at_12
+    assert {"step": 12, **metrics} == at_12
     events = EventAccumulator(str(whole / "tensorboard")).Reload()
     assert [event.step for event in events.Scalars(TAG)] == [7, 12]
 
@@ -275,7 +275,7 @@ def test_the_step_at_a_share(tmp_path: Path) -> None:
 
 def test_means_leave_out_what_is_not_finite() -> None:
     runs = [{"r2": 0.5}, {"r2": 0.7}, {"r2": float("nan")}, {}]
-    figures = mean_metrics([{"validation": validation} for validation in runs])
-    assert figures == pytest.approx({"diverged_runs": 2, "r2": 0.6, "r2_standard_error": 0.1})
+    metrics = mean_metrics([{"validation": validation} for validation in runs])
+    assert metrics == pytest.approx({"diverged_runs": 2, "r2": 0.6, "r2_standard_error": 0.1})
     assert mean_metrics([{"validation": {}}]) == {"diverged_runs": 1}
     assert mean_metrics([{"validation": {"r2": 0.5}}]) == {"diverged_runs": 0, "r2": 0.5}

@@ -1,4 +1,4 @@
-"""Buckets: what is read from gs:// and written to it is what a disk would hold."""
+"""Buckets: reading from gs:// and writing to it gives the same bytes as on a disk."""
 
 import asyncio
 import os

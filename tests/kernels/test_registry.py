@@ -153,7 +153,7 @@ def refusal(*arguments: Any, **options: Any) -> str:
 def test_a_reason_of_several_kernels_is_told_once() -> None:
     assert refusal("hyla", **BIAS) == (
         f"attention implementation 'pallas_tpu' cannot do a bias ({', '.join(PALLAS)}): "
-        "use 'blocked' or 'reference' (ModelConfig.attention_implementation)."
+        "use 'blocked' or 'reference'."
     )
     assert refusal("softmax", **DROPOUT).count("dropout") == 1
 
@@ -162,7 +162,7 @@ def test_each_kernel_gives_its_reason() -> None:
     assert refusal("hyla_softmax") == (
         "attention implementation 'pallas_tpu' cannot do normalization 'softmax_rms_head' "
         "(pallas_hyla), a hypernetwork (pallas_softmax, splash_softmax, linear_chunks_of_512): "
-        "use 'blocked' or 'reference' (ModelConfig.attention_implementation)."
+        "use 'blocked' or 'reference'."
     )
     said = refusal("linear", causal=False)
     assert "a linear value network (pallas_hyla)" in said
@@ -172,7 +172,7 @@ def test_each_kernel_gives_its_reason() -> None:
 
 def test_an_unknown_implementation_is_named_with_the_known_ones() -> None:
     known = "'auto', 'reference', 'blocked', 'pallas_tpu'"
-    with pytest.raises(UserError, match=rf"attention_implementation = 'flash' .* one of {known}\."):
+    with pytest.raises(UserError, match=rf"attention implementation 'flash' .* one of {known}\."):
         attend(*[zeros(1, 2, 1, 2)] * 3, VARIANTS["hyla"], implementation="flash")
 
 

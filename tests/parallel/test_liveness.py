@@ -1,4 +1,4 @@
-"""What the processes of a run do when one of them is gone, fails or does not come: real ones."""
+"""Liveness with real processes: what the others do when one dies, fails or does not come."""
 
 import re
 import signal
@@ -51,7 +51,7 @@ def test_a_good_end_is_no_alarm() -> None:
         assert (status, "the end" in output) == (0, True), error
 
 
-def test_the_others_end_when_one_is_gone() -> None:
+def test_the_others_end_when_one_dies() -> None:
     first, second, third = run("work", "work", "die")
     assert third[0] == -signal.SIGKILL
     for status, _, error in (first, second):
@@ -59,7 +59,7 @@ def test_the_others_end_when_one_is_gone() -> None:
         assert re.search(r"hyla-lm: process 2 \(\S+\) is gone; the same command goes on", error)
 
 
-def test_the_others_end_when_process_0_is_gone() -> None:
+def test_the_others_end_when_process_0_dies() -> None:
     """JAX aborts them at the same moment, so that the status may be its own."""
     first, second, third = run("die", "work", "work")
     assert first[0] == -signal.SIGKILL

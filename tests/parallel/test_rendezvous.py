@@ -1,4 +1,4 @@
-"""Processes find each other, and say what is wrong where they do not; here threads of one."""
+"""Processes find each other or say what is wrong; threads stand for processes."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""What each device of a mesh is asked, by shapes alone; sharded_run.py and mesh_runs.py run it."""
+"""The request of each device of a mesh, by shapes alone; sharded_run.py and mesh_runs.py run it."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""What the TPU compiler makes of attention and of a train step, for chips that are not here."""
+"""Attention and a train step as the TPU compiler compiles them, without chips."""
 
 import importlib.metadata
 import json

@@ -1,4 +1,4 @@
-"""What a run owes at a step, and how a run that goes on does it again."""
+"""The duties of a run at a step, and how a resumed run repeats them."""
 
 import json
 from dataclasses import dataclass, replace

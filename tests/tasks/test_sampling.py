@@ -1,4 +1,4 @@
-"""Sampling: greedy decoding against full forward passes, what may be chosen, and where it ends."""
+"""Sampling: greedy decoding against full forward passes, allowed tokens, and the end."""
 
 from collections import Counter
 from functools import partial

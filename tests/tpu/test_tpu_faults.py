@@ -1,4 +1,4 @@
-"""Creating, deleting, running: what the launcher does when the cloud does not do its part."""
+"""Creating, deleting and running when the cloud fails."""
 
 import pytest
 

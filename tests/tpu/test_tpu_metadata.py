@@ -1,4 +1,4 @@
-"""What hosts learn from the metadata server, here one on loopback that answers as Google's does."""
+"""What hosts read from the metadata server; one on loopback answers as Google's does."""
 
 import signal
 import threading

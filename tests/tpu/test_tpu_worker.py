@@ -1,4 +1,4 @@
-"""What keeps the trainer on a host, with real processes."""
+"""The worker that keeps the trainer running on a host, with real processes."""
 
 import os
 import signal

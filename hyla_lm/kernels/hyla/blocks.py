@@ -12,14 +12,14 @@ SPAN_BYTES = 16 * 2**20
 
 @dataclass(frozen=True)
 class ForwardBlocks:
-    """`query_blocks` share a block of keys; registers sum `value_tile` units at a time."""
+    """`query_blocks` share one block of keys; registers sum `value_tile` units at a time."""
 
     query_blocks: int = 8
     value_tile: int = 32
 
 
 # By (heads, K, U): the fewest cycles of a causal forward pass at T = 1024 in bfloat16, among 4, 8
-# and 16 query blocks and tiles of 16, 32 and 64 units. Beside each, those and the default's.
+# and 16 query blocks and tiles of 16, 32 and 64 units. Comments: its cycles against the default's.
 FORWARD_BLOCKS: Mapping[tuple[int, int, int], ForwardBlocks] = MappingProxyType(
     {
         (4, 64, 64): ForwardBlocks(8, 64),  # 194,988 against 195,132
@@ -34,7 +34,7 @@ FORWARD_BLOCKS: Mapping[tuple[int, int, int], ForwardBlocks] = MappingProxyType(
 
 
 def forward_blocks(p: Problem) -> ForwardBlocks:
-    """The blocks for a shape: from the table by (heads, K, U), or the default cut to fit VMEM."""
+    """The table's blocks for (heads, K, U), or else the default cut to fit VMEM."""
     known = FORWARD_BLOCKS.get((p.heads, p.key_dim, p.value_dim))
     if known is not None:
         return known

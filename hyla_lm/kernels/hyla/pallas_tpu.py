@@ -1,6 +1,6 @@
 """HYLA on TPU without T x T arrays: layout, padding and gradient around the two Pallas kernels.
 
-README.md has the maths and the blocking, with the cost counted by hand.
+README.md has the maths, the blocking and the cost counted by hand.
 """
 
 from dataclasses import replace
@@ -106,7 +106,7 @@ def _forward(p: Problem, *operands: Any) -> tuple[jax.Array, tuple[Any, ...]]:
 
 
 def _backward(p: Problem, operands: tuple[Any, ...], dy_BxHUxT: jax.Array) -> tuple[Any, ...]:
-    """The gradients, from spans of queries short enough for their dq to stay on the chip."""
+    """The gradients, computed in spans of queries whose dq fits on the chip."""
     q, k, v, segments, q_offset = operands
     span = backward_query_blocks(p)
     parts = []

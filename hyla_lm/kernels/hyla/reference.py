@@ -12,10 +12,10 @@ def apply_values(
     activation: str,
     deep_kernel_HxUxU: jax.Array | None,
 ) -> jax.Array:
-    """The code a configures the value network of each query and key, then reads it out.
+    """Applies the value network that code a configures for each query and key, and reads it out.
 
     z[t,s] = phi(sum_h a[h,t,s] v[s,h]) and y[t,h] = sum_s a[h,t,s] z[t,s], shape BxTxHxU. With a
-    deep kernel a second hidden layer phi(sum_h a[h,t,s] z[t,s] W[h]) stands between (Eq. 10).
+    deep kernel there is a second hidden layer phi(sum_h a[h,t,s] z[t,s] W[h]) (Eq. 10).
     """
     z_BxTxSxU = hidden_layers(a_BxHxTxS, v_BxSxHxU, activation, deep_kernel_HxUxU)[-1]
     return jnp.einsum("bhts,btsu->bthu", a_BxHxTxS, z_BxTxSxU)

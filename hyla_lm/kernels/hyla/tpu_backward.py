@@ -1,9 +1,9 @@
 """HYLA backward on TPU: dq, dk and dv in one pass over the block pairs, from q, k, v and dy alone.
 
-For each pair the codes are made again. Then, 8 keys at a time, the vector unit does what depends on
-the query: dz, and the part of da that reads y out. Meanwhile the matrix units do what depends on
-the key: x of the next keys, and dv and the part of da that makes x of the last ones. At the end da
-goes back through the normalisation to dq and dk.
+The codes of each pair are recomputed. Then, 8 keys at a time, the vector unit computes what depends
+on the query: dz, and the part of da through the readout of y. Meanwhile the matrix units compute
+what depends on the key: x of the next keys, and of the last ones dv and the part of da through x.
+At the end da goes back through the normalisation to dq and dk.
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ DQ_BYTES = 16 * 2**20
 
 
 def backward_query_blocks(p: Problem) -> int:
-    """How many blocks of queries one call can take: all of their dq stays in VMEM."""
+    """The number of query blocks a call can take, so that all of their dq stays in VMEM."""
     bytes_per_block = p.heads * p.key_dim * LANES * (4 + 2 * p.dtype.itemsize)
     return min(p.query_blocks, max(1, DQ_BYTES // bytes_per_block))
 
@@ -112,7 +112,7 @@ def backward(
 
 @dataclass(frozen=True)
 class _IndexMaps:
-    """Grid step (batch, key block, query block); steps that see nothing fetch nothing."""
+    """Index maps of the grid (batch, key block, query block); fully masked steps fetch nothing."""
 
     p: Problem
 
@@ -202,7 +202,7 @@ class _PairGradient:
     dv: Any
 
     def differentiate(self, query_block: Any) -> None:
-        """Adds the pair's part of dq, dk and of the sums that dv is taken from."""
+        """Adds the pair's part to dq, dk and the sums that dv is read from."""
         self.dx[1][...] = jnp.zeros_like(self.dx[1])
         self._make_x(0, self.x[0])
 

@@ -1,4 +1,4 @@
-"""What the forward and the backward TPU kernel share: the problem, its tiles, the latent code.
+"""Parts shared by the forward and backward TPU kernels: problem, tiles and latent code.
 
 Time lies on lanes (hyla_lm/kernels/lanes.py). README.md draws the layout and counts its cost.
 """
@@ -25,8 +25,8 @@ class Problem:
     """Sizes and options of one call, all known when it is traced.
 
     The arrays have `heads` (4, 8, 16 or 32), `key_dim` and `value_dim` (multiples of 16), and whole
-    blocks of 128 queries and keys; `true_heads` and `true_key_dim` are the caller's. `q_offset` is
-    None where it is an operand.
+    blocks of 128 queries and keys; `true_heads` and `true_key_dim` are the sizes before
+    padding. `q_offset` is None if it is an operand.
     """
 
     batch: int
@@ -95,8 +95,8 @@ def write_codes(
     """Writes the codes of a block pair: float32, heads x 128 keys x 128 queries, and as operands.
 
     An operand has the codes of one group of 16 keys in rows of (head, key) and the operands' dtype.
-    `positions` are those of the first query and key. `scale_ref`, if given, gets what each pair's
-    score was multiplied by, 128 keys x 128 queries.
+    `positions` are the positions of the first query and key. `scale_ref`, if given, receives the
+    factor that normalised each pair's score, 128 keys x 128 queries.
     """
     chunk = LANES // 2
     for start in range(0, LANES, chunk):
@@ -124,7 +124,7 @@ def write_codes(
 def _hide(
     p: Problem, x_SxT: jax.Array, segment_refs: list[Any], positions: tuple[Any, Any], start: int
 ) -> jax.Array:
-    """Zero for the pairs of keys from `start` on and queries that do not see them."""
+    """Sets to zero each pair of a key, from `start` on, and a query that does not see it."""
     if p.causal:
         key = lax.broadcasted_iota(jnp.int32, x_SxT.shape, 0) + (positions[1] + start)
         query = lax.broadcasted_iota(jnp.int32, x_SxT.shape, 1) + positions[0]
@@ -138,7 +138,7 @@ def _hide(
 
 
 def codes_of_group(p: Problem, operand_ref: Any, group: Any, tile: int) -> jax.Array:
-    """The codes of a group of keys as an operand: (head, key) x 128 queries, 128 rows a tile."""
+    """The codes of a group of keys as an operand: rows (head, key), 128 a tile; 128 queries."""
     return operand_ref[group, pl.ds(tile * LANES, p.code_width)]
 
 

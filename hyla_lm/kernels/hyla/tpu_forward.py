@@ -1,8 +1,8 @@
 """HYLA forward on TPU: one pass over the block pairs, in a software pipeline.
 
-A span of query blocks meets one block of keys after the other. While the vector unit sums y over
-the last pair, stage by stage of 32 keys, the matrix units make the hidden layers of the next stage.
-A pair's codes are made just before that, in one piece.
+A span of query blocks visits the blocks of keys one by one. While the vector unit sums y over the
+last pair, in stages of 32 keys, the matrix units compute the hidden layers of the next stage. A
+pair's codes are computed in one piece just before its first stage.
 """
 
 from dataclasses import dataclass
@@ -83,9 +83,9 @@ def forward(
 
 @dataclass(frozen=True)
 class _IndexMaps:
-    """Grid step (batch, span of query blocks, key block, query block in the span).
+    """Index maps of the grid (batch, span of query blocks, key block, query block in the span).
 
-    Steps that see nothing repeat a neighbour's blocks, so nothing is fetched for them.
+    Fully masked steps repeat a neighbour's blocks, so nothing is fetched for them.
     """
 
     p: Problem
@@ -175,7 +175,7 @@ def _kernel(p: Problem, blocks: ForwardBlocks, maps: _IndexMaps, *refs: Any) -> 
 
 
 class _Pair(NamedTuple):
-    """Where a block pair's codes and value networks lie, and its query block in the span."""
+    """The slots of a block pair's codes and value networks, and its query block in the span."""
 
     code: Any
     network: Any
@@ -184,7 +184,7 @@ class _Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class _Pipeline:
-    """x of the next stage on the matrix units, y of this one on the vector unit."""
+    """Computes x of the next stage on the matrix units and y of this one on the vector unit."""
 
     p: Problem
     value_tile: int
@@ -194,7 +194,7 @@ class _Pipeline:
 
     @property
     def turns(self) -> int:
-        """Turns of a stage: each sums four heads and makes a share of the next stage."""
+        """Turns of a stage; each sums four heads and computes a share of the next stage."""
         return self.p.heads // HEADS_AT_ONCE
 
     @property
@@ -202,12 +202,12 @@ class _Pipeline:
         return STAGE_KEYS // self.turns
 
     def fill(self, pair: _Pair, z_ref: Any) -> None:
-        """Makes z of a pair's first stage."""
+        """Computes z of a pair's first stage."""
         for turn in range(self.turns):
             self._make_z(pair, 0, turn, z_ref)
 
     def run(self, old: _Pair, new: _Pair, z_refs: tuple[Any, Any], sum_ref: Any) -> None:
-        """Adds y of the old pair to sum_ref, HU x 128, and makes z of the new one's first stage."""
+        """Adds y of the old pair to sum_ref, HU x 128; computes z of the new pair's first stage."""
 
         def one_turn(stage: Any, now_ref: Any, next_ref: Any, turn: Any, carry: int) -> int:
             wraps = stage == STAGES - 1
@@ -263,7 +263,7 @@ class _Pipeline:
 
     @property
     def _is_cheap(self) -> bool:
-        """Whether phi is applied where z is read, twice a unit: it then delays no product."""
+        """Whether phi is applied where z is read, twice a unit: a cheap phi delays no product."""
         return self.p.activation in CHEAP_ACTIVATIONS
 
 

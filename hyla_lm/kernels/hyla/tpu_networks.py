@@ -1,7 +1,7 @@
 """The value networks of a block of keys, laid out for the matrix units, and their gradient.
 
-x of 16 keys is one product with their codes, in columns (head, key), if each key's weights stand in
-its own columns only. The kernels order the rows as they read x.
+x of 16 keys is one product with their codes if each key's weights stand only in its own columns
+(head, key). The kernels order the rows as they read x.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ from hyla_lm.kernels.lanes import LANES, matrix_product
 
 
 def network_shape(p: Problem) -> tuple[int, int, int]:
-    """Of one block of keys: tiles x 32-bit rows x 128 columns."""
+    """The shape of one block of keys: tiles x 32-bit rows x 128 columns."""
     return p.code_tiles, LANES * p.words_per_key, LANES
 
 
@@ -76,9 +76,9 @@ def write_weights(p: Problem, v_ref: Any, weights_ref: Any) -> None:
 
 
 def read_networks(p: Problem, sum_ref: Any, dv_ref: Any) -> None:
-    """Takes dv, HU x 128 keys, out of sums over queries of dx times every code of the key's group.
+    """Reads dv, HU x 128 keys, from the sums over queries of dx times each code of the key's group.
 
-    Leaves zeros for the next keys.
+    Sets the sums to zero for the next keys.
     """
     key_of_column = _column_key(p.code_width)
     group_of_lane = lax.broadcasted_iota(jnp.int32, (1, LANES), 1) // GROUP_KEYS
@@ -119,5 +119,5 @@ def _group_values(p: Problem, v_ref: Any) -> dict[tuple[int, int], jax.Array]:
 
 
 def _column_key(width: int = LANES) -> jax.Array:
-    """Which key of its group a column (head, key) belongs to."""
+    """The key within its group of each column (head, key)."""
     return lax.broadcasted_iota(jnp.int32, (1, width), 1) % GROUP_KEYS

@@ -33,7 +33,7 @@ def unsupported(request: Request) -> str:
 def attend_chunked(request: Request, chunk_size: int | None = None) -> jax.Array:
     """y[t] = sum_{s<=t, same document} (q[t].k[s] / sqrt(K)) phi(v[s]), shape BxTxHxU in float32.
 
-    For a supported request, whose documents stand back to back.
+    The request must be a supported one, with contiguous documents.
     """
     batch, length, heads, head_dim = request.q_BxTxHxK.shape
     value_dim, phi = request.v_BxSxHxU.shape[3], ACTIVATIONS[request.spec.activation]

@@ -7,5 +7,5 @@ from hyla_lm.kernels.spec import ACTIVATIONS
 
 
 def apply_values(a_BxHxTxS: jax.Array, v_BxSxHxU: jax.Array, activation: str) -> jax.Array:
-    """y[t,h] = sum_s a[h,t,s] phi(v[s,h]), shape BxTxHxU; phi is the identity but in ablations."""
+    """y[t,h] = sum_s a[h,t,s] phi(v[s,h]), shape BxTxHxU; phi is mostly the identity."""
     return jnp.einsum("bhts,bshu->bthu", a_BxHxTxS, ACTIVATIONS[activation](v_BxSxHxU))

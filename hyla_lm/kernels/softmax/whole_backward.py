@@ -1,4 +1,4 @@
-"""Softmax attention backward on TPU: dq, dk and dv in one pass, the scores made again."""
+"""Softmax attention backward on TPU: dq, dk and dv in one pass that recomputes the scores."""
 
 from functools import cache, partial
 from typing import Any
@@ -17,7 +17,7 @@ Pair = tuple[jax.Array, jax.Array]
 
 @partial(jax.jit, static_argnums=0)
 def backward(p: Problem, *operands: jax.Array) -> list[jax.Array]:
-    """dq, dk and dv from forward's operands, y, the logarithms, and dy."""
+    """dq, dk and dv from the operands and results of `forward`, and dy."""
     specs = Specs(p)
     of_values = specs.rows(p.value_dim, p.queries)
     call = pl.pallas_call(
@@ -52,7 +52,7 @@ def _backward_kernel(
     hidden_ref: Any,
     dq_sum_ref: Any,
 ) -> None:
-    """One column of tiles after the other; each tile goes through three stages, one turn apart."""
+    """Visits the tiles column by column; each goes through three stages, one turn apart."""
     write_hidden_once(p, q_segment_ref, k_segment_ref, hidden_ref)
     columns = [(head, keys) for head in range(p.heads_at_once) for keys in range(p.key_blocks)]
     tiles = [
@@ -72,7 +72,7 @@ def _backward_kernel(
 
     @cache
     def read_1xT(head: int) -> jax.Array:
-        """What each query read out, along its gradient: sum over keys of a * da."""
+        """The sum over keys of a * da of each query, as y * dy summed over units."""
         y, dy = (ref[0, p.value_rows(head)].astype(jnp.float32) for ref in (y_ref, dy_ref))
         return jnp.sum(y * dy, axis=0, keepdims=True)
 

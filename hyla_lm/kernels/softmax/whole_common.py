@@ -1,8 +1,8 @@
-"""What both softmax kernels share: the problem, its tiles, which pairs are hidden.
+"""Parts shared by both softmax kernels: problem, tiles and hidden pairs.
 
 Keys lie on sublanes and queries on lanes, so a row's maximum and sum are plain vector operations. A
 tile is 128 keys by 128 queries. Matrix and vector units work on neighbouring tiles at a time: the
-programs interleave the stages of one with those of the next, and the compiler keeps that order.
+programs interleave the stages of both, and the compiler keeps that order.
 """
 
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from hyla_lm.kernels.lanes import LANES
 HIDDEN = -1e30  # added to the score of a pair that is not visible
 NOTHING_SEEN = -1e29  # below every visible score and above every hidden one
 LOG2_E = 1.4426950408889634
-MAX_TILES = 80  # of one program, whose length and time to compile grow with them
+MAX_TILES = 80  # tiles of one program; its length and compile time grow with them
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Sizes of one call: whole blocks of 128 queries and keys, sizes that are multiples of 16."""
+    """Sizes of one call: lengths in whole blocks of 128, head sizes in multiples of 16."""
 
     batch: int
     heads: int
@@ -45,13 +45,13 @@ class Problem:
 
     @property
     def heads_at_once(self) -> int:
-        """Heads of one program: as many as divide all of them and keep to MAX_TILES, or one."""
+        """Heads of one program: the most that divide all heads within MAX_TILES, at least one."""
         tiles = sum(map(self.key_blocks_seen, range(self.query_blocks)))
         fitting = [n for n in range(1, self.heads + 1) if self.heads % n == 0]
         return max([n for n in fitting if n * tiles <= MAX_TILES], default=1)
 
     def key_blocks_seen(self, query_block: int) -> int:
-        """How many blocks of keys a block of queries may see; one at least."""
+        """The number of key blocks that a query block may see, at least one."""
         if not self.causal:
             return self.key_blocks
         last_query = self.q_offset + query_block * LANES + LANES - 1
@@ -94,7 +94,7 @@ class Specs:
 
 
 def write_hidden_once(p: Problem, q_segment_ref: Any, k_segment_ref: Any, hidden_ref: Any) -> None:
-    """Writes, for all heads of a sequence, what is added to scores: HIDDEN or nothing."""
+    """Writes what is added to the scores of all heads: HIDDEN for hidden pairs, else 0."""
 
     @pl.when(pl.program_id(1) == 0)
     def _() -> None:

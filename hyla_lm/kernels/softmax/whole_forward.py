@@ -1,4 +1,4 @@
-"""Softmax attention forward on TPU: rows of 128 queries, all of a row's scores on the chip."""
+"""Softmax attention forward on TPU: in rows of 128 queries whose scores all stay on the chip."""
 
 from collections.abc import Iterator
 from functools import cache, partial
@@ -63,7 +63,7 @@ def _forward_kernel(
     hidden_ref: Any,
     s_ref: Any,
 ) -> None:
-    """One row of tiles after the other, making the scores of the next as one is read out."""
+    """Visits the tiles row by row; computes the scores of the next row while it reads one out."""
     write_hidden_once(p, q_segment_ref, k_segment_ref, hidden_ref)
     rows = [(head, queries) for head in range(p.heads_at_once) for queries in range(p.query_blocks)]
 
@@ -72,7 +72,7 @@ def _forward_kernel(
         return k_ref[0, p.key_rows(head)].T
 
     def make_scores(turn: int) -> Iterator[jax.Array]:
-        """Writes a row's scores tile by tile; yields the largest of each query so far."""
+        """Writes a row's scores tile by tile; yields each query's largest score so far."""
         head, queries = rows[turn]
         q_KxT = q_ref[0, p.key_rows(head), block(queries)]
         largest = jnp.full((1, LANES), NOTHING_SEEN, jnp.float32)
@@ -84,7 +84,7 @@ def _forward_kernel(
             yield largest
 
     def read_out(turn: int, largest: jax.Array) -> Iterator[None]:
-        """Reads values by a row's scores tile by tile, and writes the result after the last."""
+        """Sums a row's values by its scores tile by tile, and writes the result after the last."""
         head, queries = rows[turn]
         z_1xT, y_UxT = jnp.zeros((1, LANES)), jnp.zeros((p.value_dim, LANES))
         for keys in range(p.key_blocks_seen(queries)):

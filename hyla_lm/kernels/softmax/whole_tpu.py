@@ -1,4 +1,4 @@
-"""Softmax attention on TPU by our own kernel, while a row of scores fits the chip whole."""
+"""Softmax attention on TPU by our own kernel, for rows of scores that fit on the chip."""
 
 from functools import partial
 from typing import Any
@@ -28,7 +28,7 @@ PADDING = -1  # the segment of padded positions, which no token has
 
 
 def unsupported(request: Request) -> str:
-    """Why the kernel cannot do a request; empty if it can. It is for shorter rows than splash's."""
+    """Why the kernel cannot do a request; empty if it can. Longer rows are for splash."""
     length = max(request.q_BxTxHxK.shape[1], request.k_BxSxHxK.shape[1])
     size = max(request.q_BxTxHxK.shape[3], request.v_BxSxHxU.shape[3])
     return splash_tpu.unsupported(request) or first_reason(

@@ -1,11 +1,11 @@
-"""The experiments are the paper's: its rows, its figures, its sizes."""
+"""The experiments are the paper's: rows, published values and sizes."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-from evals.experiments.paper import PRESETS, SUITES
+from evals.experiments.paper import BENCHMARKS, PRESETS
 from evals.experiments.runner import Request, Run, plan
 from hyla_lm.attention import VARIANTS
 from hyla_lm.experiment import Experiment, read_experiment
@@ -13,8 +13,8 @@ from hyla_lm.experiment import Experiment, read_experiment
 PAPER = Path(__file__).parents[3].parent / "shared" / "paper" / "attention_as_a_hypernetwork.md"
 TRAINED = [
     (suite, name)
-    for suite, s in SUITES.items()
-    for name, e in s.experiments.items()
+    for suite, benchmark in BENCHMARKS.items()
+    for name, e in benchmark.experiments.items()
     if not e.rows[0].measured
 ]
 
@@ -33,7 +33,7 @@ def test_every_row_can_be_run_and_is_another(
     suite: str, experiment: str, preset: str, tmp_path: Path
 ) -> None:
     runs = planned(suite, experiment, tmp_path, preset)
-    assert [run.row for run in runs] == list(SUITES[suite].experiments[experiment].rows)
+    assert [run.row for run in runs] == list(BENCHMARKS[suite].experiments[experiment].rows)
     assert len({run.folder for run in runs}) == len(runs)
     found = [configured(run, suite, preset) for run in runs]
     assert all(found.count(one) == 1 for one in found)
@@ -42,7 +42,7 @@ def test_every_row_can_be_run_and_is_another(
         assert one.model.relative_buckets == one.model.relative_max_distance == length
 
 
-@pytest.mark.parametrize("suite", SUITES)
+@pytest.mark.parametrize("suite", BENCHMARKS)
 def test_table_a1_has_every_variant_and_three_with_experts(suite: str, tmp_path: Path) -> None:
     models = [configured(run, suite).model for run in planned(suite, "table_a1", tmp_path)]
     dense = [model.attention for model in models if model.feedforward == "gelu"]
@@ -60,8 +60,8 @@ def test_table_a1_is_as_published() -> None:
     assert len(lines) == 14
     for line, fuzzy, sraven in zip(
         lines,
-        SUITES["fuzzy_logic"].experiments["table_a1"].rows,
-        SUITES["sraven"].experiments["table_a1"].rows,
+        BENCHMARKS["fuzzy_logic"].experiments["table_a1"].rows,
+        BENCHMARKS["sraven"].experiments["table_a1"].rows,
         strict=True,
     ):
         title = re.sub(r"[$\\]", "", line[0]).replace(" - ", " − ").replace("–", "−")

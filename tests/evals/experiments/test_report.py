@@ -1,4 +1,4 @@
-"""Reports: means and standard errors over seeds, which point stands for a row, what is said."""
+"""Reports: means and standard errors over seeds, the point chosen for a row, and the text."""
 
 import re
 import struct
@@ -16,7 +16,7 @@ MADE_ON = {"device": "NVIDIA H200", "jax": "0.10.2", "git_revision": "0123456789
 
 
 def fuzzy(row: str, seed: int, held_out: float | None, trained: float = 0.9, **more: Any) -> Result:
-    """A run; without a figure it has diverged."""
+    """A run; without a metric it has diverged."""
     validation = {"held_out_r2": held_out, "in_distribution_r2": trained, "unknown_terms_r2": 0.1}
     summary = {
         "train": {"mse": 9.0 if held_out is None else 0.0125},
@@ -88,7 +88,7 @@ def test_a_row_has_mean_and_standard_error_beside_the_published(tmp_path: Path) 
         assert said in report
 
 
-def test_one_seed_has_no_error_and_a_diverged_one_no_figure(tmp_path: Path) -> None:
+def test_one_seed_has_no_error_and_a_diverged_one_no_metric(tmp_path: Path) -> None:
     report = report_of(
         tmp_path, fuzzy("softmax", 0, 0.6), fuzzy("hyla", 0, 0.8), fuzzy("hyla", 1, None)
     )
@@ -98,7 +98,7 @@ def test_one_seed_has_no_error_and_a_diverged_one_no_figure(tmp_path: Path) -> N
     assert cells[-1] == "0.0125"
 
 
-def test_rows_whose_runs_all_diverged_have_no_figure(tmp_path: Path) -> None:
+def test_rows_whose_runs_all_diverged_have_no_metric(tmp_path: Path) -> None:
     cells = line_of(report_of(tmp_path, fuzzy("hyla", 0, None)), "HYLA")
     assert cells[1:5] == ["–", "81.13 ± 7.77", "–", "0 of 1, others diverged"]
 

@@ -1,4 +1,4 @@
-"""The runner trains what is missing, once, and says what cannot be before anything trains."""
+"""The runner trains missing runs once, and refuses wrong requests before anything trains."""
 
 import json
 import re
@@ -39,7 +39,7 @@ class FakeTraining:
 
 
 def summary(member: Member) -> dict[str, Any]:
-    """Figures that tell runs apart: held out favours a low rate, in distribution a high one."""
+    """Metrics that tell runs apart: held out favours a low rate, in distribution a high one."""
     e = member.program.experiment
     held_out = 0.5 + 0.01 * e.train.seed - 10 * e.optimizer.learning_rate
     sets = {"held_out_r2": held_out, "in_distribution_r2": 0.9 + e.optimizer.learning_rate}

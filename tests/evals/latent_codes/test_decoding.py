@@ -1,4 +1,4 @@
-"""What is said of codes whose answer is known: decoding, ranks, means, places in the plane."""
+"""Decoding, ranks, means and tSNE of codes whose answer is known."""
 
 from itertools import combinations
 

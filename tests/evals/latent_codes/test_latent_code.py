@@ -216,7 +216,7 @@ def test_mistakes_are_told_in_one_sentence(
     assert "holds no run" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         latent_code.main([f"--workdir={tmp_path}", "--examples=0"])
-    assert "0 is no number above 0" in capsys.readouterr().err
+    assert "0 must be a number above 0" in capsys.readouterr().err
     monkeypatch.setattr("evals.latent_codes.look.find_spec", lambda name: None)
     assert latent_code.main([f"--workdir={tmp_path}"]) == 2
     assert "pip install 'hyla_lm[evals]'" in capsys.readouterr().err

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from docs.studies.measure_ambiguity import FIGURES, figures
+from docs.studies.measure_ambiguity import MEASUREMENTS, measurements
 from evals.tasks.ambiguity import consistent_panels, is_ambiguous, paper_code_count, posterior
 from evals.tasks.sraven_rules import completions, row_likelihoods
 
@@ -87,8 +87,8 @@ def test_the_posterior_is_the_sum_over_rules_and_orders() -> None:
 
 
 @pytest.mark.parametrize("num_symbols", COUNTED)
-def test_the_committed_figures_are_those_of_the_notes(num_symbols: int) -> None:
-    measured = json.loads(FIGURES.read_text())[f"M=4 K={num_symbols}"]
+def test_the_committed_measurements_are_those_of_the_notes(num_symbols: int) -> None:
+    measured = json.loads(MEASUREMENTS.read_text())[f"M=4 K={num_symbols}"]
     expected = COUNTED[num_symbols]
     assert measured["instances"] == 4096
     for name in ("several_answers", "ambiguous_by_the_papers_code"):
@@ -102,9 +102,9 @@ def test_the_committed_figures_are_those_of_the_notes(num_symbols: int) -> None:
 
 
 @pytest.mark.full
-def test_the_figures_can_be_measured_again() -> None:
-    committed = json.loads(FIGURES.read_text())["M=4 K=8"]
-    again = figures(8, 1024, seed=1)
+def test_ambiguity_can_be_measured_again() -> None:
+    committed = json.loads(MEASUREMENTS.read_text())["M=4 K=8"]
+    again = measurements(8, 1024, seed=1)
     for name in ("several_answers", "best_accuracy_expected", "best_accuracy_achieved"):
         # Independent instances: the difference has the two errors' squares added.
         error = (committed[name][1] ** 2 + again[name][1] ** 2) ** 0.5

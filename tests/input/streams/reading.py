@@ -1,4 +1,4 @@
-"""Documents of many lengths, streams over them, and what was read."""
+"""Documents of many lengths, streams over them, and the texts read from streams."""
 
 from itertools import islice, pairwise
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Trainers whose folder is in a bucket, and what must then be there."""
+"""Trainers whose folder is in a bucket, and the files it must hold."""
 
 import os
 import subprocess

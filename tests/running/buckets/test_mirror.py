@@ -1,4 +1,4 @@
-"""What a run's folder copies to a bucket, and buckets that cannot be used."""
+"""The mirror of a run's folder in a bucket, and buckets that cannot be used."""
 
 import time
 from collections.abc import Callable
