@@ -83,7 +83,8 @@ def kernels_of(model: Decoder, params: Any, batch_size: int, length: int) -> lis
 
     implementation = model.config.attention_implementation
     asked = jax.eval_shape(requests, params)
-    with naming_settings(implementation="ModelConfig.attention_implementation"):
+    setting = f"ModelConfig.attention_implementation = {implementation!r}"
+    with naming_settings(implementation=setting):
         return [choose(local_request(request), implementation).name for request in asked]
 
 
