@@ -1,6 +1,5 @@
 """Draws validation bits per byte: python docs/plot_runs.py OUT.png WORKDIR... (matplotlib)."""
 
-import json
 import sys
 from pathlib import Path
 
@@ -9,6 +8,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+from hyla_lm.running.run_folder import read_lines
+
 TAG = "validation/bits_per_byte"
 
 
@@ -16,8 +17,7 @@ def main() -> None:
     output, *workdirs = sys.argv[1:]
     figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
     for workdir in map(Path, workdirs):
-        lines = [json.loads(line) for line in (workdir / "metrics.jsonl").open()]
-        points = [(line["step"], line[TAG]) for line in lines if TAG in line]
+        points = [(line["step"], line[TAG]) for line in read_lines(workdir) if TAG in line]
         axes.plot(*zip(*points, strict=True), marker="o", label=workdir.name)
     axes.set(xlabel="step", ylabel="validation bits per byte")
     axes.grid(alpha=0.3)
