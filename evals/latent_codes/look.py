@@ -90,7 +90,7 @@ def chosen(options: argparse.Namespace) -> Choices:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        "latent_code",
+        "latent_codes",
         description=__doc__,
         epilog="--gin.Class.field=value changes a binding of the run's config.gin.",
     )

@@ -203,20 +203,19 @@ def test_a_line_cut_short_by_a_kill_is_dropped(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["metrics.jsonl"]
 
 
-def test_the_line_of_an_evaluation_that_is_still_due_is_dropped(tmp_path: Path) -> None:
+def test_the_lines_of_duties_that_are_done_again_are_dropped(tmp_path: Path) -> None:
     from hyla_lm.running.run_folder import RunFolder
 
     lines = [{"step": 1, "train/loss_nats": 2.0}, {"step": 1, "validation/loss_nats": 2.0}]
     lines += [{"step": 2, "train/loss_nats": 1.0}, {"step": 2, "validation/loss_nats": 1.0}]
-    text = "".join(f"{json.dumps(line)}\n" for line in lines)
     lines += [{"step": 2, "suites/a/r2": 1.0}]
     text = "".join(f"{json.dumps(line)}\n" for line in lines)
-    for due, kept in (
+    for redone, kept in (
         ([], lines),
         (["validation/"], [*lines[:3], lines[4]]),
         (["suites/"], lines[:4]),
         (["validation/", "suites/"], lines[:3]),
     ):
         (tmp_path / "metrics.jsonl").write_text(text)
-        RunFolder(str(tmp_path)).keep_lines_until(2, due)
-        assert [json.loads(line) for line in (tmp_path / "metrics.jsonl").open()] == kept
+        RunFolder(str(tmp_path)).keep_lines_until(2, redone)
+        assert measured(tmp_path) == kept
