@@ -42,6 +42,14 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="train|evaluate|sample|plan|describe")
     train = _command(commands, "train", _train, "train, or go on from the newest checkpoint")
     train.add_argument("--workdir", required=True, help="folder of the run")
+    train.add_argument(
+        "--step", type=int, help="go on from this checkpoint; later ones are set aside"
+    )
+    train.add_argument(
+        "--strict_numerics",
+        action="store_true",
+        help="refuse to go on with other versions, devices, flags or compiled step",
+    )
     evaluate = _command(commands, "evaluate", _evaluate, "validation metrics of a checkpoint")
     sample = _command(commands, "sample", _sample, "continue a prompt with a checkpoint")
     for command in (evaluate, sample):
@@ -76,12 +84,12 @@ def _train(options: argparse.Namespace, bindings: list[str]) -> int:
     from hyla_lm.experiment import read_experiment
     from hyla_lm.parallel import multihost
     from hyla_lm.parallel.preemption import EXIT_STATUS, Preempted
-    from hyla_lm.trainer import train
+    from hyla_lm.trainer import Start, train
 
     with multihost.joined(options.workdir):
         experiment = read_experiment(options.gin_file, bindings)
         try:
-            train(experiment, options.workdir)
+            train(experiment, options.workdir, Start(options.step, options.strict_numerics))
         except Preempted as stop:
             print(f"hyla-lm: {stop}; the same command goes on", file=sys.stderr)
             return EXIT_STATUS

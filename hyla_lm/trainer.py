@@ -1,7 +1,9 @@
 """The training loop: at each step look what is owed, then step."""
 
+import sys
 import time
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -11,9 +13,10 @@ from hyla_lm.config import UserError
 from hyla_lm.experiment import Experiment
 from hyla_lm.parallel import multihost
 from hyla_lm.parallel.preemption import PreemptionGuard
+from hyla_lm.running.checkpoint import Damaged, no_such_step, remedy
 from hyla_lm.running.console import TrainingProgress, show_summary
 from hyla_lm.running.duties import look, redone_tags
-from hyla_lm.running.program import Program, identity, make_program
+from hyla_lm.running.program import Program, compile_step, identity, make_program
 from hyla_lm.running.run import Run
 from hyla_lm.running.run_folder import RunFolder, check_shared, git_revision
 from hyla_lm.running.run_store import RunStore
@@ -24,13 +27,21 @@ from hyla_lm.tasks.suite import check_suites
 from hyla_lm.train_step import TrainState
 
 
-def train(experiment: Experiment, workdir: str) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Start:
+    """Where training goes on: at a step, or the newest checkpoint; whether numerics may differ."""
+
+    step: int | None = None
+    strict_numerics: bool = False
+
+
+def train(experiment: Experiment, workdir: str, start: Start = Start()) -> dict[str, Any]:
     """Trains to the last step, going on from the newest checkpoint; returns the summary.
 
     Raises Preempted when it is asked to stop, after saving.
     """
     with ExitStack() as stack:
-        run, state = _open(experiment, workdir, stack)
+        run, state = _open(experiment, workdir, start, stack)
         state = train_steps(run, state)
         params = multihost.on_host(state.params)
     if multihost.is_lead():
@@ -59,7 +70,9 @@ def train_steps(run: Run, state: TrainState) -> TrainState:
     return state
 
 
-def _open(experiment: Experiment, workdir: str, stack: ExitStack) -> tuple[Run, TrainState]:
+def _open(
+    experiment: Experiment, workdir: str, start: Start, stack: ExitStack
+) -> tuple[Run, TrainState]:
     """The run at its newest checkpoint, after every check; what it opens, the stack closes."""
     started_seconds = time.monotonic()
     folder = stack.enter_context(closing(RunFolder(workdir, multihost.is_lead())))
@@ -71,8 +84,11 @@ def _open(experiment: Experiment, workdir: str, stack: ExitStack) -> tuple[Run, 
     stack.enter_context(jax.set_mesh(program.mesh))
     guard = stack.enter_context(PreemptionGuard())
     store = stack.enter_context(closing(RunStore(program, folder)))
-    state, data = _newest(program, store)
+    state, data = _restored(program, store, start.step)
     first, train = int(state.step), experiment.train
+    if first < train.steps:
+        program = compile_step(program)
+        _check_numerics(program, store, first, start.strict_numerics)
     _show_start(program, state, first)
     store.begin(first, redone_tags(experiment, first))
     shard = multihost.shard_of(program.mesh, train.batch_size, train.seed)
@@ -94,17 +110,37 @@ def _check_agreement(program: Program[Task]) -> None:
     )
 
 
-def _newest(program: Program[Task], store: RunStore) -> tuple[TrainState, dict[str, Any]]:
-    """State and data position of the newest checkpoint, or those of the start."""
-    steps, last = store.saved_steps(), program.experiment.train.steps
-    if not steps:
+def _restored(
+    program: Program[Task], store: RunStore, step: int | None
+) -> tuple[TrainState, dict[str, Any]]:
+    """State and data position of a step, of the newest checkpoint, or of the start."""
+    path, steps, last = store.folder.path, store.saved_steps(), program.experiment.train.steps
+    if step is None and not steps:
+        store.check_nothing_saved()
         return program.init(), {}
-    if steps[-1] > last:
+    step = steps[-1] if step is None else step
+    if step not in steps:
+        raise UserError(no_such_step(path, step, steps))
+    if step > last:
         raise UserError(
-            f"{store.folder.path} holds step {steps[-1]}, beyond TrainConfig.steps = {last}: "
+            f"{path} holds step {step}, beyond TrainConfig.steps = {last}: "
             "raise that setting or give another --workdir."
         )
-    return store.restore(steps[-1])
+    try:
+        found = store.restore(step)
+    except Damaged as damage:
+        raise UserError(f"{damage}: {remedy(step, steps)}") from damage
+    store.set_aside_after(step)
+    return found
+
+
+def _check_numerics(program: Program[Task], store: RunStore, first: int, strict: bool) -> None:
+    """Says, or with `strict` refuses, that a resumed run may not go on to the same bits."""
+    other = store.other_numerics(program) if first else ""
+    if other and strict:
+        raise UserError(f"--strict_numerics: since the checkpoint of step {first} {other}.")
+    if other and multihost.is_lead():
+        print(f"not to the same bits as before step {first}: {other}", file=sys.stderr)
 
 
 def _show_start(program: Program[Task], state: TrainState, first: int) -> None:

@@ -11,8 +11,13 @@ from jax.sharding import Mesh
 
 from hyla_lm.config import UserError
 from hyla_lm.experiment import Experiment
-from hyla_lm.parallel.mesh import batch_sharding
-from hyla_lm.running.program import Program, checked_mesh, lay_out
+from hyla_lm.running.program import (
+    Program,
+    abstract_batch,
+    checked_mesh,
+    lay_out,
+    lower_step,
+)
 from hyla_lm.tasks.protocol import Objective, Plannable
 
 _NEEDED = re.compile(
@@ -69,20 +74,15 @@ def compile_step(experiment: Experiment, devices: list[Any]) -> CompiledStep:
     """Lowers and compiles the step; raises OutOfMemory if it does not fit."""
     objective = planned_objective(experiment)
     program = lay_out(experiment, objective, checked_mesh(experiment, devices))
-    sharding = batch_sharding(program.mesh)
-    batch = {
-        name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
-        for name, array in objective.batch_shapes(experiment.train.batch_size).items()
-    }
     with jax.set_mesh(program.mesh):
         started = time.monotonic()
-        lowered = program.train_step.lower(program.abstract_state, batch)  # type: ignore[attr-defined]
+        lowered = lower_step(program)
         lowered_at = time.monotonic()
         compiled = _compile(lowered, program.mesh)
     return CompiledStep(
         program,
         compiled.as_text(),
-        _memory(program, batch, compiled.memory_analysis()),
+        _memory(program, abstract_batch(program), compiled.memory_analysis()),
         lowered_at - started,
         time.monotonic() - lowered_at,
     )

@@ -1,38 +1,61 @@
 """Checkpoints and resume; the only importer of Orbax.
 
 The folder of a step holds the state (params, optimizer, step), the data position with the metrics
-not yet logged, and meta, which identifies the run so that another run cannot continue it.
+not yet logged, and meta, which identifies the run so that another run cannot continue it. Meta has
+the checksums of the others and its own hash, and all are compared when a checkpoint is read.
 """
 
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
-from hyla_lm.config import UserError
-from hyla_lm.input.files import bucket_of, look_at_bucket
+from hyla_lm.config import Unavailable, UserError
+from hyla_lm.input.files import bucket_errors, bucket_of, look_at_bucket
+from hyla_lm.running.checksums import checksums, is_sealed, sealed, sha256_of
 
 # Without it TensorStore, which writes the arrays, waits forever on a dead connection.
 os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES", "1")
 os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS", "60")
+
+META = {"identity", "gin", "versions"}
+SEALED_META = META | {"numerics", "checksums", "sha256"}
+DATA = {"streams", "window"}
+UNFINISHED = ".orbax-checkpoint-tmp"
+LONGEST_REASON = 200
+
+log = logging.getLogger(__name__)
+
+
+class Damaged(UserError):
+    """A checkpoint that does not hold what was saved, or cannot be read."""
 
 
 class Checkpointer:
     """Saves and restores a run's checkpoints; a failed background save raises at the next call.
 
     On a disk a whole checkpoint is renamed. In a bucket a checkpoint is whole once it holds
-    commit_success.txt, which Orbax writes last. Raises UserError for a bucket that Orbax has no
-    permission to look at.
+    commit_success.txt, which Orbax writes last. Without `keep` nothing is written or deleted.
+    Raises UserError for a bucket that Orbax has no permission to look at, and for a folder with
+    something else among the checkpoints.
     """
 
-    def __init__(self, folder: epath.Path, keep: int):
-        self._folder = folder
+    def __init__(self, folder: epath.Path, keep: int | None):
+        self.folder = folder
         if bucket_of(folder):
             look_at_bucket(folder)
+        _reject_foreign(folder)
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=keep, create=True, enable_async_checkpointing=True
+            max_to_keep=keep,
+            create=keep is not None,
+            read_only=keep is None,
+            cleanup_tmp_directories=keep is not None,
+            enable_async_checkpointing=True,
         )
         place = folder if bucket_of(folder) else folder.absolute()
         self._manager = ocp.CheckpointManager(place, options=options)
@@ -46,35 +69,66 @@ class Checkpointer:
 
     def check(self) -> None:
         """Raises the error of a failed background save."""
-        self._manager.check_for_errors()
+        with _storage_errors(self.folder):
+            self._manager.check_for_errors()
+
+    def is_saving(self) -> bool:
+        return self._manager.is_saving_in_progress()
 
     def save(self, step: int, state: Any, data: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
         """Starts saving a step in the background."""
         self.check()
-        self._manager.save(
-            step,
-            args=ocp.args.Composite(
-                state=ocp.args.StandardSave(state),
-                data=ocp.args.JsonSave(dict(data)),
-                meta=ocp.args.JsonSave(dict(meta)),
-            ),
-            force=True,
-        )
+        sums = {"state": checksums(state), "data": sha256_of(data)}
+        with _storage_errors(self.folder):
+            self._manager.save(
+                step,
+                args=ocp.args.Composite(
+                    state=ocp.args.StandardSave(state),
+                    data=ocp.args.JsonSave(dict(data)),
+                    meta=ocp.args.JsonSave(sealed({**meta, "checksums": sums})),
+                ),
+                force=True,
+            )
 
     def meta(self, step: int) -> dict[str, Any]:
         """The meta of a step: the identity of the run that saved it."""
-        restored = self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))
-        return dict(restored["meta"])
+        with self._reading(step):
+            meta = self._restore(step, meta=ocp.args.JsonRestore())["meta"]
+            if set(meta) != META and (set(meta) != SEALED_META or not is_sealed(meta)):
+                raise Damaged("its meta differs from its hash")
+            return dict(meta)
 
-    def restore(self, step: int, abstract_state: Any) -> tuple[Any, dict[str, Any]]:
-        """The state, sharded like the abstract state, and the data position."""
-        restored = self._manager.restore(
-            step,
-            args=ocp.args.Composite(
-                state=ocp.args.StandardRestore(abstract_state), data=ocp.args.JsonRestore()
-            ),
-        )
-        return restored["state"], dict(restored["data"])
+    def restore(
+        self, step: int, abstract_state: Any, meta: Mapping[str, Any]
+    ) -> tuple[Any, dict[str, Any]]:
+        """The state, sharded like the abstract state, and the data position.
+
+        Raises Damaged where they differ from the checksums of meta. Checkpoints of the first
+        versions have none, which is said.
+        """
+        with self._reading(step):
+            found = self._restore(
+                step,
+                state=ocp.args.StandardRestore(abstract_state),
+                data=ocp.args.JsonRestore(),
+            )
+            state, data = found["state"], dict(found["data"])
+            _check_sums(state, data, meta.get("checksums"))
+        if "checksums" not in meta:
+            log.info("step %d was saved by a version without checksums: it is not verified", step)
+        return state, data
+
+    def contents(self, step: int, meta: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """`restore` to the memory of this host, whatever devices saved it."""
+        device = jax.sharding.SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
+
+        def on_host(leaf: Any) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device)
+
+        with self._reading(step):
+            saved = self._manager.item_metadata(step)["state"]
+            abstract_state = jax.tree.map(on_host, saved)
+        return self.restore(step, abstract_state, meta)
 
     def drop_after(self, step: int) -> None:
         """Deletes the checkpoints of later steps."""
@@ -82,15 +136,84 @@ class Checkpointer:
             if later > step:
                 self._manager.delete(later)
 
+    def reload(self) -> None:
+        """Looks again at what the folder holds."""
+        self._manager.reload()
+
     def wait(self) -> None:
         """Waits for background saves; raises the error of a failed one."""
-        self._manager.wait_until_finished()
-        self.check()
+        with _storage_errors(self.folder):
+            self._manager.wait_until_finished()
+            self._manager.check_for_errors()
 
     def close(self) -> None:
         """Waits for background saves, raises the error of a failed one, and closes."""
         self.wait()
         self._manager.close()
+
+    def _restore(self, step: int, **items: Any) -> Any:
+        return self._manager.restore(step, args=ocp.args.Composite(**items))
+
+    @contextmanager
+    def _reading(self, step: int) -> Iterator[None]:
+        """Names the checkpoint, whatever Orbax, TensorStore or a JSON parser raises for it."""
+        try:
+            yield
+        except Exception as error:
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            raise Damaged(
+                f"{self.folder / str(step)} cannot be restored ({reason[:LONGEST_REASON]})"
+            ) from error
+
+
+def remedy(step: int, steps: list[int]) -> str:
+    """How a run goes on whose checkpoint of this step is damaged."""
+    if earlier := [known for known in steps if known < step]:
+        return f"go on from step {earlier[-1]} with --step={earlier[-1]}; later ones are set aside."
+    return "no earlier one is left: train again in another --workdir."
+
+
+def no_such_step(path: epath.Path, step: int, steps: list[int]) -> str:
+    """The sentence for a step that a run has not saved."""
+    known = ", ".join(map(str, steps)) or "none"
+    return f"{path} has no checkpoint of step {step} (it has {known})."
+
+
+def _check_sums(state: Any, data: Mapping[str, Any], saved: Mapping[str, Any] | None) -> None:
+    """Raises Damaged, naming what differs from its checksum."""
+    if set(data) < DATA:
+        raise Damaged(f"its data lacks {sorted(DATA - set(data))[0]!r}")
+    if saved is None:
+        return
+    if sha256_of(data) != saved["data"]:
+        raise Damaged("its data position differs from its hash")
+    found = checksums(state)
+    for name in sorted({*found, *saved["state"]}):
+        if found.get(name) != saved["state"].get(name):
+            raise Damaged(f"{name} differs from its checksum")
+
+
+def _reject_foreign(folder: epath.Path) -> None:
+    with bucket_errors(folder):
+        names = sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
+    for name in names:
+        if not name.isdecimal() and UNFINISHED not in name and not name.startswith("."):
+            raise UserError(f"{folder} holds {name!r}, which is no checkpoint: move it elsewhere.")
+
+
+@contextmanager
+def _storage_errors(folder: epath.Path) -> Iterator[None]:
+    """Names the folder for what Orbax or TensorStore raises while it saves."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0][:LONGEST_REASON]
+        sentence = f"a checkpoint could not be saved in {folder} ({reason})"
+        if bucket_of(folder):
+            raise Unavailable(f"{sentence}: check the storage and start again.") from error
+        raise UserError(f"{sentence}: free space or mend the disk, and start again.") from error
 
 
 def check_same_run(

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Any, Generic, TypeVar
 
 import jax
@@ -19,8 +20,11 @@ from hyla_lm.model.decoder import Decoder
 from hyla_lm.optim import make_optimizer, make_schedule
 from hyla_lm.parallel.mesh import batch_sharding, batch_ways, make_mesh, state_sharding
 from hyla_lm.parallel.sharded_attention import check_mesh
+from hyla_lm.running.numerics import hash_of_step, numerics_of
 from hyla_lm.tasks.protocol import Batch, Objective, Task
 from hyla_lm.train_step import TrainState, TrainStep, init_state, make_train_step
+
+PACKAGES = ("hyla_lm", "jax", "jaxlib", "libtpu", "flax", "optax")
 
 ObjectiveT = TypeVar("ObjectiveT", bound=Objective)
 ObjectiveT_co = TypeVar("ObjectiveT_co", bound=Objective, covariant=True)
@@ -30,7 +34,8 @@ ObjectiveT_co = TypeVar("ObjectiveT_co", bound=Objective, covariant=True)
 class Program(Generic[ObjectiveT_co]):
     """What a run computes with: call `init`, `train_step` and `evaluation_step` under `mesh`.
 
-    `task` is a prepared task, or the objective alone where nothing is trained.
+    `task` is a prepared task, or the objective alone where nothing is trained. `step_hash` is of a
+    train step that is compiled.
     """
 
     experiment: Experiment
@@ -42,6 +47,7 @@ class Program(Generic[ObjectiveT_co]):
     init: Any
     train_step: TrainStep
     evaluation_step: Any
+    step_hash: str = ""
 
     @property
     def tokens_per_step(self) -> int:
@@ -110,6 +116,38 @@ def lay_out(experiment: Experiment, task: ObjectiveT, mesh: Mesh) -> Program[Obj
     )
 
 
+def compile_step(program: Program[Task]) -> Program[Task]:
+    """The program with its train step compiled; raises UserError where the devices cannot run it.
+
+    Call it under the mesh.
+    """
+    try:
+        compiled = lower_step(program).compile()
+    except jax.errors.JaxRuntimeError as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise UserError(
+            f"the train step cannot be compiled for these devices ({reason}): if it lacks memory, "
+            "raise TrainConfig.accumulate_steps or lower TrainConfig.batch_size."
+        ) from error
+    return replace(program, train_step=compiled, step_hash=hash_of_step(compiled))
+
+
+def lower_step(program: Program[Objective]) -> jax.stages.Lowered:
+    """The train step, lowered for its state and a global batch; call it under the mesh."""
+    step: Any = program.train_step
+    return step.lower(program.abstract_state, abstract_batch(program))
+
+
+def abstract_batch(program: Program[Objective]) -> dict[str, jax.ShapeDtypeStruct]:
+    """The shapes of a global batch, laid over the mesh."""
+    sharding = batch_sharding(program.mesh)
+    shapes = program.task.batch_shapes(program.experiment.train.batch_size)
+    return {
+        name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
+        for name, array in shapes.items()
+    }
+
+
 def identity(program: Program[Task]) -> dict[str, Any]:
     """What must be equal for a run to be continued, by the names its user knows."""
     experiment = program.experiment
@@ -120,9 +158,18 @@ def identity(program: Program[Task]) -> dict[str, Any]:
 
 def meta_of(program: Program[Task]) -> dict[str, Any]:
     """What a checkpoint says of the run that saved it."""
-    versions = {name: version(name) for name in ("hyla_lm", "jax", "flax", "optax")}
-    gin = program.experiment.text
-    return {"identity": identity(program), "gin": gin, "versions": versions}
+    return {
+        "identity": identity(program),
+        "gin": program.experiment.text,
+        "versions": versions(),
+        "numerics": numerics_of(program.mesh, program.step_hash),
+    }
+
+
+def versions() -> dict[str, str]:
+    """The installed versions of what computes; libtpu may be missing."""
+    installed = {name: find_spec(name) is not None for name in PACKAGES}
+    return {name: version(name) for name, is_there in installed.items() if is_there}
 
 
 def init_params(model: Decoder, key: jax.Array) -> Any:

@@ -12,7 +12,13 @@ from hyla_lm.experiment import read_experiment
 from hyla_lm.gin_files import Written
 from hyla_lm.input.files import as_path, read_whole
 from hyla_lm.parallel import multihost
-from hyla_lm.running.checkpoint import Checkpointer, check_same_run
+from hyla_lm.running.checkpoint import (
+    Checkpointer,
+    Damaged,
+    check_same_run,
+    no_such_step,
+    remedy,
+)
 from hyla_lm.running.evaluation import evaluate_sets
 from hyla_lm.running.program import Program, identity, make_program
 from hyla_lm.tasks.language_model import LanguageModelTask
@@ -71,15 +77,20 @@ def open_run(
         raise UserError(f"--workdir={path} holds no run: train one first.")
     written = Written(str(workdir / "config.gin"), own.decode(errors="replace"))
     program = make_program(read_experiment(gin_files or [written], bindings), devices)
-    checkpoints = Checkpointer(workdir / "checkpoints", program.experiment.checkpoint.keep)
-    if step is None:
-        step = checkpoints.latest_step()
-    if step is None:
+    if not (workdir / "checkpoints").exists():
         raise UserError(f"{workdir} has no checkpoint yet: train it first.")
-    if step not in checkpoints.steps():
-        known = ", ".join(map(str, checkpoints.steps())) or "none"
-        raise UserError(f"{workdir} has no checkpoint of step {step} (it has {known}).")
-    check_same_run(checkpoints.meta(step)["identity"], identity(program), workdir)
-    state, _ = checkpoints.restore(step, program.abstract_state)
+    checkpoints = Checkpointer(workdir / "checkpoints", keep=None)
+    steps = checkpoints.steps()
+    if not steps:
+        raise UserError(f"{workdir} has no checkpoint yet: train it first.")
+    step = steps[-1] if step is None else step
+    if step not in steps:
+        raise UserError(no_such_step(workdir, step, steps))
+    try:
+        meta = checkpoints.meta(step)
+        check_same_run(meta["identity"], identity(program), workdir)
+        state, _ = checkpoints.restore(step, program.abstract_state, meta)
+    except Damaged as damage:
+        raise UserError(f"{damage}: {remedy(step, steps)}") from damage
     checkpoints.close()
     return RestoredRun(program, state.params, step)

@@ -5,12 +5,14 @@ mirrored: before every checkpoint, every minute and at the end.
 """
 
 import json
+import logging
 import os
 import subprocess
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,18 @@ from hyla_lm.input.files import (
 from hyla_lm.parallel import multihost
 from hyla_lm.running.mirror import Mirror
 
-OURS = {"config.gin", "checkpoints", "tensorboard", "metrics.jsonl", "summary.json", "suites"}
+SET_ASIDE, SAVED = "set_aside", ".saved"
+OURS = {
+    "config.gin",
+    "checkpoints",
+    "tensorboard",
+    "metrics.jsonl",
+    "summary.json",
+    "suites",
+    SET_ASIDE,
+}
+
+log = logging.getLogger(__name__)
 
 
 class RunFolder:
@@ -86,6 +99,15 @@ class RunFolder:
         """The content of summary.json; empty if the run is not finished."""
         return json.loads(read_whole(self.path / "summary.json") or "{}")
 
+    def note_saved(self, step: int) -> None:
+        """Notes the newest step that was ever saved whole."""
+        self.write(SAVED, f"{step}\n")
+
+    def saved_step(self) -> int | None:
+        """The newest step that was ever saved whole; None if none is known."""
+        noted = (read_whole(self.path / SAVED) or b"").decode(errors="replace").strip()
+        return int(noted) if noted.isdecimal() else self.read_summary().get("step")
+
     def keep_lines_until(self, step: int, redone: Sequence[str] = ()) -> list[dict[str, Any]]:
         """Drops lines that will be written again, or that a kill cut short; returns the lines kept.
 
@@ -98,6 +120,21 @@ class RunFolder:
         text = "".join(f"{json.dumps(line)}\n" for line in kept)
         write_retrying(as_path(self._logs) / "metrics.jsonl", text.encode())
         return kept
+
+    def set_aside(self, steps: Sequence[int]) -> None:
+        """Moves checkpoints and the summary to a new folder in `set_aside`; copies the lines."""
+        if not steps:
+            return
+        place = self.path / SET_ASIDE / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        with self._using("written"):
+            place.mkdir(parents=True, exist_ok=True)
+            for name in ("metrics.jsonl", "summary.json"):
+                if (content := read_whole(self.path / name)) is not None:
+                    write_whole(place / name, content)
+            (self.path / "summary.json").unlink(missing_ok=True)
+            for step in steps:
+                (self.checkpoints / str(step)).rename(place / str(step))
+        log.info("checkpoints %s are set aside in %s", ", ".join(map(str, steps)), place)
 
     def lines(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl; empty except in the lead process."""

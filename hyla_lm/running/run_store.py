@@ -4,13 +4,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from hyla_lm.config import UserError
 from hyla_lm.parallel import multihost
-from hyla_lm.running.checkpoint import Checkpointer, check_same_run
+from hyla_lm.running.checkpoint import Checkpointer, check_same_run, differences
 from hyla_lm.running.program import Program, identity, meta_of
 from hyla_lm.running.run_folder import RunFolder
 from hyla_lm.running.tensorboard import TensorBoard
 from hyla_lm.tasks.protocol import Task
 from hyla_lm.train_step import TrainState
+
+LONGEST_SHOWN = 40
 
 
 class RunStore:
@@ -24,7 +27,7 @@ class RunStore:
         self._checkpoints = Checkpointer(folder.checkpoints, program.experiment.checkpoint.keep)
         self._stack = ExitStack()
         self._stack.callback(self._checkpoints.close)
-        self._saved = self._checkpoints.latest_step()
+        self._saved = self._noted = self._checkpoints.latest_step()
 
     def saved_steps(self) -> list[int]:
         """Every step with a whole checkpoint."""
@@ -35,12 +38,33 @@ class RunStore:
         return step == self._saved
 
     def restore(self, step: int) -> tuple[TrainState, dict[str, Any]]:
-        """State and data position of a step; raises UserError for a checkpoint of another run."""
-        saved = self._checkpoints.meta(step)["identity"]
-        check_same_run(saved, identity(self._program), self.folder.path)
-        state, data = self._checkpoints.restore(step, self._program.abstract_state)
-        data.get("window", {}).pop("objective", None)  # which older checkpoints kept there
+        """State and data position of a step.
+
+        Raises UserError for a checkpoint of another run, and Damaged for one that is not as it was
+        saved.
+        """
+        self._meta = self._checkpoints.meta(step)
+        check_same_run(self._meta["identity"], identity(self._program), self.folder.path)
+        state, data = self._checkpoints.restore(step, self._program.abstract_state, self._meta)
+        data["window"].pop("objective", None)  # which older checkpoints kept there
         return state, data
+
+    def other_numerics(self, program: Program[Task]) -> str:
+        """How the program's numerics differ from those that saved what was restored."""
+        now, then = meta_of(program), self._meta
+        found = [
+            f"{name.partition('.')[2]} {_short(before)} became {_short(after)}"
+            for name, after, before in differences(_numerics(now), _numerics(then))
+            if "numerics" in then
+        ]
+        return ", ".join(found)
+
+    def set_aside_after(self, step: int) -> None:
+        """Moves the checkpoints of later steps, and a copy of the lines, to `set_aside`."""
+        if multihost.is_lead():
+            self.folder.set_aside([later for later in self.saved_steps() if later > step])
+        multihost.barrier("the setting aside of checkpoints")
+        self._checkpoints.reload()
 
     def begin(self, first: int, redone: Sequence[str]) -> None:
         """Begins to write from a step on; lines after it go, and its own of tags that are redone.
@@ -51,7 +75,7 @@ class RunStore:
         text = self._program.experiment.text
         self.folder.write("config.gin", text)
         self._checkpoints.drop_after(first)
-        self._saved = self._checkpoints.latest_step()
+        self._saved = self._noted = self._checkpoints.latest_step()
         kept = self.folder.keep_lines_until(first, redone)
         self._board = TensorBoard(self.folder.tensorboard if multihost.is_lead() else None, first)
         self._stack.callback(self._board.close)
@@ -72,14 +96,30 @@ class RunStore:
         self._checkpoints.save(step, state, data, meta_of(self._program))
         self._saved = step
 
+    def check_nothing_saved(self) -> None:
+        """Raises UserError if the run has saved checkpoints that are no longer there."""
+        if step := self.folder.saved_step():
+            raise UserError(
+                f"{self.folder.path} has saved step {step} but holds no checkpoint: "
+                "put its checkpoints back or give another --workdir."
+            )
+
     def check(self) -> None:
         """Raises what a save or the copying of logs raised in the background."""
         self._checkpoints.check()
         self.folder.check()
+        self._note_saved()
 
     def wait(self) -> None:
         """Waits for saves under way and raises what failed."""
         self._checkpoints.wait()
+        self._note_saved()
+
+    def _note_saved(self) -> None:
+        """Notes that a save has ended, so that a later loss of all checkpoints is noticed."""
+        if self._saved != self._noted and not self._checkpoints.is_saving():
+            self.folder.note_saved(self._saved or 0)
+            self._noted = self._saved
 
     def finish(self, trained: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
         """Writes summary.json, last: every save before it is whole; returns its content.
@@ -96,3 +136,11 @@ class RunStore:
     def close(self) -> None:
         """Lets a save under way end, raises what failed, and closes the curves."""
         self._stack.close()
+
+
+def _numerics(meta: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: meta.get(name, {}) for name in ("numerics", "versions")}
+
+
+def _short(value: Any) -> str:
+    return f"{str(value) or 'nothing':.{LONGEST_SHOWN}}"
