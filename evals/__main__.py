@@ -1,32 +1,24 @@
 """The evaluation suites: python -m evals fuzzy_logic|sraven|latent_codes|report."""
 
 import argparse
-import logging
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from evals.latent_codes.look import add_choices, check_extra, chosen, count
-from hyla_lm.config import UserError, exit_status, split_arguments
-from hyla_lm.parallel.preemption import EXIT_STATUS, Preempted
+from hyla_lm import ending
+from hyla_lm.config import split_arguments
+from hyla_lm.signals import signals
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; statuses and messages are as hyla-lm's."""
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
     argv = list(sys.argv[1:] if arguments is None else arguments)
     own, bindings = split_arguments(argv)
     options = _parser().parse_args(own)
-    try:
-        options.run(options, bindings, shlex.join(["python", "-m", "evals", *argv]))
-    except UserError as error:
-        print(f"evals: {error}", file=sys.stderr)
-        return exit_status(error)
-    except Preempted as stop:
-        print(f"evals: {stop}; the same command goes on", file=sys.stderr)
-        return EXIT_STATUS
-    return 0
+    command = shlex.join(["python", "-m", "evals", *argv])
+    return ending.run("evals", lambda: options.run(options, bindings, command), options.debug)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -58,6 +50,8 @@ def _parser() -> argparse.ArgumentParser:
     report = commands.add_parser("report", help="write the report of a folder's results again")
     report.set_defaults(run=_report)
     report.add_argument("folder", type=Path, help="folder that has results/")
+    for command in commands.choices.values():
+        command.add_argument(ending.DEBUG, action="store_true", help="show all of a failure")
     return parser
 
 
@@ -73,6 +67,11 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 
 def _train(options: argparse.Namespace, bindings: list[str], command: str) -> None:
+    with signals():
+        _train_and_report(options, bindings, command)
+
+
+def _train_and_report(options: argparse.Namespace, bindings: list[str], command: str) -> None:
     from evals.experiments import board
     from evals.experiments.paper import BENCHMARKS
     from evals.experiments.report import write_report
@@ -114,4 +113,4 @@ def _report(options: argparse.Namespace, bindings: list[str], command: str) -> N
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ending.leave(main())

@@ -2,37 +2,24 @@
 
 import argparse
 import json
-import logging
 import sys
 from collections.abc import Sequence
 
-from hyla_lm import config
-from hyla_lm.config import UserError, split_arguments
+from hyla_lm import config, ending
+from hyla_lm.config import split_arguments
+from hyla_lm.signals import signals
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command and returns its status.
-
-    A mistake of the user prints one sentence to stderr and returns 2. The same command goes on
-    after 75, training was asked to stop and has saved, and after 69, a store does not answer or
-    another process of the run is gone.
-    """
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    logging.getLogger("hyla_lm").setLevel(logging.INFO)
-    argv = list(sys.argv[1:] if arguments is None else arguments)
-    own, bindings = split_arguments(argv)
+    """Runs a command and returns its status, as hyla_lm.ending counts them."""
+    own, bindings = split_arguments(list(sys.argv[1:] if arguments is None else arguments))
     options = _parser().parse_args(own)
-    try:
-        status = options.run(options, bindings)
-    except UserError as error:
-        print(f"hyla-lm: {error}", file=sys.stderr)
-        return config.exit_status(error)
-    return status or 0
+    return ending.run("hyla-lm", lambda: options.run(options, bindings), options.debug)
 
 
 def entry_point() -> None:
     """The console script."""
-    sys.exit(main())
+    ending.leave(main())
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -76,24 +63,20 @@ def _parser() -> argparse.ArgumentParser:
 def _command(commands, name: str, run, text: str) -> argparse.ArgumentParser:
     command = commands.add_parser(name, help=text, description=text)
     command.add_argument("--gin_file", action="append", default=[], help="several go in any order")
+    command.add_argument(ending.DEBUG, action="store_true", help="show every line of a failure")
     command.set_defaults(run=run)
     return command
 
 
-def _train(options: argparse.Namespace, bindings: list[str]) -> int:
-    from hyla_lm.experiment import read_experiment
-    from hyla_lm.parallel import multihost
-    from hyla_lm.parallel.preemption import EXIT_STATUS, Preempted
-    from hyla_lm.trainer import Start, train
+def _train(options: argparse.Namespace, bindings: list[str]) -> None:
+    with signals():
+        from hyla_lm.experiment import read_experiment
+        from hyla_lm.parallel import multihost
+        from hyla_lm.trainer import Start, train
 
-    with multihost.joined(options.workdir):
-        experiment = read_experiment(options.gin_file, bindings)
-        try:
-            train(experiment, options.workdir, Start(options.step, options.strict_numerics))
-        except Preempted as stop:
-            print(f"hyla-lm: {stop}; the same command goes on", file=sys.stderr)
-            return EXIT_STATUS
-    return 0
+        start = Start(options.step, options.strict_numerics)
+        with multihost.joined(options.workdir):
+            train(read_experiment(options.gin_file, bindings), options.workdir, start)
 
 
 def _evaluate(options: argparse.Namespace, bindings: list[str]) -> None:

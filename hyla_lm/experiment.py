@@ -58,6 +58,9 @@ class CheckpointConfig:
         1000, "steps between checkpoints; the last step is always saved", minimum=1
     )
     keep: int = setting(3, "number of newest checkpoints to keep", minimum=1)
+    stop_seconds: int = setting(
+        30, "longest time for a save when the run is asked to stop or fails", minimum=1
+    )
 
 
 @dataclass(frozen=True)

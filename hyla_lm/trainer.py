@@ -22,6 +22,7 @@ from hyla_lm.running.run_folder import RunFolder, check_shared, git_revision
 from hyla_lm.running.run_store import RunStore
 from hyla_lm.running.step_log import StepLog
 from hyla_lm.running.summary import layout_lines, startup_lines
+from hyla_lm.signals import end_on_error_within
 from hyla_lm.tasks.protocol import Task
 from hyla_lm.tasks.suite import check_suites
 from hyla_lm.train_step import TrainState
@@ -82,7 +83,8 @@ def _open(
     multihost.barrier("the start of the run")
     _check_agreement(program)
     stack.enter_context(jax.set_mesh(program.mesh))
-    guard = stack.enter_context(PreemptionGuard())
+    seconds = experiment.checkpoint.stop_seconds
+    guard = stack.enter_context(PreemptionGuard(seconds))
     store = stack.enter_context(closing(RunStore(program, folder)))
     state, data = _restored(program, store, start.step)
     first, train = int(state.step), experiment.train
@@ -90,6 +92,8 @@ def _open(
         program = compile_step(program)
         _check_numerics(program, store, first, start.strict_numerics)
     _show_start(program, state, first)
+    stack.push(end_on_error_within(seconds))
+    guard.begin()
     store.begin(first, redone_tags(experiment, first))
     shard = multihost.shard_of(program.mesh, train.batch_size, train.seed)
     stream = program.task.train_stream(shard, data.get("streams"))

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # Each room or front file may import from itself and from those before it.
 ORDER = (
-    *("config", "gin_files", "metrics", "kernels", "attention"),
+    *("config", "ending", "signals", "gin_files", "metrics", "kernels", "attention"),
     *("parallel", "model", "input", "tasks", "optim", "train_step"),
     *("experiment", "running", "trainer", "plan", "cli", "__main__"),
 )

@@ -14,15 +14,18 @@ import numpy as np
 from evals.populations.population import Population, of_run
 from evals.tasks.generated import GeneratedTask
 from hyla_lm.config import UserError
+from hyla_lm.ending import Preempted
 from hyla_lm.experiment import Experiment, read_experiment
 from hyla_lm.metrics import HostMetrics, means, to_host
-from hyla_lm.parallel.preemption import Preempted, PreemptionGuard
+from hyla_lm.parallel.preemption import PreemptionGuard
+from hyla_lm.running.checkpoint import Damaged
 from hyla_lm.running.console import TrainingProgress
 from hyla_lm.running.duties import VALIDATION, at_checkpoint, at_evaluation, redone_tags
 from hyla_lm.running.program import Program, make_program
 from hyla_lm.running.run_folder import RunFolder
 from hyla_lm.running.run_store import RunStore
 from hyla_lm.running.summary import LEARNING_RATE, STEP_SECONDS, TRAIN, summary_of
+from hyla_lm.signals import end_on_error_within
 from hyla_lm.tasks.protocol import Task
 from hyla_lm.train_step import Sums, TrainState
 
@@ -70,13 +73,15 @@ def train_many(
     last = e.train.steps if until is None else until
     with ExitStack() as stack:
         stack.enter_context(jax.set_mesh(population.program.mesh))
-        guard = stack.enter_context(PreemptionGuard())
+        guard = stack.enter_context(PreemptionGuard(e.checkpoint.stop_seconds))
         for member in members:
             stack.enter_context(closing(member.folder))
         stores = [RunStore(member.program, member.folder) for member in members]
         for store in stores:
             stack.enter_context(closing(store))
         first = _common_step(stores)
+        stack.push(end_on_error_within(e.checkpoint.stop_seconds))
+        guard.begin()
         runs = [_Run(m, store, first, last) for m, store in zip(members, stores, strict=True)]
         progress = stack.enter_context(TrainingProgress(e.train.steps, first))
         return _Training(population, runs, guard, progress, last).train(first)
@@ -262,5 +267,12 @@ def _common_step(stores: Sequence[RunStore]) -> int:
 
 
 def _stacked_states(runs: Sequence[_Run], step: int) -> TrainState:
-    states = (run.store.restore(step)[0] for run in runs)
+    states = (_restored(run.store, step) for run in runs)
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+
+
+def _restored(store: RunStore, step: int) -> TrainState:
+    try:
+        return store.restore(step)[0]
+    except Damaged as damage:
+        raise UserError(f"{damage}: move it elsewhere to go on from the step before.") from damage

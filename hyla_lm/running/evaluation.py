@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from hyla_lm.ending import Preempted
 from hyla_lm.metrics import HostMetrics, Metrics, add, means, to_host
-from hyla_lm.parallel.preemption import Preempted, PreemptionGuard
+from hyla_lm.parallel.preemption import PreemptionGuard
 from hyla_lm.tasks.protocol import Batch, Presentation
 
 EvaluationStep = Callable[[Any, Batch], Metrics]

@@ -7,8 +7,9 @@ import jax
 from etils import epath
 
 from hyla_lm.config import UserError
+from hyla_lm.ending import Preempted
 from hyla_lm.model.config import ModelConfig
-from hyla_lm.parallel.preemption import Preempted, PreemptionGuard
+from hyla_lm.parallel.preemption import PreemptionGuard
 
 SUITES = "suites"
 

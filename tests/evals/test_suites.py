@@ -15,11 +15,12 @@ from evals.suites import FuzzyLogicSuite, SravenSuite, mean_metrics, steps_at
 from hyla_lm import gin_files
 from hyla_lm.cli import main
 from hyla_lm.config import UserError, configurable, setting
+from hyla_lm.ending import STOPPED as EXIT_STATUS
+from hyla_lm.ending import Preempted
 from hyla_lm.experiment import CheckpointConfig, Experiment, LogConfig, TrainConfig
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.optim import OptimizerConfig
 from hyla_lm.parallel.mesh import MeshConfig
-from hyla_lm.parallel.preemption import EXIT_STATUS, Preempted
 from hyla_lm.running.duties import due_suites
 from hyla_lm.tasks.suite import check_suites
 from tests.evals.stops import Stops

@@ -18,11 +18,11 @@ import jax
 import numpy as np
 import pytest
 
+from hyla_lm.ending import STOPPED as EXIT_STATUS
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.liveness import EXIT_STATUS as PEER_GONE
 from hyla_lm.parallel.mesh import MeshConfig, make_mesh
 from hyla_lm.parallel.multihost import check_agreement, gather, gather_shards, shard_of
-from hyla_lm.parallel.preemption import EXIT_STATUS
 from tests.run_lines import measured
 from tests.running.buckets.fake_bucket import FakeBucket
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hyla_lm.parallel.preemption import EXIT_STATUS
+from hyla_lm.ending import STOPPED as EXIT_STATUS
 from tests.parallel.test_multihost import environment, run_processes
 from tests.run_lines import measured
 

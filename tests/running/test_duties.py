@@ -9,11 +9,11 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hyla_lm.cli import main
+from hyla_lm.ending import STOPPED as EXIT_STATUS
 from hyla_lm.experiment import CheckpointConfig, Experiment, LogConfig, TrainConfig
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.optim import OptimizerConfig
 from hyla_lm.parallel.mesh import MeshConfig
-from hyla_lm.parallel.preemption import EXIT_STATUS
 from hyla_lm.running import duties
 from hyla_lm.running.duties import DUTIES, Duty, redone_tags
 from hyla_lm.running.evaluation import evaluate_sets

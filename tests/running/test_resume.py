@@ -13,7 +13,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from hyla_lm.parallel.preemption import EXIT_STATUS
+from hyla_lm.ending import STOPPED as EXIT_STATUS
 from tests.run_lines import measured
 
 STEPS = 12

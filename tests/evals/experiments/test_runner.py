@@ -15,8 +15,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from evals.__main__ import main
 from evals.experiments.runner import Request, plan, populations
 from evals.populations.train_many import Member
+from hyla_lm.ending import STOPPED as EXIT_STATUS
+from hyla_lm.ending import Preempted
 from hyla_lm.experiment import read_experiment
-from hyla_lm.parallel.preemption import EXIT_STATUS, Preempted
 
 ROOT = Path(__file__).parents[3]
 

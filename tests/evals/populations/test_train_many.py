@@ -20,7 +20,7 @@ from evals.populations.train_many import (
 )
 from hyla_lm.cli import main
 from hyla_lm.config import UserError
-from hyla_lm.parallel.preemption import Preempted
+from hyla_lm.ending import Preempted
 from hyla_lm.running.checkpoint import Checkpointer
 from tests.evals.stops import Stops
 from tests.run_lines import measured

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm.parallel.preemption import EXIT_STATUS
+from hyla_lm.ending import STOPPED as EXIT_STATUS
 from tests.running.buckets.fake_bucket import DROPPED, FakeBucket
 from tests.running.buckets.runs import (
     STEPS,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm.parallel.preemption import EXIT_STATUS
+from hyla_lm.ending import STOPPED as EXIT_STATUS
 from tests.run_lines import measured_in
 from tests.running.buckets.fake_bucket import FakeBucket
 from tests.running.buckets.runs import (

@@ -1,0 +1,102 @@
+"""How a command ends: one sentence on stderr, and a status.
+
+0 is done. 2 is a mistake that the user can mend. The same command goes on after 69, a store or
+another process does not answer, and after 75, the run was asked to stop. 1 is an error of the
+program, and 130 an interruption of a command that saves nothing.
+"""
+
+import logging
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hyla_lm.config import CHECKOUT, UserError, exit_status
+
+DONE, FAILED, MISTAKE, STOPPED, INTERRUPTED = 0, 1, 2, 75, 130
+DEBUG = "--debug"
+LONGEST_REASON, FRAMES_SHOWN = 300, 3
+
+
+class Preempted(Exception):
+    """A run was asked to stop and has saved everything up to a step."""
+
+
+def status_of(error: BaseException) -> int:
+    """The exit status of a command that ends with this error."""
+    if isinstance(error, UserError):
+        return exit_status(error)
+    if isinstance(error, Preempted):
+        return STOPPED
+    return INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
+
+
+def sentence_of(error: BaseException) -> str:
+    """What a person reads; for an error of the program also where it happened."""
+    if isinstance(error, Preempted):
+        return f"{error}; the same command goes on"
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    reason = str(error).strip().partition("\n")[0][:LONGEST_REASON]
+    return "\n".join([f"{type(error).__name__}: {reason}", *_frames(error), f"  see {DEBUG}"])
+
+
+def run(name: str, command: Callable[[], int | None], debug: bool = False) -> int:
+    """Runs a command and returns its status; says why, in a few lines, where it fails."""
+    with _quiet(name, debug):
+        try:
+            return command() or DONE
+        except (Exception, KeyboardInterrupt) as error:
+            if debug:
+                traceback.print_exc()
+            print(f"{name}: {sentence_of(error)}", file=sys.stderr, flush=True)
+            return status_of(error)
+
+
+def leave(status: int) -> None:
+    """Ends the process; a command that failed does not wait for what it left behind."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if status not in (DONE, MISTAKE):
+        os._exit(status)
+    sys.exit(status)
+
+
+def _frames(error: BaseException) -> list[str]:
+    """The innermost places of this project that the error came through."""
+    places = [
+        f"  {Path(frame.filename).relative_to(CHECKOUT)}:{frame.lineno} in {frame.name}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename).is_relative_to(CHECKOUT) and ".venv" not in frame.filename
+    ]
+    return places[-FRAMES_SHOWN:]
+
+
+@contextmanager
+def _quiet(name: str, debug: bool) -> Iterator[None]:
+    """Keeps libraries from writing more than errors, unless everything is wanted."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logging.getLogger("hyla_lm").setLevel(logging.INFO)
+    if debug:
+        yield
+        return
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    before, threading.excepthook = threading.excepthook, _in_a_line(name)
+    try:
+        yield
+    finally:
+        threading.excepthook = before
+
+
+def _in_a_line(name: str) -> Callable[[threading.ExceptHookArgs], None]:
+    def hook(failed: threading.ExceptHookArgs) -> None:
+        reason = str(failed.exc_value).strip().partition("\n")[0][:LONGEST_REASON]
+        print(f"{name}: {failed.exc_type.__name__} in a thread: {reason}", file=sys.stderr)
+
+    return hook

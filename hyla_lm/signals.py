@@ -1,0 +1,136 @@
+"""SIGTERM, which clouds send before they take a machine away, and SIGINT ask a run to stop.
+
+A thread reads the signals: Python's own handlers wait for the main thread, which may compile or
+wait for a device for minutes.
+"""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NoReturn
+
+from hyla_lm.ending import STOPPED, sentence_of, status_of
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+GOES_ON = "the same command goes on from what is saved"
+KILLED_BY = 128  # and the number of the signal: the status of a shell's killed command
+
+
+class Signals:
+    """Answers SIGTERM and SIGINT for the length of a block; blocks inside it share its answer.
+
+    The first one is a request to stop, which a guard passes on. Without a guard nothing is trained
+    yet, and the process ends at once, as at the second one and at the end of the guard's time.
+    """
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._guards: list[float] = []
+        self._cancels: list[Callable[[], None]] = []
+        self._tell: Callable[[], None] | None = None
+        self.is_asked = False
+
+    def __enter__(self) -> "Signals":
+        self._depth += 1
+        if self._depth == 1:
+            self._install()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self._uninstall()
+
+    def guard(self, seconds: float, tell: Callable[[], None] | None = None) -> None:
+        """From now on a request gets so much time; `tell` passes it on to other processes."""
+        self._guards.append(seconds)
+        self._tell = tell
+
+    def unguard(self) -> None:
+        self._guards.pop()
+
+    def end_within(self, seconds: float) -> None:
+        """Ends the process after a time, whatever it waits for."""
+        sentence = f"asked to stop and not saved within {seconds:g} s"
+        self.cancel_later(end_later(seconds, f"{sentence}; {GOES_ON}", STOPPED))
+
+    def cancel_later(self, cancel: Callable[[], None]) -> None:
+        """Calls this when the block ends."""
+        self._cancels.append(cancel)
+
+    def _install(self) -> None:
+        self.is_asked = False
+        reading, self._writing = os.pipe()
+        os.set_blocking(self._writing, False)
+        self._before = {number: signal.signal(number, _note) for number in SIGNALS}
+        self._fd_before = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
+        threading.Thread(target=self._read, args=(reading,), name="signals", daemon=True).start()
+
+    def _uninstall(self) -> None:
+        for cancel in self._cancels:
+            cancel()
+        signal.set_wakeup_fd(self._fd_before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        os.close(self._writing)
+
+    def _read(self, reading: int) -> None:
+        while byte := os.read(reading, 1):
+            if byte[0] in SIGNALS:
+                self._answer(byte[0])
+        os.close(reading)
+
+    def _answer(self, number: int) -> None:
+        if self.is_asked:
+            end(f"ended at once; {GOES_ON}", KILLED_BY + number)
+        if not self._guards:
+            end("stopped before training; the same command goes on", STOPPED)
+        self.is_asked = True
+        _say("asked to stop: the run saves and ends; ask again to end it at once")
+        if self._tell is not None:
+            self._tell()
+        self.end_within(self._guards[0])
+
+
+_SIGNALS = Signals()
+
+
+def signals() -> Signals:
+    """The signals of this process, to be answered in a `with` block."""
+    return _SIGNALS
+
+
+def end_on_error_within(seconds: float) -> Callable[..., None]:
+    """For an ExitStack: on an error, what it closes then has so many seconds to save."""
+
+    def bound(kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is not None:
+            sentence = f"{sentence_of(error)}\n  a save under way did not end within {seconds:g} s"
+            _SIGNALS.cancel_later(end_later(seconds, sentence, status_of(error)))
+
+    return bound
+
+
+def end_later(seconds: float, sentence: str, status: int) -> Callable[[], None]:
+    """Ends the process after a time, unless the function that it returns is called before."""
+    timer = threading.Timer(seconds, end, [sentence, status])
+    timer.daemon = True
+    timer.start()
+    return timer.cancel
+
+
+def end(sentence: str, status: int) -> NoReturn:
+    """Ends this process, whatever its threads wait for; never returns."""
+    _say(sentence)
+    os._exit(status)
+
+
+def _say(sentence: str) -> None:
+    print(f"hyla-lm: {sentence}", file=sys.stderr, flush=True)
+
+
+def _note(number: int, frame: FrameType | None) -> None:
+    """Python tells the thread only of signals that have a handler."""
