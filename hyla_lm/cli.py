@@ -1,4 +1,4 @@
-"""The command line: train, evaluate, sample, plan, describe."""
+"""The command line: train, evaluate, sample, inspect, plan, describe."""
 
 import argparse
 import json
@@ -26,7 +26,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "hyla-lm", description=__doc__, epilog="--gin.Class.field=value sets a binding."
     )
-    commands = parser.add_subparsers(required=True, metavar="train|evaluate|sample|plan|describe")
+    commands = parser.add_subparsers(
+        required=True, metavar="train|evaluate|sample|inspect|plan|describe"
+    )
     train = _command(commands, "train", _train, "train, or go on from the newest checkpoint")
     train.add_argument("--workdir", required=True, help="folder of the run")
     train.add_argument(
@@ -48,6 +50,12 @@ def _parser() -> argparse.ArgumentParser:
     sample.add_argument("--top_k", type=int, default=0, help="tokens to choose from; 0 for all")
     sample.add_argument("--top_p", type=float, default=1.0, help="probability mass to choose from")
     sample.add_argument("--seed", type=int, default=0, help="of the random choices")
+    inspect = _command(commands, "inspect", _inspect, "what a checkpoint holds, and if it is whole")
+    inspect.add_argument("workdir", help="folder of a run with checkpoints")
+    inspect.add_argument("--step", type=int, help="checkpoint to take (default: the newest)")
+    inspect.add_argument(
+        "--against", help="folder of another run, to compare with; 1 if it differs"
+    )
     plan = _command(commands, "plan", _plan, "memory, speed and cost on a TPU slice, without one")
     plan.add_argument("--topology", required=True, help="slice, such as v5e:4x4")
     plan.add_argument("--json", action="store_true", help="print one JSON object instead")
@@ -98,6 +106,12 @@ def _sample(options: argparse.Namespace, bindings: list[str]) -> None:
     )
     prompt = sys.stdin.read().rstrip("\n") if options.prompt == "-" else options.prompt
     print(prompt + restore(options, bindings).sample(prompt, sampling))
+
+
+def _inspect(options: argparse.Namespace, bindings: list[str]) -> int:
+    from hyla_lm.running.inspect_run import run
+
+    return run(options.workdir, options.step, options.against)
 
 
 def _plan(options: argparse.Namespace, bindings: list[str]) -> int:

@@ -1,6 +1,5 @@
 """The training loop: at each step look what is owed, then step."""
 
-import sys
 import time
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -94,7 +93,7 @@ def _open(
     _show_start(program, state, first)
     stack.push(end_on_error_within(seconds))
     guard.begin()
-    store.begin(first, redone_tags(experiment, first))
+    store.begin(program, first, redone_tags(experiment, first))
     shard = multihost.shard_of(program.mesh, train.batch_size, train.seed)
     stream = program.task.train_stream(shard, data.get("streams"))
     batches = stack.enter_context(closing(stream))
@@ -144,7 +143,7 @@ def _check_numerics(program: Program[Task], store: RunStore, first: int, strict:
     if other and strict:
         raise UserError(f"--strict_numerics: since the checkpoint of step {first} {other}.")
     if other and multihost.is_lead():
-        print(f"not to the same bits as before step {first}: {other}", file=sys.stderr)
+        print(f"other numerics than those of step {first}, so maybe other bits: {other}")
 
 
 def _show_start(program: Program[Task], state: TrainState, first: int) -> None:

@@ -94,7 +94,7 @@ class _Run:
         self.program, self.store = member.program, store
         e = member.program.experiment
         redone = (f"{VALIDATION}/",) if first == last else redone_tags(e, first)
-        store.begin(first, redone)
+        store.begin(self.program, first, redone)
         before = store.folder.read_summary()
         self.diverged_at = before.get("diverged_at") if before.get("step") == first else None
         # By logged step, computed before training: later it would wait for the steps under way.

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+HASH_DIGITS = 16
 FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 # Where an operation was written in which file: a line that moves changes it, and no number.
 PLACES = re.compile(
@@ -32,4 +33,5 @@ def numerics_of(mesh: Mesh, compiled_step: str = "") -> dict[str, Any]:
 
 def hash_of_step(compiled: jax.stages.Compiled) -> str:
     """The hash of the optimized instructions of a compiled step, wherever in files they stand."""
-    return hashlib.sha256(PLACES.sub("", compiled.as_text() or "").encode()).hexdigest()
+    text = PLACES.sub("", compiled.as_text() or "")
+    return hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]

@@ -13,7 +13,7 @@ from hyla_lm.running.tensorboard import TensorBoard
 from hyla_lm.tasks.protocol import Task
 from hyla_lm.train_step import TrainState
 
-LONGEST_SHOWN = 40
+LONGEST_SHOWN = 60
 
 
 class RunStore:
@@ -66,12 +66,13 @@ class RunStore:
         multihost.barrier("the setting aside of checkpoints")
         self._checkpoints.reload()
 
-    def begin(self, first: int, redone: Sequence[str]) -> None:
+    def begin(self, program: Program[Task], first: int, redone: Sequence[str]) -> None:
         """Begins to write from a step on; lines after it go, and its own of tags that are redone.
 
-        A tag is redone that begins with one of `redone`, such as "validation/".
+        A tag is redone that begins with one of `redone`, such as "validation/". The program is the
+        one that trains, whose compiled step checkpoints name.
         """
-        self._first = first
+        self._program, self._first = program, first
         text = self._program.experiment.text
         self.folder.write("config.gin", text)
         self._checkpoints.drop_after(first)

@@ -1,0 +1,294 @@
+"""A checkpoint that is not what was saved is named, and the run goes on from the one before."""
+
+import json
+import os
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from etils import epath
+
+from hyla_lm.cli import main
+from hyla_lm.config import UserError
+from hyla_lm.experiment import read_experiment
+from hyla_lm.running.checkpoint import Checkpointer
+from hyla_lm.running.checksums import checksums, sealed
+from hyla_lm.running.program import Program, make_program
+from hyla_lm.tasks.protocol import Task
+from tests.run_lines import measured
+
+EVERY = 5
+SAVED = (5, 10, 12)
+
+
+@pytest.fixture(scope="module")
+def gin_file(tiny_rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.conftest import SEQUENCE_LENGTH, TINY
+
+    path = tmp_path_factory.mktemp("damage") / "tiny.gin"
+    path.write_text(TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH))
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(gin_file: Path) -> Path:
+    workdir = gin_file.parent / "whole"
+    assert main(["train", f"--gin_file={gin_file}", f"--workdir={workdir}"]) == 0
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def program(gin_file: Path) -> Program[Task]:
+    return make_program(read_experiment([str(gin_file)], []))
+
+
+@pytest.fixture
+def workdir(whole: Path, tmp_path: Path) -> Path:
+    shutil.copytree(whole, tmp_path / "run")
+    return tmp_path / "run"
+
+
+class Command:
+    """hyla-lm on one run: its status, and the lines on stderr."""
+
+    def __init__(self, gin_file: Path, workdir: Path, capsys: pytest.CaptureFixture[str]):
+        self.train_arguments = [f"--gin_file={gin_file}"]
+        self.workdir, self.capsys = workdir, capsys
+
+    def __call__(self, command: str, *arguments: str) -> tuple[int, list[str]]:
+        self.capsys.readouterr()
+        more = self.train_arguments if command == "train" else []
+        status = main([command, *more, f"--workdir={self.workdir}", *arguments])
+        return status, self.capsys.readouterr().err.splitlines()
+
+
+@pytest.fixture
+def command(gin_file: Path, workdir: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(gin_file, workdir, capsys)
+
+
+def contents(program: Program[Task], folder: Path, step: int) -> tuple[object, ...]:
+    """Meta, data and the bytes of all arrays; raises UserError for a damaged checkpoint."""
+    checkpoints = Checkpointer(epath.Path(folder), keep=None)
+    meta = checkpoints.meta(step)
+    state, data = checkpoints.restore(step, program.abstract_state, meta)
+    return meta, data, [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(state)]
+
+
+def flip(path: Path, rng: random.Random) -> bytes:
+    """Flips one bit of a file; returns what it held."""
+    before = path.read_bytes()
+    changed, bit = bytearray(before), rng.randrange(8 * len(before))
+    changed[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(changed)
+    return before
+
+
+@pytest.mark.parametrize("flips", [40, pytest.param(500, marks=pytest.mark.faults)])
+def test_a_flipped_bit_is_named_or_changes_nothing(
+    flips: int, program: Program[Task], workdir: Path
+) -> None:
+    """Files that a restore reads in part, or not at all, may differ without harm."""
+    folder, rng = workdir / "checkpoints", random.Random(0)
+    saved = contents(program, folder, 12)
+    files = sorted(path for path in (folder / "12").rglob("*") if path.is_file())
+    assert len(files) > 10
+    found: Counter[tuple[str, str]] = Counter()
+    for index in range(flips):
+        path = files[index % len(files)]
+        before = flip(path, rng)
+        try:
+            outcome = "equal" if contents(program, folder, 12) == saved else "SILENT"
+        except UserError as error:
+            assert str(error).startswith(f"{folder / '12'} cannot be restored ("), error
+            assert len(str(error)) < 500 and "\n" not in str(error)
+            outcome = "named"
+        found[path.relative_to(folder / "12").parts[0], outcome] += 1
+        path.write_bytes(before)
+    for (part, outcome), count in sorted(found.items()):
+        print(f"{part:24} {outcome:8} {count}")
+    assert not any(outcome == "SILENT" for _, outcome in found)
+    assert {outcome for part, outcome in found if part in ("data", "meta")} >= {"named"}
+
+
+def empty(step: Path) -> None:
+    shutil.rmtree(step)
+    step.mkdir()
+
+
+def truncate(step: Path) -> None:
+    for path in step.rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def lose_the_position(step: Path) -> None:
+    (step / "data" / "metadata").write_text("{}")
+
+
+def lose_the_meta(step: Path) -> None:
+    shutil.rmtree(step / "meta")
+
+
+def lose_the_arrays(step: Path) -> None:
+    shutil.rmtree(step / "state" / "d")
+
+
+def be_of_another_position(step: Path) -> None:
+    path = step / "data" / "metadata"
+    data = json.loads(path.read_text())
+    data["streams"][0]["rows_read"] += 8
+    path.write_text(json.dumps(data))
+
+
+def take_old_arrays(step: Path) -> None:
+    shutil.rmtree(step / "state")
+    shutil.copytree(step.parent / "10" / "state", step / "state")
+
+
+DAMAGES = [
+    empty,
+    truncate,
+    lose_the_position,
+    lose_the_meta,
+    lose_the_arrays,
+    be_of_another_position,
+    take_old_arrays,
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_newest_checkpoint_is_named_with_the_command_to_go_on(
+    damage, command: Command, workdir: Path, whole: Path
+) -> None:
+    checkpoints = workdir / "checkpoints"
+    damage(checkpoints / "12")
+    status, lines = command("train")
+    assert (status, len(lines)) == (2, 1), lines
+    assert lines[0].startswith(f"hyla-lm: {checkpoints / '12'} cannot be restored (")
+    assert "go on from step 10 with --step=10; later ones are set aside." in lines[0]
+    assert sorted(path.name for path in checkpoints.iterdir() if path.name.isdigit()) == [
+        *("10", "12", "5"),
+    ], "nothing is moved before the user says so"
+    for reading in ("evaluate", "sample"):
+        more = ["--prompt=the"] if reading == "sample" else []
+        status, lines = command(reading, *more)
+        assert (status, len(lines)) == (2, 1), lines
+        assert "--step=10" in lines[0]
+        assert command(reading, "--step=10", *more)[0] == 0
+    status, lines = command("train", "--step=10")
+    assert status == 0, lines
+    assert any("checkpoints 12 are set aside in" in line for line in lines)
+    assert [path.name for path in workdir.glob("set_aside/*/12")] == ["12"], "never deleted"
+    assert measured(workdir) == measured(whole)
+    assert (checkpoints / "12").is_dir()
+
+
+def test_an_unreadable_checkpoint_is_named(
+    command: Command, workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root reads every file")
+    (workdir / "checkpoints" / "12" / "meta" / "metadata").chmod(0)
+    status, lines = command("train")
+    assert (status, len(lines)) == (2, 1), lines
+
+
+def test_the_only_checkpoint_damaged_leaves_nothing_to_go_on_from(
+    command: Command, workdir: Path
+) -> None:
+    for step in ("5", "10"):
+        shutil.rmtree(workdir / "checkpoints" / step)
+    lose_the_position(workdir / "checkpoints" / "12")
+    status, lines = command("train")
+    assert (status, len(lines)) == (2, 1), lines
+    assert "no earlier one is left: train again in another --workdir." in lines[0]
+
+
+def test_all_checkpoints_gone_is_no_reason_to_begin_again(command: Command, workdir: Path) -> None:
+    before = (workdir / "metrics.jsonl").read_bytes()
+    for path in (workdir / "checkpoints").iterdir():
+        shutil.rmtree(path)
+    for name in ("summary.json", ".saved"):  # either tells
+        status, lines = command("train")
+        assert (status, len(lines)) == (2, 1), lines
+        assert "has saved step 12 but holds no checkpoint" in lines[0]
+        (workdir / name).unlink()
+    assert (workdir / "metrics.jsonl").read_bytes() == before
+    assert command("train")[0] == 0, "as after a kill before the first checkpoint"
+
+
+def test_something_else_among_the_checkpoints_is_named(command: Command, workdir: Path) -> None:
+    (workdir / "checkpoints" / "10.backup").mkdir()
+    for reading in ("train", "evaluate"):
+        status, lines = command(reading)
+        assert (status, len(lines)) == (2, 1), lines
+        assert "holds '10.backup', which is no checkpoint: move it elsewhere." in lines[0]
+
+
+def test_a_step_that_is_not_saved_is_named(command: Command) -> None:
+    status, lines = command("train", "--step=7")
+    assert (status, len(lines)) == (2, 1)
+    assert "has no checkpoint of step 7 (it has 5, 10, 12)." in lines[0]
+
+
+def test_going_back_on_purpose_loses_nothing(command: Command, workdir: Path, whole: Path) -> None:
+    before = (workdir / "metrics.jsonl").read_text()
+    assert command("train", "--step=5", "--gin.OptimizerConfig.learning_rate=1e-3")[0] == 0
+    (aside,) = workdir.glob("set_aside/*")
+    assert sorted(path.name for path in aside.iterdir()) == [
+        *("10", "12", "metrics.jsonl", "summary.json"),
+    ]
+    assert (aside / "metrics.jsonl").read_text() == before
+    assert measured(workdir)[0] == measured(whole)[0]
+    assert measured(workdir)[-1] != measured(whole)[-1]
+
+
+def test_a_checkpoint_without_checksums_is_of_an_older_version(
+    command: Command, workdir: Path
+) -> None:
+    path = workdir / "checkpoints" / "12" / "meta" / "metadata"
+    meta = json.loads(path.read_text())
+    older = {name: meta[name] for name in ("identity", "gin", "versions")}
+    path.write_text(json.dumps(older))
+    status, lines = command("train")
+    assert status == 0
+    assert lines == ["step 12 was saved by a version without checksums: it is not verified"]
+    path.write_text(json.dumps({**older, "numerics": {}}))
+    assert command("train")[0] == 2, "a meta that is neither"
+
+
+def test_a_seal_is_broken_by_any_change(command: Command, workdir: Path) -> None:
+    path = workdir / "checkpoints" / "12" / "meta" / "metadata"
+    meta = json.loads(path.read_text())
+    content = {name: value for name, value in meta.items() if name != "sha256"}
+    assert sealed(content) == meta
+    meta["checksums"]["state"]["step"] = "00000000"
+    path.write_text(json.dumps(meta))
+    status, lines = command("train")
+    assert status == 2 and "its meta differs from its hash" in lines[0]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.bool_, jax.numpy.bfloat16])
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (5, 3), (2, 3, 4)])
+def test_every_change_of_a_word_and_of_its_place_changes_the_sum(shape, dtype) -> None:
+    values = (np.random.default_rng(0).standard_normal(shape) * 8).astype(dtype)
+
+    def sum_of(array: np.ndarray) -> str:
+        return checksums({"x": jax.numpy.asarray(array)})["x"]
+
+    before = sum_of(values)
+    flat = np.atleast_1d(values).reshape(-1)
+    for place in range(flat.size):
+        changed = flat.copy()
+        changed[place] = ~changed[place] if dtype == np.bool_ else -changed[place] - 1
+        assert sum_of(changed.reshape(shape)) != before
+    for place in range(1, flat.size):
+        changed = flat.copy()
+        changed[[0, place]] = changed[[place, 0]]
+        if changed[0] != flat[0]:
+            assert sum_of(changed.reshape(shape)) != before
