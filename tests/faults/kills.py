@@ -172,7 +172,7 @@ def ended(running: Running, chain: Chain) -> int:
 
 
 def mark_resumed(chain: Chain) -> None:
-    """A later process of the chain ended as it should, so it started where the kills left the run."""
+    """A later process of the chain ended as it should, from where the kills left the run."""
     for kill in chain.kills:
         kill.is_resumed = kill.is_resumed or not chain.faults
 

@@ -1,4 +1,4 @@
-"""The command hyla-lm, whose phases go to a file: python -m tests.faults.phased_train FILE train ...
+"""The command hyla-lm, whose phases go to a file: python -m tests.faults.phased_train FILE train.
 
 Functions of hyla_lm are wrapped from outside. Every hundredth step of the process its CPU time and
 memory go to FILE.steps.

@@ -1,6 +1,7 @@
 """Runs as the kills need them: started, watched, and compared with a run never stopped."""
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from tests.run_lines import measured
 
 ROOT = Path(__file__).parents[2]
 UNFINISHED = ".orbax-checkpoint-tmp"
+logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it tells of every restart
 TIMES = ("tokens_per_second", "wall_seconds", "mfu")
 LONGEST_SECONDS = 300.0
 

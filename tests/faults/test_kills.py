@@ -10,7 +10,7 @@ import pytest
 from tests.faults import report
 from tests.faults.kills import Chain, Kills
 from tests.faults.phases import PHASES
-from tests.faults.runs import Command, differences
+from tests.faults.runs import Command
 
 STEPS = 40
 PERIODS = (
