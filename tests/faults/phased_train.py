@@ -24,11 +24,15 @@ def main() -> None:
     phases = PhaseWriter(path)
     from hyla_lm import cli
 
-    follow_steps(phases, path.with_name(f"{path.name}.steps"))
+    follow_steps(phases, measured_path(path))
     follow_duties(phases)
     follow_saves(phases)
     sys.argv = ["hyla-lm", *sys.argv[2:]]
     cli.entry_point()
+
+
+def measured_path(phases: Path) -> Path:
+    return phases.with_name(f"{phases.name}.steps")
 
 
 def follow_steps(phases: PhaseWriter, measured: Path) -> None:
@@ -68,13 +72,11 @@ def followed_step(
 
 
 def measure(path: Path, step: int, done: int) -> None:
-    """A line: the run's step, steps of this process, its CPU seconds and kilobytes of memory."""
+    """A line: the run's step, steps since the start, CPU seconds, kilobytes now and at most."""
     sizes = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     resident, peak = (int(sizes[name].split()[0]) for name in ("VmRSS", "VmHWM"))
-    cpu = time.process_time()
-    line = {"step": step, "done": done, "cpu": cpu, "resident": resident, "peak": peak}
     with path.open("a") as file:
-        file.write(json.dumps(line) + "\n")
+        file.write(json.dumps([step, done, time.process_time(), resident, peak]) + "\n")
 
 
 def follow_duties(phases: PhaseWriter) -> None:

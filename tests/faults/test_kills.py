@@ -12,12 +12,12 @@ from tests.faults.kills import Chain, Kills
 from tests.faults.phases import PHASES
 from tests.faults.runs import Command
 
-STEPS = 40
+STEPS = 120
 PERIODS = (
     f"TrainConfig.steps = {STEPS}",
-    "TrainConfig.eval_every = 7",
-    "CheckpointConfig.every = 5",
-    "LogConfig.every = 3",
+    "TrainConfig.eval_every = 17",
+    "CheckpointConfig.every = 37",
+    "LogConfig.every = 7",
 )
 SHORT_KILLS, SHORT_SEED = 8, 1
 
