@@ -25,6 +25,7 @@ from tests.faults.runs import Command, Running
 
 TWIN_STEPS = 400
 WATCH_SECONDS = 0.01
+LONGEST_SECONDS = 3600.0  # of the unbroken run
 
 
 class Measured(NamedTuple):
@@ -87,13 +88,11 @@ class Growth:
         """What was measured of a process that is killed soon after a step, or never."""
         phases = self._home / f"{name}.phases"
         running = Running(self._command, workdir, phases)
-        if until is None:
-            status = running.ended()
-        else:
+        if until is not None:
             wait_for(running, phases, until)
             time.sleep(self._rng.uniform(0, 0.3))
             running.send(signal.SIGKILL)
-            status = running.ended()
+        status = running.ended(LONGEST_SECONDS)
         assert status == (0 if until is None else -signal.SIGKILL), running.errors()
         return measured(phases)
 

@@ -5,6 +5,7 @@ memory go to FILE.steps.
 """
 
 import json
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ DUTY_PHASES = {"evaluate": (EVALUATION, STEP), "finish": (CLOSE, CLOSE)}
 
 
 def main() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     path = Path(sys.argv[1])
     phases = PhaseWriter(path)
     from hyla_lm import cli

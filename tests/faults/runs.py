@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from tensorboard.backend.event_processing.event_accumulator import SCALARS, EventAccumulator
 
+from hyla_lm.config import UserError
 from hyla_lm.running.run_folder import OURS
 from tests.faults.phases import COMMIT, SAVE, START, begins
 from tests.run_lines import measured
@@ -81,18 +83,17 @@ class Running:
 
     def phase(self) -> str:
         """The phase now; a commit goes on beneath steps and evaluations."""
-        found = begins(self._phases)
-        phase = found[-1].phase if found else START
-        is_committing = phase not in (START, SAVE) and unfinished(self._workdir)
-        return COMMIT if is_committing else phase
+        found = [begin.phase for begin in begins(self._phases)] or [START]
+        is_committing = SAVE in found and found[-1] != SAVE and unfinished(self._workdir)
+        return COMMIT if is_committing else found[-1]
 
     def send(self, number: int) -> None:
         self._process.send_signal(number)
 
-    def ended(self) -> int:
+    def ended(self, seconds: float = LONGEST_SECONDS) -> int:
         """The status; a process that does not end is killed, and TimeoutExpired is raised."""
         try:
-            return self._process.wait(LONGEST_SECONDS)
+            return self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             self.send(signal.SIGKILL)
             self._process.wait()
@@ -116,15 +117,22 @@ def left_behind(workdir: Path) -> list[str]:
 
 
 def differences(workdir: Path, whole: Path, step: int) -> list[str]:
-    """What of a run is not as in a run never stopped: names of its parts."""
+    """What of a run is not as in a run never stopped, or cannot be read: names of its parts."""
     parts = {
-        "state": arrays(workdir, step) == arrays(whole, step),
-        "data": position(workdir, step) == position(whole, step),
-        "metrics.jsonl": measured(workdir) == measured(whole),
-        "tensorboard": points(workdir) == points(whole),
-        "summary.json": summary(workdir) == summary(whole),
+        "state": partial(arrays, step=step),
+        "data": partial(position, step=step),
+        "metrics.jsonl": measured,
+        "tensorboard": points,
+        "summary.json": summary,
     }
-    return [name for name, is_equal in parts.items() if not is_equal]
+    return [name for name, read in parts.items() if read_or_error(read, workdir) != read(whole)]
+
+
+def read_or_error(read: Callable[[Path], Any], workdir: Path) -> Any:
+    try:
+        return read(workdir)
+    except (OSError, ValueError, UserError) as error:
+        return error
 
 
 def arrays(workdir: Path, step: int) -> dict[str, tuple[Any, ...]]:
