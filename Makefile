@@ -4,7 +4,7 @@ BIN := .venv/bin
 GIN ?= gin/quickstart.gin
 WORKDIR ?= runs/$(notdir $(basename $(GIN)))
 
-.PHONY: train compare test test-full test-seqio evals-smoke lint bench bench-data bench-tpu bench-plan bench-evals plans clean
+.PHONY: train compare test test-full test-seqio faults evals-smoke lint bench bench-data bench-tpu bench-plan bench-evals plans clean
 
 train: .venv/core
 	$(BIN)/hyla-lm train --gin_file=$(GIN) --workdir=$(WORKDIR)
@@ -23,6 +23,14 @@ test-full: .venv/full
 
 test-seqio: .venv-seqio/ready
 	.venv-seqio/bin/pytest -m seqio
+
+# Kills KILLS processes at random moments, trains 10,000 steps and fuzzes long: docs/faults.md.
+export FAULTS ?= runs/faults
+export KILLS ?= 200
+export SEED ?= 0
+faults: export HYPOTHESIS_PROFILE = faults
+faults: .venv/dev
+	$(BIN)/pytest -s -m "faults or not faults" tests/faults
 
 # Both evaluation suites from small runs to a report with figures, which says only that all of it works.
 # Without XLA's optimisations these runs compile in half the time.

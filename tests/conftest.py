@@ -4,6 +4,7 @@ import os
 import random
 from pathlib import Path
 
+import hypothesis
 import jax
 import pytest
 
@@ -39,6 +40,15 @@ ModelConfig.dtype = "float32"
 OptimizerConfig.learning_rate = 1e-2
 OptimizerConfig.warmup_steps = 2
 """
+
+# The examples of a property are the same in every session, but for those of `make faults`.
+hypothesis.settings.register_profile(
+    "ci", derandomize=True, deadline=None, max_examples=100, database=None
+)
+hypothesis.settings.register_profile(
+    "faults", deadline=None, max_examples=2500, database=None, print_blob=True
+)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 def sentences(seed: int, count: int) -> str:

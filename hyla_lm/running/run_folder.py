@@ -96,8 +96,13 @@ class RunFolder:
         self.write("summary.json", json.dumps(summary, indent=1) + "\n")
 
     def read_summary(self) -> dict[str, Any]:
-        """The content of summary.json; empty if the run is not finished."""
-        return json.loads(read_whole(self.path / "summary.json") or "{}")
+        """The content of summary.json; empty if the run is not finished.
+
+        Raises UserError for content that is no JSON object.
+        """
+        path = self.path / "summary.json"
+        content = read_whole(path)
+        return {} if content is None else _parse_object(content, f"{path}")
 
     def note_saved(self, step: int) -> None:
         """Notes the newest step that was ever saved whole."""
@@ -195,14 +200,45 @@ class RunFolder:
 
 
 def read_lines(workdir: PathLike) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl."""
-    return parse_lines(read_whole(as_path(workdir) / "metrics.jsonl") or b"")
+    """The lines of a run's metrics.jsonl; raises UserError for a damaged one."""
+    path = as_path(workdir) / "metrics.jsonl"
+    return parse_lines(read_whole(path) or b"", f"{path}")
 
 
-def parse_lines(content: bytes) -> list[dict[str, Any]]:
-    """Parses lines of JSON; drops a last line that a kill cut short."""
-    whole, _, _ = content.rpartition(b"\n")
-    return [json.loads(line) for line in whole.splitlines()]
+def parse_lines(content: bytes, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    """Parses lines of JSON, each a step and numbers; drops a last line that a kill cut short.
+
+    Raises UserError for a damaged line; `name` is the file's in the error.
+    """
+    lines = content.split(b"\n")[:-1]
+    return [_parse_line(line, f"{name} line {n}") for n, line in enumerate(lines, 1)]
+
+
+def _parse_line(content: bytes, place: str) -> dict[str, Any]:
+    line = _parse_object(content, place)
+    if not isinstance(line.get("step"), int) or line["step"] < 0:
+        raise _damaged(place, "no step")
+    if not all(map(_is_number, line.values())):
+        raise _damaged(place, "not only numbers")
+    return line
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is float or (type(value) is int and abs(value) < 2**63)
+
+
+def _parse_object(content: bytes, place: str) -> dict[str, Any]:
+    try:
+        found = json.loads(content.decode())
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise _damaged(place, "no JSON object")
+    return found
+
+
+def _damaged(place: str, why: str) -> UserError:
+    return UserError(f"{place} is damaged ({why}): delete it, or restore the file.")
 
 
 def _stays(line: Mapping[str, Any], step: int, redone: Sequence[str]) -> bool:

@@ -1,0 +1,186 @@
+"""What grows in a long run that is killed often: memory, CPU time of a step, files and bytes.
+
+Each part of the run between two kills is followed by a twin: the first steps of a new run. Ratios
+are of a part to its twin at equal steps since the start of the process, so that what else the
+machine does in these minutes changes them little.
+"""
+
+import json
+import random
+import shutil
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+
+from hyla_lm.running.summary import LEARNING_RATE
+from tests.faults.phased_train import measured_path
+from tests.faults.runs import Command, Running
+
+TWIN_STEPS = 400
+WATCH_SECONDS = 0.01
+LONGEST_SECONDS = 3600.0  # of the unbroken run
+
+
+class Measured(NamedTuple):
+    """A process at a step: steps since its start, its CPU seconds, its memory in kilobytes."""
+
+    step: int
+    done: int
+    cpu: float
+    resident: int
+    peak: int
+
+
+class Folder(NamedTuple):
+    """What a run's folder holds beside checkpoints and curves, and of these how many."""
+
+    files: int
+    checkpoints: int
+    events: int
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A part of the run and its twin."""
+
+    part: list[Measured]
+    twin: list[Measured]
+    folder: Folder
+
+
+class Growth:
+    """A run of many steps, killed and started again, with the twins of its parts."""
+
+    def __init__(self, command: Command, steps: int, kills: int, home: Path, seed: int):
+        self._command, self._steps, self._kills, self._home = command, steps, kills, home
+        self._rng = random.Random(seed)
+        self.workdir, self.whole_workdir = home / "killed", home / "whole"
+        home.mkdir(parents=True)
+
+    def whole(self) -> list[Measured]:
+        """The same run in one process."""
+        return self._run("whole", self.whole_workdir, None)
+
+    def pairs(self) -> list[Pair]:
+        part = self._steps // (self._kills + 1)
+        return [self._pair(number, number * part) for number in range(1, self._kills + 1)]
+
+    def last(self) -> None:
+        """The part after the last kill, which ends the run."""
+        self._run("last", self.workdir, None)
+
+    def _pair(self, number: int, step: int) -> Pair:
+        part = self._run(f"part{number}", self.workdir, step)
+        folder, new = folder_of(self.workdir), self._home / "new"
+        twin = self._run(f"twin{number}", new, TWIN_STEPS)
+        shutil.rmtree(new)
+        print(f"killed {number} times, at step {part[-1].step}; {folder}", flush=True)
+        return Pair(part, twin, folder)
+
+    def _run(self, name: str, workdir: Path, until: int | None) -> list[Measured]:
+        """What was measured of a process that is killed soon after a step, or never."""
+        phases = self._home / f"{name}.phases"
+        running = Running(self._command, workdir, phases)
+        if until is not None:
+            wait_for(running, phases, until)
+            time.sleep(self._rng.uniform(0, 0.3))
+            running.send(signal.SIGKILL)
+        status = running.ended(LONGEST_SECONDS)
+        assert status == (0 if until is None else -signal.SIGKILL), running.errors()
+        return measured(phases)
+
+
+def wait_for(running: Running, phases: Path, step: int) -> None:
+    while running.is_alive:
+        found = measured(phases)
+        if found and found[-1].step >= step:
+            return
+        time.sleep(WATCH_SECONDS)
+
+
+def measured(phases: Path) -> list[Measured]:
+    path = measured_path(phases)
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [Measured(*json.loads(line)) for line in lines]
+
+
+def folder_of(workdir: Path) -> Folder:
+    files = [path for path in workdir.iterdir() if path.is_file()]
+    counted = [len(list((workdir / name).iterdir())) for name in ("checkpoints", "tensorboard")]
+    return Folder(len(files), *counted)
+
+
+def step_seconds(found: Sequence[Measured]) -> list[float]:
+    """CPU seconds of a step in each window between two measurements."""
+    return [(b.cpu - a.cpu) / (b.done - a.done) for a, b in pairwise(found)]
+
+
+def of_pairs(pairs: Sequence[Pair]) -> dict[str, float]:
+    """Medians over pairs of the ratio of a part to its twin."""
+    seconds, peaks, residents = [], [], []
+    for pair in pairs:
+        part, twin = equal_steps(pair.part), equal_steps(pair.twin)
+        seconds.append(median(step_seconds(part)) / median(step_seconds(twin)))
+        peaks.append(part[-1].peak / twin[-1].peak)
+        residents.append(part[-1].resident / twin[-1].resident)
+    ratios = {"step_cpu_seconds": seconds, "peak": peaks, "resident": residents}
+    return {name: median(found) for name, found in ratios.items()}
+
+
+def equal_steps(found: Sequence[Measured]) -> list[Measured]:
+    return [sample for sample in found if sample.done <= TWIN_STEPS]
+
+
+def of_whole(found: Sequence[Measured]) -> dict[str, float]:
+    """Ratios of the last fifth of one process to its second fifth; the first warms up."""
+    fifth = len(found) // 5
+    first, last = found[fifth : 2 * fifth], found[-fifth:]
+    seconds = [median(step_seconds(part)) for part in (first, last)]
+    return {
+        "step_cpu_seconds": seconds[1] / seconds[0],
+        "peak": last[-1].peak / first[-1].peak,
+        "resident": median(s.resident for s in last) / median(s.resident for s in first),
+    }
+
+
+def of_lines(workdir: Path) -> dict[str, float]:
+    """The bytes of a line with training metrics: the last fifth to the first."""
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    sizes = [len(line) for line in lines if LEARNING_RATE in line]
+    fifth = len(sizes) // 5
+    return {"line_bytes": sum(sizes[-fifth:]) / sum(sizes[:fifth])}
+
+
+def of_curves(workdir: Path) -> dict[str, float]:
+    """The bytes of an event: the last fifth of the processes to the first, but for the very first.
+
+    That one wrote the configuration too.
+    """
+    paths = sorted((workdir / "tensorboard").iterdir())[1:]
+    sizes = [
+        path.stat().st_size / len(list(RawEventFileLoader(str(path)).Load())) for path in paths
+    ]
+    fifth = max(1, len(sizes) // 5)
+    return {"event_bytes": median(sizes[-fifth:]) / median(sizes[:fifth])}
+
+
+def as_json(whole: Sequence[Measured], pairs: Sequence[Pair], found: Any) -> dict[str, Any]:
+    return {
+        "ratios": found,
+        "whole": [sample._asdict() for sample in whole],
+        "parts": [
+            {
+                "part": [sample._asdict() for sample in pair.part],
+                "twin": [sample._asdict() for sample in pair.twin],
+                "folder": pair.folder._asdict(),
+            }
+            for pair in pairs
+        ],
+    }

@@ -1,0 +1,181 @@
+"""Runs killed at random moments of their phases and started again.
+
+A chain is one run: its process is sent a signal, started again, and so on until it ends by itself.
+Then it must equal a run never stopped.
+"""
+
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.faults.phases import CLOSE, COMMIT, COMPILE, PHASES, START, lasting
+from tests.faults.runs import Command, Running, differences, left_behind
+
+SIGNALS = (*[signal.SIGKILL] * 7, *[signal.SIGTERM] * 2, signal.SIGINT)
+# SIGTERM ends a process at once until the run is open; from then on the run saves first.
+STATUSES = {
+    signal.SIGKILL: (-signal.SIGKILL,),
+    signal.SIGTERM: (75, -signal.SIGTERM),
+    signal.SIGINT: (75, 128 + signal.SIGINT, -signal.SIGINT),
+}
+MOST_KILLS = 6  # of one run
+MOST_TIMES = 4
+COMMIT_SECONDS = 0.2
+WATCH_SECONDS = 0.0005
+MOST_ERROR_LINES = 10
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When to send which signal: so long after a phase began for so many times."""
+
+    number: signal.Signals
+    phase: str
+    times: int
+    delay: float
+    is_cached: bool
+
+
+@dataclass
+class Kill:
+    """A signal that ended a process, and the phase it was in.
+
+    `is_loud` says that the process left a traceback or more lines than a person reads.
+    """
+
+    number: str
+    phase: str
+    seconds: float
+    status: int
+    is_loud: bool
+    is_resumed: bool = False
+
+
+@dataclass
+class Chain:
+    """One run through its kills; `faults` is empty if it ended as a run never stopped does."""
+
+    name: str
+    kills: list[Kill] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A run never stopped, the seconds it took, and the mean seconds of its phases."""
+
+    workdir: Path
+    seconds: float
+    phases: dict[str, float]
+
+
+class Kills:
+    """Chains of kills of one command, in a folder of their own."""
+
+    def __init__(self, command: Command, last_step: int, home: Path, seed: int):
+        self._command, self._last_step, self._home = command, last_step, home
+        self._rng = random.Random(seed)
+        home.mkdir(parents=True)
+        self._cold = self._run_whole("cold", is_cached=False)
+        self._run_whole("first")
+        self._warm = self._run_whole("warm")
+        assert not differences(self._warm.workdir, self._cold.workdir, last_step)
+
+    def chains(self, count: int) -> Iterator[Chain]:
+        """Chains until there were so many kills; each comes when it has ended."""
+        number = 0
+        while count > 0:
+            chain = self._chain(f"chain{number}", min(count, self._rng.randint(1, MOST_KILLS)))
+            number, count = number + 1, count - len(chain.kills)
+            yield chain
+
+    def _run_whole(self, name: str, is_cached: bool = True) -> Whole:
+        workdir, phases = self._home / name, self._home / f"{name}.phases"
+        running = Running(self._command, workdir, phases, is_cached)
+        assert running.ended() == 0, running.errors()
+        now = time.monotonic()
+        return Whole(workdir, now - running.started, lasting(phases, now))
+
+    def _chain(self, name: str, count: int) -> Chain:
+        chain, workdir = Chain(name), self._home / name
+        for number in range(count):
+            phases = self._home / f"{name}.phases{number}"
+            status = self._kill(chain, workdir, phases, self._moment())
+            if status == 0 or chain.faults:
+                break
+        else:
+            self._finish(chain, workdir)
+        if not chain.faults:
+            chain.faults = differences(workdir, self._warm.workdir, self._last_step)
+        chain.left = left_behind(workdir)
+        return chain
+
+    def _moment(self) -> Moment:
+        """Half of the moments lie anywhere in a run, half in a phase, each phase alike."""
+        number = self._rng.choice(SIGNALS)
+        if self._rng.random() < 0.5:
+            delay = self._rng.uniform(0, self._warm.seconds)
+            return Moment(number, START, 1, delay, is_cached=True)
+        phase = self._rng.choice(PHASES)
+        is_cached = phase != COMPILE or self._rng.random() < 0.5
+        times = 1 if phase in (START, COMPILE, CLOSE) else self._rng.randint(1, MOST_TIMES)
+        whole = self._warm if is_cached else self._cold
+        longest = COMMIT_SECONDS if phase == COMMIT else whole.phases[phase]
+        return Moment(number, phase, times, self._rng.uniform(0, longest), is_cached)
+
+    def _kill(self, chain: Chain, workdir: Path, phases: Path, moment: Moment) -> int:
+        """Starts the run and sends it the signal of the moment, if it comes; returns its status."""
+        running = Running(self._command, workdir, phases, moment.is_cached)
+        phase = send_at(running, moment)
+        seconds = time.monotonic() - running.started
+        status = ended(running, chain)
+        if status not in (0, *STATUSES[moment.number]):
+            chain.faults.append(f"status {status} of {phase}: {running.errors()[-2000:]}")
+        mark_resumed(chain)
+        if status != 0:
+            is_loud = has_much_to_say(running.errors())
+            chain.kills.append(Kill(moment.number.name, phase, seconds, status, is_loud))
+        return status
+
+    def _finish(self, chain: Chain, workdir: Path) -> None:
+        """Starts the run and lets it end by itself."""
+        running = Running(self._command, workdir, self._home / f"{chain.name}.phases")
+        status = ended(running, chain)
+        if status != 0:
+            chain.faults.append(f"status {status} at the end: {running.errors()[-2000:]}")
+        mark_resumed(chain)
+
+
+def send_at(running: Running, moment: Moment) -> str:
+    """Sends the signal at the moment and returns the phase; the process may end before it."""
+    while running.is_alive:
+        began = running.beginning(moment.phase, moment.times)
+        if began is not None and time.monotonic() >= began + moment.delay:
+            phase = running.phase()
+            running.send(moment.number)
+            return phase
+        time.sleep(WATCH_SECONDS)
+    return CLOSE
+
+
+def ended(running: Running, chain: Chain) -> int:
+    try:
+        return running.ended()
+    except subprocess.TimeoutExpired as error:
+        chain.faults.append(f"it did not end in {error.timeout:.0f} seconds")
+        return -signal.SIGKILL
+
+
+def mark_resumed(chain: Chain) -> None:
+    """A later process of the chain ended as it should, from where the kills left the run."""
+    for kill in chain.kills:
+        kill.is_resumed = kill.is_resumed or not chain.faults
+
+
+def has_much_to_say(errors: str) -> bool:
+    return "Traceback" in errors or len(errors.splitlines()) > MOST_ERROR_LINES

@@ -1,0 +1,121 @@
+"""The command hyla-lm, whose phases go to a file: python -m tests.faults.phased_train FILE train.
+
+Functions of hyla_lm are wrapped from outside. Every hundredth step of the process its CPU time and
+memory go to FILE.steps.
+"""
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tests.faults.phases import CLOSE, COMMIT, COMPILE, EVALUATION, SAVE, STEP, PhaseWriter
+
+MEASURED_EVERY = 100
+# The phase of a duty, and the phase after it.
+DUTY_PHASES = {"evaluate": (EVALUATION, STEP), "finish": (CLOSE, CLOSE)}
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    path = Path(sys.argv[1])
+    phases = PhaseWriter(path)
+    from hyla_lm import cli
+
+    follow_steps(phases, measured_path(path))
+    follow_duties(phases)
+    follow_saves(phases)
+    sys.argv = ["hyla-lm", *sys.argv[2:]]
+    cli.entry_point()
+
+
+def measured_path(phases: Path) -> Path:
+    return phases.with_name(f"{phases.name}.steps")
+
+
+def follow_steps(phases: PhaseWriter, measured: Path) -> None:
+    """The loop; its first step compiles, and what comes after it closes the run."""
+    from hyla_lm import trainer
+
+    train_steps = trainer.train_steps
+
+    def followed(run: Any, state: Any) -> Any:
+        phases.set(STEP)
+        step = followed_step(run.program.train_step, run.first, phases, measured)
+        run.program = replace(run.program, train_step=step)
+        try:
+            return train_steps(run, state)
+        finally:
+            phases.set(CLOSE)
+
+    trainer.train_steps = followed
+
+
+def followed_step(
+    train_step: Callable[..., Any], first: int, phases: PhaseWriter, measured: Path
+) -> Callable[..., Any]:
+    done = 0
+
+    def followed(state: Any, batch: Any) -> Any:
+        nonlocal done
+        if done and done % MEASURED_EVERY == 0:
+            measure(measured, first + done, done)
+        phases.set(STEP if done else COMPILE)
+        found = train_step(state, batch)
+        phases.set(STEP)
+        done += 1
+        return found
+
+    return followed
+
+
+def measure(path: Path, step: int, done: int) -> None:
+    """A line: the run's step, steps since the start, CPU seconds, kilobytes now and at most."""
+    sizes = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    resident, peak = (int(sizes[name].split()[0]) for name in ("VmRSS", "VmHWM"))
+    with path.open("a") as file:
+        file.write(json.dumps([step, done, time.process_time(), resident, peak]) + "\n")
+
+
+def follow_duties(phases: PhaseWriter) -> None:
+    from hyla_lm.running import duties
+
+    names = {duty.do.__name__ for duty in duties.DUTIES}
+    gone = sorted(set(DUTY_PHASES) - names)
+    if gone:
+        raise SystemExit(f"hyla_lm.running.duties.DUTIES has no {gone[0]}: name its phase anew.")
+
+    def followed(duty: Any) -> Any:
+        if duty.do.__name__ not in DUTY_PHASES:
+            return duty
+        phase, after = DUTY_PHASES[duty.do.__name__]
+        return duty._replace(do=inside(phase, phases, duty.do, after))
+
+    duties.DUTIES = tuple(followed(duty) for duty in duties.DUTIES)
+
+
+def follow_saves(phases: PhaseWriter) -> None:
+    """A save ends in the background, hence the phase after it is its commit."""
+    from hyla_lm.running.run_store import RunStore
+
+    RunStore.save = inside(SAVE, phases, RunStore.save, COMMIT)
+
+
+def inside(
+    phase: str, phases: PhaseWriter, function: Callable[..., Any], after: str
+) -> Callable[..., Any]:
+    def followed(*arguments: Any) -> Any:
+        phases.set(phase)
+        found = function(*arguments)
+        phases.set(after)
+        return found
+
+    return followed
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""Runs as the kills need them: started, watched, and compared with a run never stopped."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from tensorboard.backend.event_processing.event_accumulator import SCALARS, EventAccumulator
+
+from hyla_lm.config import UserError
+from hyla_lm.running.run_folder import OURS
+from tests.faults.phases import COMMIT, SAVE, START, begins
+from tests.run_lines import measured
+
+ROOT = Path(__file__).parents[2]
+UNFINISHED = ".orbax-checkpoint-tmp"
+logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it tells of every restart
+TIMES = ("tokens_per_second", "wall_seconds", "mfu")
+LONGEST_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Command:
+    """What starts a run: its gin file, bindings, and a cache of compiled programs."""
+
+    gin_file: Path
+    programs: Path
+    bindings: tuple[str, ...] = ()
+
+    def arguments(self, workdir: Path) -> list[str]:
+        bindings = [f"--gin.{binding}" for binding in self.bindings]
+        return ["train", f"--gin_file={self.gin_file}", f"--workdir={workdir}", *bindings]
+
+    def environment(self, is_cached: bool) -> dict[str, str]:
+        cache = {
+            "JAX_COMPILATION_CACHE_DIR": str(self.programs),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        }
+        others = {name: value for name, value in os.environ.items() if name not in cache}
+        return {**others, **(cache if is_cached else {}), "PYTHONPATH": str(ROOT)}
+
+
+class Running:
+    """A training process whose phases are told to us."""
+
+    def __init__(self, command: Command, workdir: Path, phases: Path, is_cached: bool = True):
+        self._phases, self._workdir = phases, workdir
+        self._errors = phases.with_name(f"{phases.name}.errors")
+        self.started = time.monotonic()
+        launcher = [sys.executable, "-m", "tests.faults.phased_train", str(phases)]
+        with self._errors.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [*launcher, *command.arguments(workdir)],
+                env=command.environment(is_cached),
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+            )
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def beginning(self, phase: str, times: int) -> float | None:
+        """When the phase began for so many times; None if it has not."""
+        if phase == START:
+            return self.started
+        found = [begin.at for begin in begins(self._phases) if begin.phase == phase]
+        return found[times - 1] if len(found) >= times else None
+
+    def phase(self) -> str:
+        """The phase now; a commit goes on beneath steps and evaluations."""
+        found = [begin.phase for begin in begins(self._phases)] or [START]
+        is_committing = SAVE in found and found[-1] != SAVE and unfinished(self._workdir)
+        return COMMIT if is_committing else found[-1]
+
+    def send(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def ended(self, seconds: float = LONGEST_SECONDS) -> int:
+        """The status; a process that does not end is killed, and TimeoutExpired is raised."""
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.send(signal.SIGKILL)
+            self._process.wait()
+            raise
+
+    def errors(self) -> str:
+        return self._errors.read_text(errors="replace")
+
+
+def unfinished(workdir: Path) -> list[str]:
+    """Checkpoints that are being written, or were when a process was killed."""
+    folder = workdir / "checkpoints"
+    names = os.listdir(folder) if folder.is_dir() else []
+    return sorted(name for name in names if UNFINISHED in name)
+
+
+def left_behind(workdir: Path) -> list[str]:
+    """Files and folders that a whole run does not leave."""
+    strange = [path.name for path in workdir.iterdir() if path.name not in OURS]
+    return sorted(strange) + unfinished(workdir)
+
+
+def differences(workdir: Path, whole: Path, step: int) -> list[str]:
+    """What of a run is not as in a run never stopped, or cannot be read: names of its parts."""
+    parts = {
+        "state": partial(arrays, step=step),
+        "data": partial(position, step=step),
+        "metrics.jsonl": measured,
+        "tensorboard": points,
+        "summary.json": summary,
+    }
+    return [name for name, read in parts.items() if read_or_error(read, workdir) != read(whole)]
+
+
+def read_or_error(read: Callable[[Path], Any], workdir: Path) -> Any:
+    try:
+        return read(workdir)
+    except (OSError, ValueError, UserError) as error:
+        return error
+
+
+def arrays(workdir: Path, step: int) -> dict[str, tuple[Any, ...]]:
+    """Parameters and optimizer state of a checkpoint, as bytes."""
+    restored = ocp.StandardCheckpointer().restore(checkpoint(workdir, step) / "state")
+    leaves, _ = jax.tree_util.tree_flatten_with_path(restored)
+    assert leaves
+    return {jax.tree_util.keystr(path): as_bytes(np.asarray(leaf)) for path, leaf in leaves}
+
+
+def as_bytes(array: np.ndarray) -> tuple[Any, ...]:
+    return str(array.dtype), array.shape, array.tobytes()
+
+
+def position(workdir: Path, step: int) -> Any:
+    """The position in the data and the window not yet logged."""
+    return json.loads((checkpoint(workdir, step) / "data" / "metadata").read_text())
+
+
+def checkpoint(workdir: Path, step: int) -> Path:
+    return (workdir / "checkpoints" / str(step)).absolute()
+
+
+def points(workdir: Path) -> dict[str, list[tuple[int, float]]]:
+    """The curves that TensorBoard shows, but for times."""
+    events = EventAccumulator(str(workdir / "tensorboard"), {SCALARS: 0}).Reload()
+    tags = [tag for tag in events.Tags()["scalars"] if not tag.startswith("perf/")]
+    assert tags
+    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in tags}
+
+
+def summary(workdir: Path) -> Mapping[str, Any]:
+    found = json.loads((workdir / "summary.json").read_text())
+    return {name: value for name, value in found.items() if name not in TIMES}

@@ -1,0 +1,146 @@
+"""Damaged metrics.jsonl and summary.json give the lines, or one sentence that names the place."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyla_lm.config import UserError
+from hyla_lm.running.run_folder import RunFolder, parse_lines
+
+NAME = "runs/a/metrics.jsonl"
+STEP = st.integers(0, 2**40)
+TAGS = st.dictionaries(st.text(max_size=9), st.floats() | st.integers(-9, 9), max_size=3)
+LINES = st.lists(st.builds(lambda tags, step: {**tags, "step": step}, TAGS, STEP), max_size=6)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=6,
+)
+# Objects too deep for Python, numbers too long for it, and bytes that other encodings would take.
+STRANGE = {
+    "deep list": b"[" * 100_000,
+    "deep object": b'{"step":' * 50_000,
+    "step of 5,000 digits": b'{"step": ' + b"9" * 5_000 + b"}",
+    "value of 400 digits": b'{"step": 1, "x": ' + b"9" * 400 + b"}",
+    "UTF-16": '{"step": 1}'.encode("utf-16"),
+    "byte order mark": b'\xef\xbb\xbf{"step": 1}',
+    "zeros": b"\x00" * 64,
+    "empty": b"",
+}
+NO_LINES = (
+    *({}, [], None, 3, "step", {"step": None}, {"step": "1"}, {"step": 1.0}, {"step": True}),
+    *({"step": -1}, {"step": float("nan")}, {"step": 1, "x": "2"}, {"step": 1, "x": None}),
+    *({"step": 1, "x": [1.0]}, {"step": 1, "x": {}}, {"step": 1, "x": False}, {"x": 1.0}),
+)
+DAMAGES = STRANGE | {json.dumps(value): json.dumps(value).encode() for value in NO_LINES}
+
+
+def text(lines: list[Any]) -> bytes:
+    return "".join(f"{json.dumps(line)}\n" for line in lines).encode()
+
+
+def is_same(found: Any, expected: Any) -> bool:
+    """NaN is not equal to itself, its text is."""
+    return json.dumps(found) == json.dumps(expected)
+
+
+def assert_names(error: UserError, place: str) -> None:
+    message = str(error)
+    assert message.startswith(f"{place} is damaged (")
+    assert "\n" not in message and message.count(". ") == 0 and len(message) < 200
+
+
+def lines_or_error(content: bytes) -> list[dict[str, Any]]:
+    """The lines; none where one error names a line that is there."""
+    try:
+        return parse_lines(content, NAME)
+    except UserError as error:
+        number = int(re.match(rf"{NAME} line (\d+) ", str(error))[1])
+        assert 1 <= number <= content.count(b"\n")
+        assert_names(error, f"{NAME} line {number}")
+        return []
+
+
+@given(LINES)
+def test_lines_are_read_as_they_were_written(lines: list[dict[str, Any]]) -> None:
+    assert is_same(parse_lines(text(lines)), lines)
+
+
+@given(LINES, st.data())
+def test_a_file_cut_anywhere_loses_only_the_line_it_is_cut_in(
+    lines: list[dict[str, Any]], data: st.DataObject
+) -> None:
+    content = text(lines)
+    cut = data.draw(st.integers(0, len(content)))
+    assert is_same(parse_lines(content[:cut]), lines[: content[:cut].count(b"\n")])
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_line_that_is_none_is_named(name: str) -> None:
+    content = b'{"step": 1}\n{"step": 2}\n' + DAMAGES[name] + b'\n{"step": 3}\n'
+    with pytest.raises(UserError) as raised:
+        parse_lines(content, NAME)
+    assert_names(raised.value, f"{NAME} line 3")
+
+
+@given(LINES, st.binary(max_size=40), st.data())
+def test_bytes_put_anywhere_give_lines_or_one_error(
+    lines: list[dict[str, Any]], damage: bytes, data: st.DataObject
+) -> None:
+    content = text(lines)
+    start = data.draw(st.integers(0, len(content)))
+    end = data.draw(st.integers(start, len(content)))
+    for line in lines_or_error(content[:start] + damage + content[end:]):
+        assert type(line["step"]) is int and line["step"] >= 0
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_give_lines_or_one_error(content: bytes) -> None:
+    lines_or_error(content)
+
+
+@given(st.lists(JSON, max_size=4))
+def test_any_json_gives_lines_or_one_error(values: list[Any]) -> None:
+    for line in lines_or_error(text(values)):
+        assert set(map(type, line.values())) <= {int, float}
+
+
+@given(content=st.binary(max_size=60) | JSON.map(lambda value: text([value])))
+def test_a_summary_is_an_object_or_one_error(
+    content: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = RunFolder(str(tmp_path_factory.getbasetemp() / "summaries"))
+    path = Path(folder.path) / "summary.json"
+    path.write_bytes(content)
+    try:
+        assert isinstance(folder.read_summary(), dict)
+    except UserError as error:
+        assert_names(error, str(path))
+
+
+def test_a_run_names_the_file_and_line_and_leaves_them(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    content = b'{"step": 1}\n{"st\xffp": 2}\n{"step": 3}\n{"st'
+    path.write_bytes(content)
+    with pytest.raises(UserError) as raised:
+        RunFolder(str(tmp_path)).keep_lines_until(3)
+    assert_names(raised.value, f"{path} line 2")
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("name", sorted(STRANGE.keys() - {"value of 400 digits"}))
+def test_a_damaged_summary_is_named(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    path.write_bytes(STRANGE[name])
+    with pytest.raises(UserError) as raised:
+        RunFolder(str(tmp_path)).read_summary()
+    assert_names(raised.value, str(path))
+
+
+def test_a_run_without_a_summary_has_none(tmp_path: Path) -> None:
+    assert RunFolder(str(tmp_path)).read_summary() == {}
