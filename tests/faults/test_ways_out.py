@@ -1,0 +1,201 @@
+"""However a run ends, it ends soon, says why in a few lines, and keeps what it saved."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hyla_lm.ending import STOPPED
+
+PATIENCE_SECONDS = 120
+ENDLESS = [
+    "--gin.TrainConfig.steps=1000000",
+    "--gin.TrainConfig.eval_every=1000000",
+    "--gin.CheckpointConfig.every=1000000",
+]
+# What is called before training, and what makes the command take long there.
+SLOW = """
+import sys, time
+from hyla_lm import cli
+{patch}
+sys.exit(cli.main(sys.argv[1:]))
+"""
+IN_START_UP = "import hyla_lm.trainer as t\nt.check_shared = lambda folder: time.sleep(1000)"
+IN_COMPILATION = "import hyla_lm.trainer as t\nt.compile_step = lambda program: time.sleep(1000)"
+IN_A_STEP = """
+import hyla_lm.trainer as t
+t.StepLog.record = lambda *arguments: time.sleep(1000)
+"""
+IN_A_SAVE = """
+import orbax.checkpoint as ocp
+ocp.CheckpointManager.wait_until_finished = lambda manager: time.sleep(1000)
+"""
+FAILS_AFTER_A_SAVE = """
+import hyla_lm.trainer as t
+begun = t.RunStore.save
+def save(store, step, state, data):
+    begun(store, step, state, data)
+    raise {error}
+t.RunStore.save = save
+"""
+# The first write of an array's data waits: the save is under way when the error comes.
+SLOW_SAVE = """
+import threading
+import orbax.checkpoint as ocp
+from orbax.checkpoint import type_handlers
+"""
+
+
+class Running:
+    """hyla-lm train as a process of its own, in a folder of its own."""
+
+    def __init__(self, gin_file: Path, home: Path, patch: str, *arguments: str):
+        self.workdir = home / "run"
+        self._err = home / "stderr"
+        command = [sys.executable, "-c", SLOW.format(patch=patch), "train"]
+        command += [f"--gin_file={gin_file}", f"--workdir={self.workdir}", *arguments]
+        with self._err.open("w") as err, (home / "stdout").open("w") as out:
+            self.process = subprocess.Popen(command, stdout=out, stderr=err)
+        self._out = home / "stdout"
+
+    def wait_for(self, path: str) -> None:
+        """Waits until a file of the run is there."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not list(self.workdir.glob(path)):
+            assert self.process.poll() is None and time.monotonic() < deadline, self.errors()
+            time.sleep(0.02)
+
+    def errors(self) -> list[str]:
+        return self._err.read_text().splitlines()
+
+    def end(self) -> tuple[int, list[str], float]:
+        """Status, lines on stderr, and how long it took to end."""
+        started = time.monotonic()
+        status = self.process.wait(PATIENCE_SECONDS)
+        return status, self.errors(), time.monotonic() - started
+
+    def saved(self) -> list[int]:
+        names = (path.name for path in (self.workdir / "checkpoints").iterdir())
+        return sorted(int(name) for name in names if name.isdigit())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_request_saves_and_says_one_sentence(number: int, tiny_gin: Path, tmp_path: Path) -> None:
+    run = Running(tiny_gin, tmp_path, "", *ENDLESS)
+    run.wait_for("metrics.jsonl")
+    run.process.send_signal(number)
+    status, lines, seconds = run.end()
+    assert (status, len(lines)) == (STOPPED, 2), lines
+    (step,) = run.saved()
+    assert (
+        lines[1] == f"hyla-lm: stopped after step {step}, which is saved; the same command goes on"
+    )
+    assert seconds < 30
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("patch", [IN_START_UP, IN_COMPILATION])
+def test_a_request_before_training_ends_at_once(
+    number: int, patch: str, tiny_gin: Path, tmp_path: Path
+) -> None:
+    run = Running(tiny_gin, tmp_path, patch, *ENDLESS)
+    run.wait_for(".")
+    time.sleep(0.5)
+    run.process.send_signal(number)
+    status, lines, seconds = run.end()
+    assert (status, lines) == (
+        STOPPED,
+        ["hyla-lm: stopped before training; the same command goes on"],
+    )
+    assert seconds < 5
+
+
+def test_a_second_request_ends_at_once(tiny_gin: Path, tmp_path: Path) -> None:
+    run = Running(tiny_gin, tmp_path, IN_A_SAVE, *ENDLESS)
+    run.wait_for("metrics.jsonl")
+    run.process.send_signal(signal.SIGINT)
+    time.sleep(1)
+    run.process.send_signal(signal.SIGINT)
+    status, lines, seconds = run.end()
+    assert (status, lines[-1]) == (
+        128 + signal.SIGINT,
+        "hyla-lm: ended at once; the same command goes on from what is saved",
+    )
+    assert seconds < 5
+
+
+@pytest.mark.parametrize("patch", [IN_A_STEP, IN_A_SAVE])
+def test_a_run_that_cannot_save_ends_within_its_time(
+    patch: str, tiny_gin: Path, tmp_path: Path
+) -> None:
+    run = Running(tiny_gin, tmp_path, patch, *ENDLESS, "--gin.CheckpointConfig.stop_seconds=2")
+    run.wait_for("tensorboard/*" if patch == IN_A_STEP else "metrics.jsonl")
+    time.sleep(1)
+    run.process.send_signal(signal.SIGTERM)
+    status, lines, seconds = run.end()
+    assert (status, lines[-1]) == (
+        STOPPED,
+        "hyla-lm: asked to stop and not saved within 2 s; "
+        "the same command goes on from what is saved",
+    )
+    assert 1 < seconds < 15
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "says"),
+    [
+        ("ValueError('no such thing')", 1, "hyla-lm: ValueError: no such thing"),
+        ("t.UserError('mend it.')", 2, "hyla-lm: mend it."),
+        ("KeyboardInterrupt", 130, "hyla-lm: interrupted"),
+    ],
+)
+def test_an_error_lets_the_save_under_way_end(
+    error: str, status: int, says: str, tiny_gin: Path, tmp_path: Path
+) -> None:
+    run = Running(tiny_gin, tmp_path, FAILS_AFTER_A_SAVE.format(error=error))
+    found, lines, _ = run.end()
+    assert (found, lines[0]) == (status, says)
+    assert len(lines) <= 10 and not any("Traceback" in line for line in lines)
+    assert run.saved() == [5]
+
+
+def test_debug_shows_all_of_an_error(tiny_gin: Path, tmp_path: Path) -> None:
+    patch = FAILS_AFTER_A_SAVE.format(error="ValueError('no such thing')")
+    run = Running(tiny_gin, tmp_path, patch, "--debug")
+    status, lines, _ = run.end()
+    assert status == 1
+    assert any("Traceback (most recent call last)" in line for line in lines)
+
+
+def test_an_error_does_not_wait_for_a_save_that_hangs(tiny_gin: Path, tmp_path: Path) -> None:
+    patch = IN_A_SAVE + FAILS_AFTER_A_SAVE.format(error="t.UserError('mend it.')")
+    run = Running(tiny_gin, tmp_path, patch, "--gin.CheckpointConfig.stop_seconds=2")
+    run.wait_for("tensorboard/*")
+    status, lines, seconds = run.end()
+    assert status == 2
+    assert lines == ["hyla-lm: mend it.", "  a save under way did not end within 2 s"]
+    assert seconds < PATIENCE_SECONDS / 2
+
+
+def test_a_full_disk_is_one_sentence(tiny_gin: Path, tmp_path: Path) -> None:
+    """A file system of 300 kB, which needs root to be made."""
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(small)], capture_output=True
+    )
+    if mounted.returncode != 0:
+        pytest.skip("a small disk needs the right to mount one")
+    try:
+        run = Running(tiny_gin, small, "", "--gin.CheckpointConfig.every=1")
+        status, lines, _ = run.end()
+        assert status == 2, lines
+        assert len(lines) <= 10, lines
+        assert f"could not be saved in {run.workdir}" in "\n".join(lines)
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=False)
+    assert os.path.isdir(small)
