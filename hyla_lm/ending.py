@@ -7,6 +7,7 @@ program, and 130 an interruption of a command that saves nothing.
 
 import logging
 import os
+import re
 import sys
 import threading
 import traceback
@@ -16,9 +17,10 @@ from pathlib import Path
 
 from hyla_lm.config import CHECKOUT, UserError, exit_status
 
-DONE, FAILED, MISTAKE, STOPPED, INTERRUPTED = 0, 1, 2, 75, 130
+DONE, FAILED, STOPPED, INTERRUPTED = 0, 1, 75, 130
 DEBUG = "--debug"
 LONGEST_REASON, FRAMES_SHOWN = 300, 3
+LONG_QUOTE = re.compile(r'"[^"]{60,}"')
 
 
 class Preempted(Exception):
@@ -42,8 +44,14 @@ def sentence_of(error: BaseException) -> str:
         return str(error)
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
-    reason = str(error).strip().partition("\n")[0][:LONGEST_REASON]
-    return "\n".join([f"{type(error).__name__}: {reason}", *_frames(error), f"  see {DEBUG}"])
+    said = f"{type(error).__name__}: {reason_of(error)}"
+    return "\n".join([said, *_frames(error), f"  see {DEBUG}"])
+
+
+def reason_of(error: BaseException) -> str:
+    """The first line of what a library says, without the long paths that it repeats."""
+    first = str(error).strip().partition("\n")[0]
+    return LONG_QUOTE.sub('"…"', first)[:LONGEST_REASON] or type(error).__name__
 
 
 def run(name: str, command: Callable[[], int | None], debug: bool = False) -> int:
@@ -62,9 +70,8 @@ def leave(status: int) -> None:
     """Ends the process; a command that failed does not wait for what it left behind."""
     sys.stdout.flush()
     sys.stderr.flush()
-    if status not in (DONE, MISTAKE):
+    if status != DONE:
         os._exit(status)
-    sys.exit(status)
 
 
 def _frames(error: BaseException) -> list[str]:
@@ -87,16 +94,25 @@ def _quiet(name: str, debug: bool) -> Iterator[None]:
         return
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    before, threading.excepthook = threading.excepthook, _in_a_line(name)
+    before = threading.excepthook, sys.excepthook, sys.unraisablehook
+    say = _once(name)
+    threading.excepthook = lambda failed: say(failed.exc_value)
+    sys.excepthook = lambda kind, error, trace: say(error)  # also of threads of C++ libraries
+    sys.unraisablehook = lambda failed: say(failed.exc_value)
     try:
         yield
     finally:
-        threading.excepthook = before
+        threading.excepthook, sys.excepthook, sys.unraisablehook = before
 
 
-def _in_a_line(name: str) -> Callable[[threading.ExceptHookArgs], None]:
-    def hook(failed: threading.ExceptHookArgs) -> None:
-        reason = str(failed.exc_value).strip().partition("\n")[0][:LONGEST_REASON]
-        print(f"{name}: {failed.exc_type.__name__} in a thread: {reason}", file=sys.stderr)
+def _once(name: str) -> Callable[[BaseException | None], None]:
+    """Says an error that no command can catch, in a line, the first time that it happens."""
+    seen: set[str] = set()
 
-    return hook
+    def say(error: BaseException | None) -> None:
+        line = f"{name}: in a thread, {type(error).__name__}: {error and reason_of(error)}"
+        if line not in seen:
+            print(line, file=sys.stderr, flush=True)
+        seen.add(line)
+
+    return say

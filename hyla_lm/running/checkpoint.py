@@ -16,6 +16,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from hyla_lm.config import Unavailable, UserError
+from hyla_lm.ending import reason_of
 from hyla_lm.input.files import bucket_errors, bucket_of, look_at_bucket
 from hyla_lm.running.checksums import checksums, is_sealed, sealed, sha256_of
 
@@ -27,7 +28,6 @@ META = {"identity", "gin", "versions"}
 SEALED_META = META | {"numerics", "checksums", "sha256"}
 DATA = {"streams", "window"}
 UNFINISHED = ".orbax-checkpoint-tmp"
-LONGEST_REASON = 200
 
 log = logging.getLogger(__name__)
 
@@ -160,10 +160,8 @@ class Checkpointer:
         try:
             yield
         except Exception as error:
-            reason = str(error).strip().partition("\n")[0] or type(error).__name__
-            raise Damaged(
-                f"{self.folder / str(step)} cannot be restored ({reason[:LONGEST_REASON]})"
-            ) from error
+            place = self.folder / str(step)
+            raise Damaged(f"{place} cannot be restored ({reason_of(error)})") from error
 
 
 def remedy(step: int, steps: list[int]) -> str:
@@ -209,8 +207,7 @@ def _storage_errors(folder: epath.Path) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        reason = str(error).strip().partition("\n")[0][:LONGEST_REASON]
-        sentence = f"a checkpoint could not be saved in {folder} ({reason})"
+        sentence = f"a checkpoint could not be saved in {folder} ({reason_of(error)})"
         if bucket_of(folder):
             raise Unavailable(f"{sentence}: check the storage and start again.") from error
         raise UserError(f"{sentence}: free space or mend the disk, and start again.") from error

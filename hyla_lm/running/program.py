@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.metadata import version
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Generic, TypeVar
 
 import jax
@@ -166,10 +165,16 @@ def meta_of(program: Program[Task]) -> dict[str, Any]:
     }
 
 
-def versions() -> dict[str, str]:
-    """The installed versions of what computes; libtpu may be missing."""
-    installed = {name: find_spec(name) is not None for name in PACKAGES}
-    return {name: version(name) for name, is_there in installed.items() if is_there}
+def versions() -> dict[str, str | None]:
+    """The installed versions of what computes; None for what is not installed."""
+    return {name: _version(name) for name in PACKAGES}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def init_params(model: Decoder, key: jax.Array) -> Any:

@@ -22,7 +22,7 @@ SLOW = """
 import sys, time
 from hyla_lm import cli
 {patch}
-sys.exit(cli.main(sys.argv[1:]))
+cli.entry_point()
 """
 IN_START_UP = "import hyla_lm.trainer as t\nt.check_shared = lambda folder: time.sleep(1000)"
 IN_COMPILATION = "import hyla_lm.trainer as t\nt.compile_step = lambda program: time.sleep(1000)"
@@ -39,14 +39,9 @@ import hyla_lm.trainer as t
 begun = t.RunStore.save
 def save(store, step, state, data):
     begun(store, step, state, data)
+    {then}
     raise {error}
 t.RunStore.save = save
-"""
-# The first write of an array's data waits: the save is under way when the error comes.
-SLOW_SAVE = """
-import threading
-import orbax.checkpoint as ocp
-from orbax.checkpoint import type_handlers
 """
 
 
@@ -55,17 +50,16 @@ class Running:
 
     def __init__(self, gin_file: Path, home: Path, patch: str, *arguments: str):
         self.workdir = home / "run"
-        self._err = home / "stderr"
+        self._err = gin_file.parent / "stderr"
         command = [sys.executable, "-c", SLOW.format(patch=patch), "train"]
         command += [f"--gin_file={gin_file}", f"--workdir={self.workdir}", *arguments]
-        with self._err.open("w") as err, (home / "stdout").open("w") as out:
+        with self._err.open("w") as err, (gin_file.parent / "stdout").open("w") as out:
             self.process = subprocess.Popen(command, stdout=out, stderr=err)
-        self._out = home / "stdout"
 
     def wait_for(self, path: str) -> None:
         """Waits until a file of the run is there."""
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while not list(self.workdir.glob(path)):
+        while not list(self.workdir.parent.glob(path)):
             assert self.process.poll() is None and time.monotonic() < deadline, self.errors()
             time.sleep(0.02)
 
@@ -86,7 +80,7 @@ class Running:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_request_saves_and_says_one_sentence(number: int, tiny_gin: Path, tmp_path: Path) -> None:
     run = Running(tiny_gin, tmp_path, "", *ENDLESS)
-    run.wait_for("metrics.jsonl")
+    run.wait_for("run/metrics.jsonl")
     run.process.send_signal(number)
     status, lines, seconds = run.end()
     assert (status, len(lines)) == (STOPPED, 2), lines
@@ -98,12 +92,12 @@ def test_a_request_saves_and_says_one_sentence(number: int, tiny_gin: Path, tmp_
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("patch", [IN_START_UP, IN_COMPILATION])
+@pytest.mark.parametrize("patch", [IN_START_UP, IN_COMPILATION], ids=["start", "compilation"])
 def test_a_request_before_training_ends_at_once(
     number: int, patch: str, tiny_gin: Path, tmp_path: Path
 ) -> None:
     run = Running(tiny_gin, tmp_path, patch, *ENDLESS)
-    run.wait_for(".")
+    run.wait_for("run" if patch == IN_START_UP else "run/checkpoints")
     time.sleep(0.5)
     run.process.send_signal(number)
     status, lines, seconds = run.end()
@@ -116,7 +110,7 @@ def test_a_request_before_training_ends_at_once(
 
 def test_a_second_request_ends_at_once(tiny_gin: Path, tmp_path: Path) -> None:
     run = Running(tiny_gin, tmp_path, IN_A_SAVE, *ENDLESS)
-    run.wait_for("metrics.jsonl")
+    run.wait_for("run/metrics.jsonl")
     run.process.send_signal(signal.SIGINT)
     time.sleep(1)
     run.process.send_signal(signal.SIGINT)
@@ -128,12 +122,12 @@ def test_a_second_request_ends_at_once(tiny_gin: Path, tmp_path: Path) -> None:
     assert seconds < 5
 
 
-@pytest.mark.parametrize("patch", [IN_A_STEP, IN_A_SAVE])
+@pytest.mark.parametrize("patch", [IN_A_STEP, IN_A_SAVE], ids=["step", "save"])
 def test_a_run_that_cannot_save_ends_within_its_time(
     patch: str, tiny_gin: Path, tmp_path: Path
 ) -> None:
     run = Running(tiny_gin, tmp_path, patch, *ENDLESS, "--gin.CheckpointConfig.stop_seconds=2")
-    run.wait_for("tensorboard/*" if patch == IN_A_STEP else "metrics.jsonl")
+    run.wait_for("run/tensorboard/*" if patch == IN_A_STEP else "run/metrics.jsonl")
     time.sleep(1)
     run.process.send_signal(signal.SIGTERM)
     status, lines, seconds = run.end()
@@ -156,7 +150,7 @@ def test_a_run_that_cannot_save_ends_within_its_time(
 def test_an_error_lets_the_save_under_way_end(
     error: str, status: int, says: str, tiny_gin: Path, tmp_path: Path
 ) -> None:
-    run = Running(tiny_gin, tmp_path, FAILS_AFTER_A_SAVE.format(error=error))
+    run = Running(tiny_gin, tmp_path, FAILS_AFTER_A_SAVE.format(error=error, then=""))
     found, lines, _ = run.end()
     assert (found, lines[0]) == (status, says)
     assert len(lines) <= 10 and not any("Traceback" in line for line in lines)
@@ -164,7 +158,7 @@ def test_an_error_lets_the_save_under_way_end(
 
 
 def test_debug_shows_all_of_an_error(tiny_gin: Path, tmp_path: Path) -> None:
-    patch = FAILS_AFTER_A_SAVE.format(error="ValueError('no such thing')")
+    patch = FAILS_AFTER_A_SAVE.format(error="ValueError('no such thing')", then="")
     run = Running(tiny_gin, tmp_path, patch, "--debug")
     status, lines, _ = run.end()
     assert status == 1
@@ -172,9 +166,10 @@ def test_debug_shows_all_of_an_error(tiny_gin: Path, tmp_path: Path) -> None:
 
 
 def test_an_error_does_not_wait_for_a_save_that_hangs(tiny_gin: Path, tmp_path: Path) -> None:
-    patch = IN_A_SAVE + FAILS_AFTER_A_SAVE.format(error="t.UserError('mend it.')")
+    then = IN_A_SAVE.strip().replace("\n", "; ")
+    patch = FAILS_AFTER_A_SAVE.format(error="t.UserError('mend it.')", then=then)
     run = Running(tiny_gin, tmp_path, patch, "--gin.CheckpointConfig.stop_seconds=2")
-    run.wait_for("tensorboard/*")
+    run.wait_for("run/tensorboard/*")
     status, lines, seconds = run.end()
     assert status == 2
     assert lines == ["hyla-lm: mend it.", "  a save under way did not end within 2 s"]
