@@ -23,7 +23,8 @@ class Signals:
     """Answers SIGTERM and SIGINT for the length of a block; blocks inside it share its answer.
 
     The first one is a request to stop, which a guard passes on. Without a guard nothing is trained
-    yet, and the process ends at once, as at the second one and at the end of the guard's time.
+    yet, and the process ends at once, as at a SIGINT that follows and at the end of the guard's
+    time.
     """
 
     def __init__(self) -> None:
@@ -84,12 +85,14 @@ class Signals:
         os.close(reading)
 
     def _answer(self, number: int) -> None:
+        if self.is_asked and number == signal.SIGTERM:
+            return  # a cloud and its launcher may both send it
         if self.is_asked:
             end(f"ended at once; {GOES_ON}", KILLED_BY + number)
         if not self._guards:
             end("stopped before training; the same command goes on", STOPPED)
         self.is_asked = True
-        _say("asked to stop: the run saves and ends; ask again to end it at once")
+        _say("asked to stop: the run saves and ends; Ctrl-C ends it at once")
         if self._tell is not None:
             self._tell()
         self.end_within(self._guards[0])

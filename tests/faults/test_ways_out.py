@@ -108,11 +108,14 @@ def test_a_request_before_training_ends_at_once(
     assert seconds < 5
 
 
-def test_a_second_request_ends_at_once(tiny_gin: Path, tmp_path: Path) -> None:
+def test_an_interruption_of_a_stop_ends_at_once(tiny_gin: Path, tmp_path: Path) -> None:
     run = Running(tiny_gin, tmp_path, IN_A_SAVE, *ENDLESS)
     run.wait_for("run/metrics.jsonl")
-    run.process.send_signal(signal.SIGINT)
+    run.process.send_signal(signal.SIGTERM)
     time.sleep(1)
+    run.process.send_signal(signal.SIGTERM)  # as a cloud and its launcher do
+    time.sleep(1)
+    assert run.process.poll() is None
     run.process.send_signal(signal.SIGINT)
     status, lines, seconds = run.end()
     assert (status, lines[-1]) == (
