@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any, NamedTuple
 
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
@@ -118,33 +118,42 @@ def folder_of(workdir: Path) -> Folder:
 
 
 def step_seconds(found: Sequence[Measured]) -> list[float]:
-    """CPU seconds of a step in each window between two measurements."""
+    """CPU seconds of a step between two measurements, each of 100 steps."""
     return [(b.cpu - a.cpu) / (b.done - a.done) for a, b in pairwise(found)]
 
 
 def of_pairs(pairs: Sequence[Pair]) -> dict[str, float]:
-    """Medians over pairs of the ratio of a part to its twin."""
-    seconds, peaks, residents = [], [], []
-    for pair in pairs:
-        part, twin = equal_steps(pair.part), equal_steps(pair.twin)
-        seconds.append(median(step_seconds(part)) / median(step_seconds(twin)))
-        peaks.append(part[-1].peak / twin[-1].peak)
-        residents.append(part[-1].resident / twin[-1].resident)
-    ratios = {"step_cpu_seconds": seconds, "peak": peaks, "resident": residents}
-    return {name: median(found) for name, found in ratios.items()}
+    """The step of the later parts to that of their twins, and how parts to twins grew in memory.
+
+    The first part began at step 0, as twins do, and needs more memory than one that goes on.
+    """
+    half = len(pairs) // 2
+    first, last = pairs[1:half], pairs[half:]
+    part = quiet([second for pair in last for second in step_seconds(pair.part)])
+    twin = quiet([second for pair in last for second in step_seconds(pair.twin)])
+    return {"step_cpu_seconds": part / twin, "peak": peaks(last) / peaks(first)}
 
 
-def equal_steps(found: Sequence[Measured]) -> list[Measured]:
-    return [sample for sample in found if sample.done <= TWIN_STEPS]
+def peaks(pairs: Sequence[Pair]) -> float:
+    """The most memory of a part to that of its twin, both by the last step of a twin."""
+    return median(peak_of(pair.part) / peak_of(pair.twin) for pair in pairs)
+
+
+def peak_of(found: Sequence[Measured]) -> int:
+    return next(sample.peak for sample in found if sample.done == TWIN_STEPS)
+
+
+def quiet(seconds: Sequence[float]) -> float:
+    """The lowest quarter: what disturbs a step only adds to it."""
+    return quantiles(seconds, n=4)[0]
 
 
 def of_whole(found: Sequence[Measured]) -> dict[str, float]:
     """Ratios of the last fifth of one process to its second fifth; the first warms up."""
     fifth = len(found) // 5
     first, last = found[fifth : 2 * fifth], found[-fifth:]
-    seconds = [median(step_seconds(part)) for part in (first, last)]
     return {
-        "step_cpu_seconds": seconds[1] / seconds[0],
+        "step_cpu_seconds": quiet(step_seconds(last)) / quiet(step_seconds(first)),
         "peak": last[-1].peak / first[-1].peak,
         "resident": median(s.resident for s in last) / median(s.resident for s in first),
     }

@@ -17,7 +17,7 @@ MOST_CHECKPOINTS = 3 + 2  # kept, one to be deleted, one being written
 PERIODS = (
     f"TrainConfig.steps = {STEPS}",
     "TrainConfig.eval_every = 50",
-    "CheckpointConfig.every = 25",
+    "CheckpointConfig.every = 100",
     "LogConfig.every = 10",
 )
 
