@@ -112,8 +112,8 @@ def unfinished(workdir: Path) -> list[str]:
 
 def left_behind(workdir: Path) -> list[str]:
     """Files and folders that a whole run does not leave."""
-    strange = [path.name for path in workdir.iterdir() if path.name not in OURS]
-    return sorted(strange) + unfinished(workdir)
+    names = os.listdir(workdir) if workdir.is_dir() else []
+    return sorted(name for name in names if name not in OURS) + unfinished(workdir)
 
 
 def differences(workdir: Path, whole: Path, step: int) -> list[str]:
