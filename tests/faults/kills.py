@@ -112,7 +112,7 @@ class Kills:
             self._finish(chain, workdir)
         if not chain.faults:
             chain.faults = differences(workdir, self._warm.workdir, self._last_step)
-        chain.left = left_behind(workdir)
+        chain.left = left_behind(workdir, self._warm.workdir)
         return chain
 
     def _moment(self) -> Moment:
