@@ -31,7 +31,7 @@ def test_a_long_run_that_is_killed_often_does_not_grow(command: Command, tmp_pat
     pairs = run.pairs()
     run.last()
     ratios = {
-        "part_to_twin": growth.of_pairs(pairs[-7:]),
+        "part_to_twin": growth.of_pairs(pairs),
         "whole": growth.of_whole(whole),
         "lines": growth.of_lines(run.workdir),
         "curves": growth.of_curves(run.workdir),
