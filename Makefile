@@ -25,9 +25,9 @@ test-seqio: .venv-seqio/ready
 	.venv-seqio/bin/pytest -m seqio
 
 # Kills KILLS processes at random moments, trains 10,000 steps and fuzzes long: docs/faults.md.
-export FAULTS ?= runs/faults
-export KILLS ?= 200
-export SEED ?= 0
+faults: export FAULTS ?= runs/faults
+faults: export KILLS ?= 200
+faults: export SEED ?= 0
 faults: export HYPOTHESIS_PROFILE = faults
 faults: .venv/dev
 	$(BIN)/pytest -s -m "faults or not faults" tests/faults
