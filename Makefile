@@ -30,7 +30,7 @@ faults: export KILLS ?= 200
 faults: export SEED ?= 0
 faults: export HYPOTHESIS_PROFILE = faults
 faults: .venv/dev
-	$(BIN)/pytest -s -m "faults or not faults" tests/faults
+	$(BIN)/pytest -s -m "not full and not seqio" tests/faults
 
 # Both evaluation suites from small runs to a report with figures, which says only that all of it works.
 # Without XLA's optimisations these runs compile in half the time.
