@@ -1,8 +1,8 @@
 """What grows in a long run that is killed often: memory, CPU time of a step, files and bytes.
 
-Each part of the run between two kills is followed by a twin: the first steps of a new run. Ratios
-are of a part to its twin at equal steps since the start of the process, so that what else the
-machine does in these minutes changes them little.
+Each part of the run between two kills has a twin beside it: the run as it was after the first kill
+goes on from there again. Ratios are of a part to its twin at equal steps since the start of the
+process, so that what else the machine does in these minutes changes them little.
 """
 
 import json
@@ -10,11 +10,11 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any, NamedTuple
 
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
@@ -48,7 +48,7 @@ class Folder(NamedTuple):
 
 @dataclass(frozen=True)
 class Pair:
-    """A part of the run and its twin."""
+    """A part of the run and its twin, and the folder after it."""
 
     part: list[Measured]
     twin: list[Measured]
@@ -66,43 +66,65 @@ class Growth:
 
     def whole(self) -> list[Measured]:
         """The same run in one process."""
-        return self._run("whole", self.whole_workdir, None)
+        return self._start("whole", self.whole_workdir).ended()
 
     def pairs(self) -> list[Pair]:
+        """All parts but the first, which begins at step 0, and the last."""
         part = self._steps // (self._kills + 1)
-        return [self._pair(number, number * part) for number in range(1, self._kills + 1)]
+        first = self._start("part1", self.workdir)
+        self._kill(first, lambda last: last.step >= part)
+        shutil.copytree(self.workdir, self._home / "first")
+        return [self._pair(number, number * part) for number in range(2, self._kills + 1)]
 
     def last(self) -> None:
         """The part after the last kill, which ends the run."""
-        self._run("last", self.workdir, None)
+        self._start("last", self.workdir).ended()
 
     def _pair(self, number: int, step: int) -> Pair:
-        part = self._run(f"part{number}", self.workdir, step)
-        folder, new = folder_of(self.workdir), self._home / "new"
-        twin = self._run(f"twin{number}", new, TWIN_STEPS)
-        shutil.rmtree(new)
-        print(f"killed {number} times, at step {part[-1].step}; {folder}", flush=True)
-        return Pair(part, twin, folder)
+        again = self._home / "again"
+        shutil.copytree(self._home / "first", again)
+        part = self._start(f"part{number}", self.workdir)
+        twin = self._start(f"twin{number}", again)
+        of_twin = self._kill(twin, lambda last: last.done >= TWIN_STEPS)
+        of_part = self._kill(part, lambda last: last.step >= step)
+        shutil.rmtree(again)
+        folder = folder_of(self.workdir)
+        print(f"killed {number} times, at step {of_part[-1].step}; {folder}", flush=True)
+        return Pair(of_part, of_twin, folder)
 
-    def _run(self, name: str, workdir: Path, until: int | None) -> list[Measured]:
-        """What was measured of a process that is killed soon after a step, or never."""
-        phases = self._home / f"{name}.phases"
-        running = Running(self._command, workdir, phases)
-        if until is not None:
-            wait_for(running, phases, until)
-            time.sleep(self._rng.uniform(0, 0.3))
-            running.send(signal.SIGKILL)
-        status = running.ended(LONGEST_SECONDS)
-        assert status == (0 if until is None else -signal.SIGKILL), running.errors()
-        return measured(phases)
+    def _start(self, name: str, workdir: Path) -> "Part":
+        return Part(self._command, workdir, self._home / f"{name}.phases")
+
+    def _kill(self, part: "Part", is_due: Callable[[Measured], bool]) -> list[Measured]:
+        """Kills the process soon after a measurement."""
+        part.wait_until(is_due)
+        time.sleep(self._rng.uniform(0, 0.3))
+        return part.killed()
 
 
-def wait_for(running: Running, phases: Path, step: int) -> None:
-    while running.is_alive:
-        found = measured(phases)
-        if found and found[-1].step >= step:
-            return
-        time.sleep(WATCH_SECONDS)
+class Part:
+    """A training process that is measured."""
+
+    def __init__(self, command: Command, workdir: Path, phases: Path):
+        self._phases, self._running = phases, Running(command, workdir, phases)
+
+    def wait_until(self, is_due: Callable[[Measured], bool]) -> None:
+        while self._running.is_alive:
+            found = measured(self._phases)
+            if found and is_due(found[-1]):
+                return
+            time.sleep(WATCH_SECONDS)
+
+    def killed(self) -> list[Measured]:
+        self._running.send(signal.SIGKILL)
+        return self._with_status(-signal.SIGKILL)
+
+    def ended(self) -> list[Measured]:
+        return self._with_status(0)
+
+    def _with_status(self, status: int) -> list[Measured]:
+        assert self._running.ended(LONGEST_SECONDS) == status, self._running.errors()
+        return measured(self._phases)
 
 
 def measured(phases: Path) -> list[Measured]:
@@ -118,33 +140,34 @@ def folder_of(workdir: Path) -> Folder:
 
 
 def step_seconds(found: Sequence[Measured]) -> list[float]:
-    """CPU seconds of a step in each window between two measurements."""
+    """CPU seconds of a step between two measurements, each of 100 steps."""
     return [(b.cpu - a.cpu) / (b.done - a.done) for a, b in pairwise(found)]
 
 
 def of_pairs(pairs: Sequence[Pair]) -> dict[str, float]:
-    """Medians over pairs of the ratio of a part to its twin."""
-    seconds, peaks, residents = [], [], []
-    for pair in pairs:
-        part, twin = equal_steps(pair.part), equal_steps(pair.twin)
-        seconds.append(median(step_seconds(part)) / median(step_seconds(twin)))
-        peaks.append(part[-1].peak / twin[-1].peak)
-        residents.append(part[-1].resident / twin[-1].resident)
-    ratios = {"step_cpu_seconds": seconds, "peak": peaks, "resident": residents}
-    return {name: median(found) for name, found in ratios.items()}
+    """Step and memory of the later half of the parts to those of their twins."""
+    last = pairs[len(pairs) // 2 :]
+    part = quiet([second for pair in last for second in step_seconds(pair.part)])
+    twin = quiet([second for pair in last for second in step_seconds(pair.twin)])
+    peaks = [peak_of(pair.part) / peak_of(pair.twin) for pair in last]
+    return {"step_cpu_seconds": part / twin, "peak": median(peaks)}
 
 
-def equal_steps(found: Sequence[Measured]) -> list[Measured]:
-    return [sample for sample in found if sample.done <= TWIN_STEPS]
+def peak_of(found: Sequence[Measured]) -> int:
+    return next(sample.peak for sample in found if sample.done == TWIN_STEPS)
+
+
+def quiet(seconds: Sequence[float]) -> float:
+    """The lowest quarter: what disturbs a step only adds to it."""
+    return quantiles(seconds, n=4)[0]
 
 
 def of_whole(found: Sequence[Measured]) -> dict[str, float]:
     """Ratios of the last fifth of one process to its second fifth; the first warms up."""
     fifth = len(found) // 5
     first, last = found[fifth : 2 * fifth], found[-fifth:]
-    seconds = [median(step_seconds(part)) for part in (first, last)]
     return {
-        "step_cpu_seconds": seconds[1] / seconds[0],
+        "step_cpu_seconds": quiet(step_seconds(last)) / quiet(step_seconds(first)),
         "peak": last[-1].peak / first[-1].peak,
         "resident": median(s.resident for s in last) / median(s.resident for s in first),
     }

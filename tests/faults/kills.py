@@ -112,7 +112,7 @@ class Kills:
             self._finish(chain, workdir)
         if not chain.faults:
             chain.faults = differences(workdir, self._warm.workdir, self._last_step)
-        chain.left = left_behind(workdir)
+        chain.left = left_behind(workdir, self._warm.workdir)
         return chain
 
     def _moment(self) -> Moment:
@@ -134,10 +134,10 @@ class Kills:
         phase = send_at(running, moment)
         seconds = time.monotonic() - running.started
         status = ended(running, chain)
-        if status not in (0, *STATUSES[moment.number]):
-            chain.faults.append(f"status {status} of {phase}: {running.errors()[-2000:]}")
+        if status != 0 and (phase is None or status not in STATUSES[moment.number]):
+            chain.faults.append(f"status {status} in {phase}: {running.errors()[-2000:]}")
         mark_resumed(chain)
-        if status != 0:
+        if status != 0 and phase is not None:
             is_loud = has_much_to_say(running.errors())
             chain.kills.append(Kill(moment.number.name, phase, seconds, status, is_loud))
         return status
@@ -151,8 +151,8 @@ class Kills:
         mark_resumed(chain)
 
 
-def send_at(running: Running, moment: Moment) -> str:
-    """Sends the signal at the moment and returns the phase; the process may end before it."""
+def send_at(running: Running, moment: Moment) -> str | None:
+    """Sends the signal at the moment and returns the phase; None if the process ends before it."""
     while running.is_alive:
         began = running.beginning(moment.phase, moment.times)
         if began is not None and time.monotonic() >= began + moment.delay:
@@ -160,7 +160,7 @@ def send_at(running: Running, moment: Moment) -> str:
             running.send(moment.number)
             return phase
         time.sleep(WATCH_SECONDS)
-    return CLOSE
+    return None
 
 
 def ended(running: Running, chain: Chain) -> int:

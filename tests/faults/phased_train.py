@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,7 @@ def follow_saves(phases: PhaseWriter) -> None:
 def inside(
     phase: str, phases: PhaseWriter, function: Callable[..., Any], after: str
 ) -> Callable[..., Any]:
+    @wraps(function)
     def followed(*arguments: Any) -> Any:
         phases.set(phase)
         found = function(*arguments)

@@ -19,7 +19,6 @@ import orbax.checkpoint as ocp
 from tensorboard.backend.event_processing.event_accumulator import SCALARS, EventAccumulator
 
 from hyla_lm.config import UserError
-from hyla_lm.running.run_folder import OURS
 from tests.faults.phases import COMMIT, SAVE, START, begins
 from tests.run_lines import measured
 
@@ -110,10 +109,10 @@ def unfinished(workdir: Path) -> list[str]:
     return sorted(name for name in names if UNFINISHED in name)
 
 
-def left_behind(workdir: Path) -> list[str]:
-    """Files and folders that a whole run does not leave."""
-    strange = [path.name for path in workdir.iterdir() if path.name not in OURS]
-    return sorted(strange) + unfinished(workdir)
+def left_behind(workdir: Path, whole: Path) -> list[str]:
+    """Files and folders that a run never stopped does not leave."""
+    names = os.listdir(workdir) if workdir.is_dir() else []
+    return sorted(set(names) - set(os.listdir(whole))) + unfinished(workdir)
 
 
 def differences(workdir: Path, whole: Path, step: int) -> list[str]:

@@ -17,7 +17,7 @@ MOST_CHECKPOINTS = 3 + 2  # kept, one to be deleted, one being written
 PERIODS = (
     f"TrainConfig.steps = {STEPS}",
     "TrainConfig.eval_every = 50",
-    "CheckpointConfig.every = 25",
+    "CheckpointConfig.every = 100",
     "LogConfig.every = 10",
 )
 
@@ -31,7 +31,7 @@ def test_a_long_run_that_is_killed_often_does_not_grow(command: Command, tmp_pat
     pairs = run.pairs()
     run.last()
     ratios = {
-        "part_to_twin": growth.of_pairs(pairs[-7:]),
+        "part_to_twin": growth.of_pairs(pairs),
         "whole": growth.of_whole(whole),
         "lines": growth.of_lines(run.workdir),
         "curves": growth.of_curves(run.workdir),
@@ -44,4 +44,4 @@ def test_a_long_run_that_is_killed_often_does_not_grow(command: Command, tmp_pat
         assert {name: ratio for name, ratio in found.items() if ratio > LIMIT} == {}
     assert max(pair.folder.checkpoints for pair in pairs) <= MOST_CHECKPOINTS
     assert len({pair.folder.files for pair in pairs}) == 1
-    assert [pair.folder.events for pair in pairs] == list(range(1, KILLS + 1))
+    assert [pair.folder.events for pair in pairs] == list(range(2, KILLS + 1))
