@@ -138,7 +138,7 @@ def _after_growth(history: Sequence[Seen]) -> str:
     """The advice where the gradient norm has grown by a large factor; empty where it has not."""
     norms = [seen.gradient_norm for seen in history]
     first = int(np.argmin(norms))
-    if norms[-1] < GROWN * norms[first]:
+    if norms[first] == 0 or norms[-1] < GROWN * norms[first]:
         return ""
     return (
         f"The gradient norm rose from {norms[first]:.3g} to {norms[-1]:.3g} over the last "

@@ -1,10 +1,15 @@
 """The canary: the kernel that trains against the reference, on rows that are not trained on.
 
 The relative difference of the gradients is the norm of their difference over the norm of the
-reference's, all parameters together. Measured on a CPU, `blocked` against `reference`, models of 2
-and 6 layers, 64 and 512 positions: up to 2e-5 in float32 and 0.03 in bfloat16 without a fault, from
-5e-3 with attention 1 % too large. Hence the bounds: 50 times what float32 showed, and a fifth of
-that fault; in bfloat16, whose rounding is as large as that fault, 4 times what was seen.
+reference's, all parameters together. On a CPU, `blocked` against `reference`, without a fault:
+
+- float32: up to 2e-5 (2 layers, 64 and 512 positions); with attention 1 % too large 5e-3 or more.
+- bfloat16: up to 0.007 in the first 300 steps of gin/quickstart.gin, 0.03 with 6 layers, 0.13 with
+  2 heads of 8 and 128 tokens; 1 % too large is within that, 10 % gives 0.8 with 6 layers.
+
+Hence 1e-3 in float32, 50 times what is sound and a fifth of a fault of 1 %; 0.5 in bfloat16, 4
+times the roughest sound model, which finds gross faults alone. A run that watches its own curve may
+set CanaryConfig.bound to a few times that.
 """
 
 import math
@@ -21,7 +26,7 @@ from hyla_lm.parallel.mesh import summed_over_batch
 from hyla_lm.tasks.protocol import Batch, LossFn
 from hyla_lm.train_step import split_batch
 
-BOUNDS = {"float32": 1e-3, "bfloat16": 0.1}
+BOUNDS = {"float32": 1e-3, "bfloat16": 0.5}
 Differences = dict[str, jax.Array]
 
 
