@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from hyla_lm.config import UserError
@@ -49,10 +50,14 @@ class Alarm:
 
     def look(self, step: int, output: StepOutput, rows: np.ndarray) -> None:
         """Raises BadUpdate for an update that stops the run; tells of one that was skipped."""
-        verdict = output.verdict
-        norm = output.metrics["gradient_norm"][0] if verdict is None else verdict.gradient_norm
-        total, count = (float(x) for x in output.objective)
-        seen = Seen(total / count if count else total, float(norm))
+        objective, norm, verdict = jax.device_get(
+            (output.objective, output.metrics["gradient_norm"][0], output.verdict)
+        )
+        total, count = map(float, objective)
+        seen = Seen(
+            total / count if count else total,
+            float(norm if verdict is None else verdict.gradient_norm),
+        )
         is_finite = seen.is_finite if verdict is None else bool(verdict.is_finite)
         if is_finite and (verdict is None or not verdict.is_spike):
             self._history.append(seen)

@@ -12,8 +12,7 @@ times the roughest sound model, which finds gross faults alone. A run that watch
 set CanaryConfig.bound to a few times that.
 """
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -68,21 +67,21 @@ def gradients(loss: LossFn, params: Any, batch: Batch) -> tuple[Pair, Any]:
     return summed_over_batch(sums)(params, batch, None)
 
 
-def check_canary(step: int, found: dict[str, float], bound: float, kernels: list[str]) -> None:
-    """Raises Unreliable for a difference above the bound, or that is no number."""
-    apart = max(found["loss_difference"], found["gradient_difference"], key=_or_infinity)
-    if apart <= bound:
-        return
+def is_within(found: Mapping[str, float], bound: float) -> bool:
+    """Whether both differences are numbers up to the bound."""
+    return all(found[name] <= bound for name in ("loss_difference", "gradient_difference"))
+
+
+def too_far_apart(
+    step: int, found: Mapping[str, float], bound: float, kernels: Sequence[str]
+) -> Unreliable:
+    """The error of differences that are not within the bound."""
     named = " + ".join(dict.fromkeys(kernels))
     others = " or ".join(repr(name) for name in ("blocked", "reference") if name not in kernels)
-    raise Unreliable(
+    return Unreliable(
         f"step {step}: the kernel that trains ({named}) and the reference are apart by "
         f"{found['loss_difference']:.3g} in the loss ({found['loss']:.6g} and "
         f"{found['reference_loss']:.6g}) and by {found['gradient_difference']:.3g} in the gradients"
         f", above CanaryConfig.bound = {bound:g}: look at the hardware, or set "
         f"ModelConfig.attention_implementation to {others}."
     )
-
-
-def _or_infinity(value: float) -> float:
-    return math.inf if math.isnan(value) else value

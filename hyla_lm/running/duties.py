@@ -11,7 +11,7 @@ from typing import NamedTuple
 from hyla_lm.experiment import Experiment
 from hyla_lm.parallel import multihost
 from hyla_lm.parallel.preemption import Preempted
-from hyla_lm.running.canary import BOUNDS, check_canary
+from hyla_lm.running.canary import BOUNDS, is_within, too_far_apart
 from hyla_lm.running.evaluation import evaluate_sets
 from hyla_lm.running.run import Run
 from hyla_lm.running.summary import summary_of, training_kernels
@@ -77,7 +77,8 @@ def compare_kernels(run: Run, step: int, state: TrainState) -> None:
     found = {name: float(value) for name, value in compared.items()}
     run.store.write(step, {f"{CANARY}/{name}": value for name, value in found.items()})
     bound = BOUNDS[run.experiment.model.dtype] if canary.bound is None else canary.bound
-    check_canary(step, found, bound, training_kernels(p))
+    if not is_within(found, bound):
+        raise too_far_apart(step, found, bound, training_kernels(p))
     run.log.restart_clock()
 
 

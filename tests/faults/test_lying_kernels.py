@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from hyla_lm.cli import main
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.parallel.preemption import EXIT_STATUS
-from hyla_lm.running.canary import BOUNDS, Unreliable, check_canary
+from hyla_lm.running.canary import BOUNDS, is_within, too_far_apart
 from tests.evals.stops import Stops
 from tests.faults.faulty import Lie, backward, forward, make_kernels_lie, nothing, train
 from tests.run_lines import measured
@@ -137,13 +137,25 @@ def test_generated_tasks_compare_on_their_evaluation_sets_in_turn(
     ],
 )
 def test_either_difference_above_the_bound_stops(loss: float, gradient: float, stops: bool) -> None:
-    found = {"loss": 1.0, "reference_loss": 1.0}
-    found |= {"loss_difference": loss, "gradient_difference": gradient}
-    if not stops:
-        check_canary(3, found, 1e-3, ["blocked"])
-        return
-    with pytest.raises(Unreliable, match=r"step 3: .*\(pallas_hyla \+ blocked\).* to 'reference'"):
-        check_canary(3, found, 1e-3, ["pallas_hyla", "blocked", "blocked"])
+    found = {"loss_difference": loss, "gradient_difference": gradient}
+    assert is_within(found, 1e-3) != stops
+
+
+@pytest.mark.parametrize(
+    ("kernels", "named", "others"),
+    [
+        (["pallas_hyla", "pallas_hyla"], "(pallas_hyla)", "to 'blocked' or 'reference'."),
+        (["pallas_hyla", "blocked"], "(pallas_hyla + blocked)", "to 'reference'."),
+    ],
+)
+def test_the_error_names_the_values_the_kernels_and_others_to_take(
+    kernels: list[str], named: str, others: str
+) -> None:
+    found = {"loss": 2.0, "reference_loss": 1.5, "loss_difference": 0.25}
+    error = str(too_far_apart(3, {**found, "gradient_difference": 0.125}, 1e-3, kernels))
+    for said in ("step 3: ", named, "0.25", "(2 and 1.5)", "0.125", "CanaryConfig.bound = 0.001"):
+        assert said in error
+    assert error.endswith(others)
 
 
 def test_the_bounds_are_of_the_dtypes_that_a_model_may_have() -> None:
