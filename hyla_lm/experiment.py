@@ -14,6 +14,7 @@ from hyla_lm.parallel.mesh import MeshConfig
 from hyla_lm.tasks.language_model import LanguageModel  # noqa: F401  makes it known to gin
 from hyla_lm.tasks.protocol import TaskConfig
 from hyla_lm.tasks.suite import Suite
+from hyla_lm.update_policy import UpdatePolicy
 
 
 @configurable
@@ -63,6 +64,22 @@ class CheckpointConfig:
     )
 
 
+@configurable
+@dataclass(frozen=True)
+class CanaryConfig:
+    """How often the kernel that trains is compared with the reference, and how far they may be."""
+
+    every: int = setting(
+        0, "steps between comparisons, the first before training; 0 makes none", minimum=0
+    )
+    bound: float | None = setting(
+        None,
+        "largest relative difference of loss and gradients; None takes 0.001 in float32 and 0.5 in "
+        "bfloat16 (ModelConfig.dtype), many times what sound kernels show",
+        minimum=0,
+    )
+
+
 @dataclass(frozen=True)
 class Experiment:
     """One run's configuration; `text` is gin text that rebuilds it."""
@@ -73,6 +90,8 @@ class Experiment:
     mesh: MeshConfig
     checkpoint: CheckpointConfig
     log: LogConfig
+    updates: UpdatePolicy = field(default_factory=UpdatePolicy)
+    canary: CanaryConfig = field(default_factory=CanaryConfig)
     text: str = field(compare=False, kw_only=True)
 
 
@@ -87,6 +106,8 @@ def read_experiment(files: Sequence[GinFile], bindings: Sequence[str]) -> Experi
         MeshConfig,
         CheckpointConfig,
         LogConfig,
+        UpdatePolicy,
+        CanaryConfig,
     )
     experiment = Experiment(*read.values, text=read.text)
     make_schedule(experiment.optimizer, experiment.train.steps)

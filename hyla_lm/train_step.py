@@ -21,11 +21,15 @@ class TrainState(NamedTuple):
 
 
 class StepOutput(NamedTuple):
-    """The step's summed objective and metrics, and the gradient norm of each parameter by path."""
+    """The step's summed objective and metrics, and the gradient norm of each parameter by path.
+
+    `verdict` is that of hyla_lm.update_policy, where a policy is on.
+    """
 
     objective: Pair
     metrics: Metrics
     gradient_norms: dict[str, jax.Array]
+    verdict: Any = None
 
 
 Sums = tuple[Pair, Metrics]

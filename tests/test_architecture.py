@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 # Each room or front file may import from itself and from those before it.
 ORDER = (
     *("config", "ending", "signals", "gin_files", "metrics", "kernels", "attention"),
-    *("parallel", "model", "input", "tasks", "optim", "train_step"),
+    *("parallel", "model", "input", "tasks", "optim", "train_step", "update_policy"),
     *("experiment", "running", "trainer", "plan", "cli", "__main__"),
 )
 MODULES = sorted((ROOT / "hyla_lm").rglob("*.py"))

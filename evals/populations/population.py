@@ -40,11 +40,12 @@ class Numbers(NamedTuple):
 class Population:
     """The compiled steps of R runs; states and metrics have a leading axis R.
 
-    Raises UserError if runs differ in more than Numbers.
+    Raises UserError if runs differ in more than Numbers, or ask for a policy or a canary.
     """
 
     def __init__(self, programs: Sequence[Program]):
         check_alike(programs)
+        check_updates(programs[0])
         self.program = programs[0]
         self.task = generated_task(self.program)
         self.numbers: Numbers = jax.tree.map(_stack, *map(_numbers_of, programs))
@@ -154,6 +155,18 @@ def check_alike(programs: Sequence[Program]) -> None:
             raise UserError(
                 "runs that train together have splits of different sizes "
                 f"({sizes} and {_table_shapes(program)}): train them apart."
+            )
+
+
+def check_updates(program: Program) -> None:
+    """Raises UserError for settings of the trainer's that a population does not follow."""
+    e = program.experiment
+    asked = {"UpdatePolicy": e.updates.is_on, "CanaryConfig.every": e.canary.every > 0}
+    for name, is_asked in asked.items():
+        if is_asked:
+            raise UserError(
+                f"{name} is set, which runs that train together do not follow: "
+                "leave it out or train each with hyla-lm train."
             )
 
 

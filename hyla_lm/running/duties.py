@@ -11,13 +11,14 @@ from typing import NamedTuple
 from hyla_lm.ending import Preempted
 from hyla_lm.experiment import Experiment
 from hyla_lm.parallel import multihost
+from hyla_lm.running.canary import BOUNDS, is_within, too_far_apart
 from hyla_lm.running.evaluation import evaluate_sets
 from hyla_lm.running.run import Run
-from hyla_lm.running.summary import summary_of
+from hyla_lm.running.summary import summary_of, training_kernels
 from hyla_lm.tasks.suite import SUITES, Suite, run_suites, tags
 from hyla_lm.train_step import TrainState
 
-VALIDATION = "validation"
+CANARY, VALIDATION = "canary", "validation"
 
 
 def always(experiment: Experiment, step: int) -> bool:
@@ -30,6 +31,10 @@ def at_end(experiment: Experiment, step: int) -> bool:
 
 def before_end(experiment: Experiment, step: int) -> bool:
     return step < experiment.train.steps
+
+
+def at_canary(experiment: Experiment, step: int) -> bool:
+    return experiment.canary.every > 0 and step % experiment.canary.every == 0
 
 
 def at_checkpoint(experiment: Experiment, step: int) -> bool:
@@ -57,6 +62,24 @@ def _every(steps: int, step: int) -> bool:
 def check(run: Run, step: int, state: TrainState) -> None:
     """Raises what failed in the background."""
     run.store.check()
+
+
+def compare_kernels(run: Run, step: int, state: TrainState) -> None:
+    """Differences of the kernel that trains and the reference; raises Unreliable above the bound.
+
+    Each time it is the turn of the next evaluation set, whose first micro-batch is taken.
+    """
+    run.log.flush()
+    p, canary = run.program, run.experiment.canary
+    sets = list(p.task.evaluation_sets(run.shard, False).values())
+    batch = next(iter(sets[step // canary.every % len(sets)]))
+    compared = p.canary_step(state.params, p.place(batch))
+    found = {name: float(value) for name, value in compared.items()}
+    run.store.write(step, {f"{CANARY}/{name}": value for name, value in found.items()})
+    bound = BOUNDS[run.experiment.model.dtype] if canary.bound is None else canary.bound
+    if not is_within(found, bound):
+        raise too_far_apart(step, found, bound, training_kernels(p))
+    run.log.restart_clock()
 
 
 def save(run: Run, step: int, state: TrainState) -> None:
@@ -125,6 +148,7 @@ class Duty(NamedTuple):
 
 DUTIES = (
     Duty(always, check),
+    Duty(at_canary, compare_kernels, (f"{CANARY}/",)),
     Duty(at_checkpoint, save),
     Duty(at_evaluation, evaluate, (f"{VALIDATION}/",)),
     Duty(at_suites, train_suites, (f"{SUITES}/",)),

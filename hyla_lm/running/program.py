@@ -19,12 +19,16 @@ from hyla_lm.model.decoder import Decoder
 from hyla_lm.optim import make_optimizer, make_schedule
 from hyla_lm.parallel.mesh import batch_sharding, batch_ways, make_mesh, state_sharding
 from hyla_lm.parallel.sharded_attention import check_mesh
+from hyla_lm.running.canary import make_canary_step
 from hyla_lm.running.numerics import hash_of_step, numerics_of
 from hyla_lm.tasks.protocol import Batch, Objective, Task
 from hyla_lm.train_step import TrainState, TrainStep, init_state, make_train_step
+from hyla_lm.update_policy import guard_init, guard_step
 
 PACKAGES = ("hyla_lm", "jax", "jaxlib", "libtpu", "flax", "optax")
 
+# In the identity of runs whose state has a guard; others have none, as before there were policies.
+GUARDED = "UpdatePolicy (nonfinite = 'skip' or a spike_factor)"
 ObjectiveT = TypeVar("ObjectiveT", bound=Objective)
 ObjectiveT_co = TypeVar("ObjectiveT_co", bound=Objective, covariant=True)
 
@@ -46,6 +50,7 @@ class Program(Generic[ObjectiveT_co]):
     init: Any
     train_step: TrainStep
     evaluation_step: Any
+    canary_step: Any
     step_hash: str = ""
 
     @property
@@ -88,7 +93,9 @@ def lay_out(experiment: Experiment, task: ObjectiveT, mesh: Mesh) -> Program[Obj
     _check_model_axis(model, task.sequence_length, mesh.shape["model"])
     schedule = make_schedule(experiment.optimizer, train.steps)
     optimizer = make_optimizer(experiment.optimizer, schedule)
-    init = partial(init_state, partial(init_params, model), optimizer, train.seed)
+    init: Any = partial(init_state, partial(init_params, model), optimizer, train.seed)
+    if experiment.updates.is_on:
+        init = guard_init(init)
     shapes = jax.eval_shape(init)
     layout = state_sharding(shapes, mesh)
     abstract = jax.tree.map(
@@ -98,6 +105,8 @@ def lay_out(experiment: Experiment, task: ObjectiveT, mesh: Mesh) -> Program[Obj
     )
     loss = task.loss(model)
     step = make_train_step(loss, optimizer, train.accumulate_steps, train.seed)
+    if experiment.updates.is_on:
+        step = guard_step(step, experiment.updates)
 
     def evaluation_step(params: Any, batch: Batch) -> Metrics:
         return loss(params, batch, None)[1]
@@ -112,6 +121,7 @@ def lay_out(experiment: Experiment, task: ObjectiveT, mesh: Mesh) -> Program[Obj
         jax.jit(init, out_shardings=layout),
         jax.jit(step, donate_argnums=0, out_shardings=(layout, None)),
         jax.jit(evaluation_step),
+        jax.jit(make_canary_step(loss, task.loss(with_reference(model)), train.accumulate_steps)),
     )
 
 
@@ -152,7 +162,8 @@ def identity(program: Program[Task]) -> dict[str, Any]:
     experiment = program.experiment
     named = {"ModelConfig": config.as_dict(experiment.model)}
     seed = {"TrainConfig": {"seed": experiment.train.seed}}
-    return {**named, **seed, "data": program.task.identity()}
+    guard = {GUARDED: True} if experiment.updates.is_on else {}
+    return {**named, **seed, **guard, "data": program.task.identity()}
 
 
 def meta_of(program: Program[Task]) -> dict[str, Any]:
@@ -177,10 +188,14 @@ def _version(package: str) -> str | None:
         return None
 
 
+def with_reference(model: Decoder) -> Decoder:
+    """The same model with the attention that defines the others."""
+    return model.clone(config=replace(model.config, attention_implementation="reference"))
+
+
 def init_params(model: Decoder, key: jax.Array) -> Any:
     """The model's parameters before training."""
-    local = model.clone(config=replace(model.config, attention_implementation="reference"))
-    io = model.io
+    local, io = with_reference(model), model.io
     inputs = (
         jnp.zeros((1, 1, io.input_size)) if isinstance(io, Features) else jnp.zeros((1, 1), int)
     )

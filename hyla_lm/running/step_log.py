@@ -1,18 +1,17 @@
-"""What is written about training steps: window means, gradient norms, speed, and the alarm.
+"""What is written about training steps: window means and speed.
 
 A step is looked at while the next one runs. The window of metrics not yet written goes into the
 checkpoint, so a resumed run writes the same means.
 """
 
-import math
 import time
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from hyla_lm.config import UserError
 from hyla_lm.metrics import HostMetrics, add, means, to_host
+from hyla_lm.running.alarm import Alarm
 from hyla_lm.running.console import TrainingProgress
 from hyla_lm.running.program import Program
 from hyla_lm.running.run_store import RunStore
@@ -21,11 +20,8 @@ from hyla_lm.running.throughput import model_flops_utilization
 from hyla_lm.tasks.protocol import Task
 from hyla_lm.train_step import StepOutput
 
-LARGEST_NAMED = 5
-
-
-class NonFinite(UserError):
-    """Loss or gradients stopped being finite; the last checkpoint is from before."""
+GRADIENT_NORM = "gradient_norm"
+SKIPPED = f"{TRAIN}/skipped_updates"
 
 
 class StepLog:
@@ -43,6 +39,7 @@ class StepLog:
     ):
         self._program, self._store, self._progress = program, store, progress
         self._every = program.experiment.log.every
+        self._alarm = Alarm(program, store, progress)
         self._pending: tuple[int, StepOutput, np.ndarray] | None = None
         self.window: HostMetrics = {name: (pair[0], pair[1]) for name, pair in window.items()}
         self._has_compiled = False
@@ -64,12 +61,13 @@ class StepLog:
             return
         step, output, rows = self._pending
         self._pending = None
-        self._check_finite(step, output, rows)
+        self._alarm.look(step, output, rows)
         self.window = add(self.window, to_host(output.metrics))
         self._tick()
         self._progress.advance(step)
         if step % self._every == 0 or step == self._program.experiment.train.steps:
-            self._write_window(step)
+            skipped = None if output.verdict is None else int(output.verdict.skipped)
+            self._write_window(step, skipped)
 
     def restart_clock(self) -> None:
         """Leaves what happened since the last step out of the speed."""
@@ -85,16 +83,20 @@ class StepLog:
             self._wait_seconds = 0.0
         self._has_compiled, self._clock = True, now
 
-    def _write_window(self, step: int) -> None:
+    def _write_window(self, step: int, skipped: int | None) -> None:
+        """The means of the updates made; `skipped` counts all others since step 0."""
         task = self._program.task
         sums, self.window = self.window, {}
-        values = task.logged_metrics(means(sums))
+        values = task.logged_metrics(means(sums)) if sums[GRADIENT_NORM][1] else {}
         line = {f"{TRAIN}/{name}": value for name, value in values.items()}
-        line[LEARNING_RATE] = float(self._program.schedule(step - 1))
+        line[LEARNING_RATE] = float(self._program.schedule(max(step - 1 - (skipped or 0), 0)))
+        if skipped is not None:
+            line[SKIPPED] = skipped
         speed = self._speed()
         self._steps_timed, self._window_seconds, self._wait_seconds = 0, 0.0, 0.0
         self._store.write(step, line | speed)
-        self._progress.show(step, task.describe(values), speed.get("perf/tokens_per_second"))
+        told = task.describe(values) if values else "no update made"
+        self._progress.show(step, told, speed.get("perf/tokens_per_second"))
 
     def _speed(self) -> dict[str, float]:
         """Of the window's timed steps; empty where there is none."""
@@ -110,16 +112,3 @@ class StepLog:
         flops = flops_per_token(self._program)
         utilization = model_flops_utilization(tokens_per_second, flops)
         return speed if utilization is None else {**speed, "perf/mfu": utilization}
-
-    def _check_finite(self, step: int, output: StepOutput, rows: np.ndarray) -> None:
-        watched = (float(output.objective[0]), float(output.metrics["gradient_norm"][0]))
-        if all(math.isfinite(value) for value in watched):
-            return
-        norms = {name: float(norm) for name, norm in output.gradient_norms.items()}
-        worst = sorted(norms, key=lambda name: (math.isfinite(norms[name]), -norms[name]))
-        named = ", ".join(f"{name} {norms[name]:.3g}" for name in worst[:LARGEST_NAMED])
-        raise NonFinite(
-            f"step {step}: loss {watched[0]:.4g}, gradient norm {watched[1]:.4g} on rows "
-            f"{sorted(rows.tolist())}; largest gradients: {named}. The last checkpoint is kept: "
-            "lower OptimizerConfig.learning_rate, set OptimizerConfig.clip_norm or see these rows."
-        )

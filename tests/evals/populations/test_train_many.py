@@ -161,6 +161,21 @@ def test_runs_of_other_shapes_or_settings_are_refused(tmp_path: Path) -> None:
         Population([one.program, other.program])
 
 
+@pytest.mark.parametrize(
+    ("binding", "named"),
+    [
+        ("UpdatePolicy.nonfinite='skip'", "UpdatePolicy is set"),
+        ("UpdatePolicy.spike_factor=10.0", "UpdatePolicy is set"),
+        ("CanaryConfig.every=4", r"CanaryConfig\.every is set"),
+    ],
+)
+def test_what_a_population_does_not_follow_is_refused(
+    binding: str, named: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=named):
+        Population([member.program for member in members(tmp_path, binding)])
+
+
 def test_windows_end_at_multiples_and_at_the_last_step() -> None:
     assert windows(0, 10, 4) == [(0, 4), (4, 8), (8, 10)]
     assert windows(5, 10, 4) == [(5, 8), (8, 10)]

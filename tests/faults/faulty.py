@@ -1,0 +1,77 @@
+"""Faults that tests put into a run: kernels that lie, and rows whose loss goes wrong."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from hyla_lm.cli import main
+from hyla_lm.experiment import read_experiment
+from hyla_lm.kernels import registry
+from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.running.program import make_program
+from hyla_lm.tasks.next_token import NextToken
+
+Lie = Callable[[jax.Array], jax.Array]
+
+
+def forward(y: jax.Array) -> jax.Array:
+    """1 % too much."""
+    return y * 1.01
+
+
+def backward(y: jax.Array) -> jax.Array:
+    """The right values with gradients that are 1 % too large."""
+    return y + 0.01 * (y - jax.lax.stop_gradient(y))
+
+
+def nothing(y: jax.Array) -> jax.Array:
+    """No number."""
+    return y * jnp.nan
+
+
+def make_kernels_lie(patch: pytest.MonkeyPatch, lie: Lie) -> None:
+    """All kernels but the reference."""
+
+    def lying(kernel: registry.Kernel) -> registry.Kernel:
+        if kernel.name == "reference":
+            return kernel
+        return kernel._replace(run=lambda request: lie(kernel.run(request)))
+
+    patch.setattr(registry, "KERNELS", tuple(map(lying, registry.KERNELS)))
+
+
+def spoil_rows(patch: pytest.MonkeyPatch, rows: Sequence[int], factor: float) -> None:
+    """The loss of a micro-batch with one of these training rows is that many times as large."""
+    plain = NextToken.loss
+
+    def loss(self: NextToken, model: Any) -> Any:
+        of_batch = plain(self, model)
+
+        def spoiled(params: Any, batch: Any, key: Any) -> Any:
+            (total, count), metrics = of_batch(params, batch, key)
+            is_spoiled = jnp.isin(batch["row"], jnp.array(rows)).any() & (key is not None)
+            scale = jnp.where(is_spoiled, factor, 1.0)
+            scaled = {name: (sums * scale, n) for name, (sums, n) in metrics.items()}
+            return (total * scale, count), scaled
+
+        return spoiled
+
+    patch.setattr(NextToken, "loss", loss)
+
+
+def a_row_of_each(gin_file: Path, steps: Sequence[int]) -> list[int]:
+    """The first row of the batch that each of these steps trains on."""
+    program = make_program(read_experiment([str(gin_file)], []))
+    stream = program.task.train_stream(BatchShard(8), None)
+    batches = [next(stream) for _ in range(max(steps))]
+    stream.close()
+    return [int(batches[step - 1]["row"][0]) for step in steps]
+
+
+def train(gin_file: Path, workdir: Path, *bindings: str) -> int:
+    more = [f"--gin.{binding}" for binding in bindings]
+    return main(["train", f"--gin_file={gin_file}", f"--workdir={workdir}", *more])

@@ -1,0 +1,68 @@
+"""Skips one update and compares kernels on several meshes of 8 devices; prints JSON.
+
+Usage: guarded_meshes.py GIN_FILE. A script, since the number of devices is fixed at start.
+"""
+
+import json
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+
+import jax
+import numpy as np
+import pytest
+
+from hyla_lm.experiment import read_experiment
+from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.mesh import AXES
+from hyla_lm.running.program import make_program
+from tests.faults.faulty import a_row_of_each, backward, make_kernels_lie, spoil_rows
+
+MESHES = ((1, 1, 1, 1), (2, 4, 1, 1), (1, 2, 2, 2))
+BINDINGS = ("UpdatePolicy.nonfinite = 'skip'", "UpdatePolicy.spike_factor = 1e6")
+
+
+def bits(tree: Any) -> list[bytes]:
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(jax.device_get(tree))]
+
+
+def run(gin_file: str, sizes: tuple[int, ...]) -> dict[str, Any]:
+    mesh = [f"MeshConfig.{axis} = {size}" for axis, size in zip(AXES, sizes, strict=True)]
+    experiment = read_experiment([gin_file], [*BINDINGS, *mesh])
+    program = make_program(experiment, jax.devices()[: math.prod(sizes)])
+    stream = program.task.train_stream(BatchShard(8), None)
+    skipped, same, norms = [], [], []
+    with jax.set_mesh(program.mesh):
+        state = program.init()
+        for _ in range(4):
+            before = bits((state.params, state.opt_state.optimizer))
+            state = program.train_step(state, program.place(next(stream)))[0]
+            same.append(before == bits((state.params, state.opt_state.optimizer)))
+            skipped.append(int(state.opt_state.guard.skipped))
+            norms.append(float(state.opt_state.guard.mean_norm))
+        sets = program.task.evaluation_sets(BatchShard(8), False)
+        batch = program.place(next(iter(sets[""])))
+        sound = program.canary_step(state.params, batch)
+        with pytest.MonkeyPatch.context() as patch:
+            make_kernels_lie(patch, backward)
+            jax.clear_caches()
+            lying = make_program(experiment, list(program.mesh.devices.flat))
+            false = lying.canary_step(state.params, batch)
+    difference = "gradient_difference"
+    found = {"skipped": skipped, "same": same, "norms": norms, "loss": float(sound["loss"])}
+    return found | {"sound": float(sound[difference]), "lying": float(false[difference])}
+
+
+def main() -> None:
+    gin_file = sys.argv[1]
+    with pytest.MonkeyPatch.context() as patch:
+        spoil_rows(patch, a_row_of_each(Path(gin_file), [3]), math.nan)
+        print(json.dumps({str(sizes): run(gin_file, sizes) for sizes in MESHES}))
+
+
+if __name__ == "__main__":
+    main()

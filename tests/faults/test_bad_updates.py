@@ -1,0 +1,247 @@
+"""Updates that are not finite, or whose gradients spike, stop a run or are skipped and counted."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+from hyla_lm.config import UserError
+from hyla_lm.ending import STOPPED as EXIT_STATUS
+from hyla_lm.experiment import read_experiment
+from hyla_lm.optim import make_optimizer, make_schedule
+from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.running.program import identity, make_program
+from hyla_lm.train_step import TrainState
+from hyla_lm.update_policy import Guard, UpdatePolicy, Verdict, counted
+from tests.evals.stops import Stops
+from tests.faults.faulty import a_row_of_each, spoil_rows, train
+from tests.run_lines import measured
+
+SKIP = "UpdatePolicy.nonfinite='skip'"
+SPIKES = ("UpdatePolicy.spike_factor=20.0", "UpdatePolicy.spike_memory=3")
+
+
+def last_arrays(workdir: Path) -> list[np.ndarray]:
+    path = workdir / "checkpoints" / "12" / "state"
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(ocp.StandardCheckpointer().restore(path))]
+
+
+def steps_of(gin: Path, count: int, *bindings: str) -> tuple[list[TrainState], list[Any]]:
+    """The states before and after so many steps, and their outputs."""
+    program = make_program(read_experiment([str(gin)], bindings))
+    stream = program.task.train_stream(BatchShard(8), None)
+    with jax.set_mesh(program.mesh):
+        state = program.init()
+        states, outputs = [jax.device_get(state)], []
+        for _ in range(count):
+            state, output = program.train_step(state, program.place(next(stream)))
+            states.append(jax.device_get(state))
+            outputs.append(jax.device_get(output))
+    stream.close()
+    return states, outputs
+
+
+def assert_same_bits(one: Any, other: Any) -> None:
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    assert all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in pairs)
+
+
+@pytest.mark.parametrize("accumulate_steps", [1, 4])
+@pytest.mark.parametrize(
+    ("factor", "policy"), [(math.nan, [SKIP]), (1e4, [*SPIKES, "UpdatePolicy.spike='skip'"])]
+)
+def test_a_skipped_update_leaves_all_but_the_step_and_the_count(
+    factor: float,
+    policy: list[str],
+    accumulate_steps: int,
+    tiny_gin: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One row is spoiled, so one of the micro-batches."""
+    spoil_rows(monkeypatch, a_row_of_each(tiny_gin, [5]), factor)
+    accumulate = f"TrainConfig.accumulate_steps={accumulate_steps}"
+    states, outputs = steps_of(tiny_gin, 6, accumulate, *policy)
+    before, after = states[4], states[5]
+    assert_same_bits(after.params, before.params)
+    assert_same_bits(after.opt_state.optimizer, before.opt_state.optimizer)
+    assert (int(before.step), int(after.step)) == (4, 5)
+    assert [int(state.opt_state.guard.skipped) for state in states] == [0, 0, 0, 0, 0, 1, 1]
+    assert [int(state.opt_state.guard.made) for state in states] == [0, 1, 2, 3, 4, 4, 5]
+    assert after.opt_state.guard.mean_norm == before.opt_state.guard.mean_norm
+    assert all(pair == (0, 0) for pair in outputs[4].metrics.values())
+    assert not np.array_equal(states[6].params["embed"]["table"], after.params["embed"]["table"])
+    norms = [float(outputs[i].verdict.gradient_norm) for i in (0, 1, 2, 3, 5)]
+    assert not outputs[5].verdict.is_skipped and all(map(math.isfinite, norms))
+
+
+def test_a_policy_that_finds_nothing_trains_to_the_same_bits(tiny_gin: Path) -> None:
+    plain, _ = steps_of(tiny_gin, 4)
+    guarded, _ = steps_of(tiny_gin, 4, SKIP, *SPIKES)
+    assert_same_bits(guarded[-1].params, plain[-1].params)
+    assert_same_bits(guarded[-1].opt_state.optimizer, plain[-1].opt_state)
+
+
+def test_by_default_state_output_and_identity_are_those_of_no_policy(tiny_gin: Path) -> None:
+    experiment = read_experiment([str(tiny_gin)], [])
+    program = make_program(experiment)
+    schedule = make_schedule(experiment.optimizer, experiment.train.steps)
+    optimizer = make_optimizer(experiment.optimizer, schedule)
+    state = program.abstract_state
+    expected = TrainState(0, state.params, jax.eval_shape(optimizer.init, state.params))
+    assert jax.tree.structure(state) == jax.tree.structure(expected)
+    assert set(identity(program)) == {"ModelConfig", "TrainConfig", "data"}
+    batch = {
+        name: jax.ShapeDtypeStruct(array.shape, array.dtype)
+        for name, array in program.task.batch_shapes(8).items()
+    }
+    _, output = jax.eval_shape(program.train_step, state, batch)
+    assert output.verdict is None
+    ignored = replace(experiment, updates=UpdatePolicy(spike_memory=5, skip_limit=0))
+    again = make_program(ignored).abstract_state
+    assert jax.tree.structure(again) == jax.tree.structure(state)
+
+
+def test_parameters_that_an_update_would_spoil_are_kept(tiny_gin: Path) -> None:
+    """The loss and its gradients are finite until the parameters are not."""
+    hot = ("OptimizerConfig.learning_rate=1e38", "OptimizerConfig.weight_decay=1e3")
+    states, outputs = steps_of(tiny_gin, 3, SKIP, *hot)
+    assert [bool(output.verdict.is_skipped) for output in outputs] == [False, True, True]
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(states[-1].params))
+    assert math.isfinite(float(outputs[1].objective[0]))
+
+
+def test_the_running_mean_is_plain_at_first_and_then_forgets() -> None:
+    guard = Guard(jnp.int32(0), jnp.int32(0), jnp.float32(0))
+
+    def seen(norm: float, is_skipped: bool = False) -> Verdict:
+        skipped = guard.skipped + is_skipped
+        flags = (jnp.array(True), jnp.array(False), jnp.array(is_skipped))
+        return Verdict(*flags, jnp.float32(norm), guard.mean_norm, skipped)
+
+    means = []
+    for norm in (4.0, 2.0, 3.0, 7.0):
+        guard = counted(guard, seen(norm), memory=2)
+        means.append(float(guard.mean_norm))
+    assert means == [4.0, 3.0, 3.0, 5.0]
+    guard = counted(guard, seen(math.nan, is_skipped=True), memory=2)
+    assert (float(guard.mean_norm), int(guard.made), int(guard.skipped)) == (5.0, 4, 1)
+
+
+def test_a_spike_before_the_mean_has_seen_enough_is_none(
+    tiny_gin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoil_rows(monkeypatch, a_row_of_each(tiny_gin, [3]), 1e4)
+    states, outputs = steps_of(tiny_gin, 3, *SPIKES, "UpdatePolicy.spike='skip'")
+    assert not outputs[2].verdict.is_spike and not outputs[2].verdict.is_skipped
+    norms = [float(output.verdict.gradient_norm) for output in outputs]
+    assert norms[2] > 1e3 * norms[1]
+    assert states[-1].opt_state.guard.mean_norm == pytest.approx(np.mean(norms), rel=1e-6)
+
+
+def test_skipped_updates_are_logged_told_and_left_out_of_the_means(
+    tiny_gin: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    spoil_rows(monkeypatch, a_row_of_each(tiny_gin, [5, 9]), math.nan)
+    workdir = tmp_path / "run"
+    assert train(tiny_gin, workdir, SKIP, "LogConfig.every=2") == 0
+    out = capsys.readouterr().out
+    assert "step 5: loss nan" in out and "The update is skipped, number 1 of this run." in out
+    lines = measured(workdir, "train/")
+    counts = [(line["step"], line["train/skipped_updates"]) for line in lines]
+    assert counts == [(2, 0), (4, 0), (6, 1), (8, 1), (10, 2), (12, 2)]
+    assert all(math.isfinite(value) for line in lines for value in line.values())
+    schedule = make_program(read_experiment([str(tiny_gin)], [])).schedule
+    rates = [line["train/learning_rate"] for line in lines]
+    assert rates == [float(schedule(update)) for update in (1, 3, 4, 6, 7, 9)]
+    summary = json.loads((workdir / "summary.json").read_text())
+    assert summary["train"]["skipped_updates"] == 2
+
+
+def test_a_window_without_an_update_has_no_means(
+    tiny_gin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoil_rows(monkeypatch, a_row_of_each(tiny_gin, [5]), math.nan)
+    assert train(tiny_gin, tmp_path / "run", SKIP, "LogConfig.every=1") == 0
+    line = measured(tmp_path / "run", "train/")[4]
+    assert set(line) == {"step", "train/learning_rate", "train/skipped_updates"}
+
+
+def test_a_run_resumed_after_a_skip_equals_one_never_stopped(
+    tiny_gin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stop comes between two skips, inside a window of the log."""
+    spoil_rows(monkeypatch, a_row_of_each(tiny_gin, [4, 6]), 1e4)
+    often = (*SPIKES, "UpdatePolicy.spike='skip'", "TrainConfig.eval_every=100")
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert train(tiny_gin, whole, *often) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("hyla_lm.trainer.PreemptionGuard", lambda: Stops(5))
+        assert train(tiny_gin, stopped, *often) == EXIT_STATUS
+    assert train(tiny_gin, stopped, *often) == 0
+    assert measured(stopped) == measured(whole)
+    assert measured(whole, "train/")[-1]["train/skipped_updates"] == 2
+    assert_same_bits(last_arrays(stopped), last_arrays(whole))
+
+
+@pytest.mark.parametrize(
+    ("bindings", "status", "said"),
+    [
+        ([SKIP, "UpdatePolicy.skip_limit=2"], 0, ""),
+        ([SKIP, "UpdatePolicy.skip_limit=1"], 2, "2 updates were skipped, above UpdatePolicy.skip"),
+        ([], 2, "step 6: loss nan"),
+    ],
+)
+def test_above_the_limit_and_by_default_the_run_stops(
+    bindings: list[str],
+    status: int,
+    said: str,
+    tiny_gin: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = a_row_of_each(tiny_gin, [6, 7])
+    spoil_rows(monkeypatch, rows, math.nan)
+    assert train(tiny_gin, tmp_path / "run", *bindings) == status
+    error = capsys.readouterr().err
+    assert said in error
+    assert ("The last checkpoint is of step 5." in error) == (status == 2)
+
+
+def test_a_spike_stops_the_run_where_it_is_not_skipped(
+    tiny_gin: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    spoil_rows(monkeypatch, a_row_of_each(tiny_gin, [4]), 1e4)
+    assert train(tiny_gin, tmp_path / "run", *SPIKES) == 2
+    error = capsys.readouterr().err
+    assert "step 4: loss" in error and "above UpdatePolicy.spike_factor = 20 times" in error
+    assert "Nothing was saved." in error
+
+
+def test_a_policy_cannot_be_put_on_or_off_on_the_way_but_may_change(
+    tiny_gin: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = "TrainConfig.steps=4"
+    for name, first, then in (("on", [], [SKIP]), ("off", [SKIP], [])):
+        assert train(tiny_gin, tmp_path / name, short, *first) == 0
+        assert train(tiny_gin, tmp_path / name, *then) == 2
+        assert "UpdatePolicy (nonfinite = 'skip' or a spike_factor) = " in capsys.readouterr().err
+    assert train(tiny_gin, tmp_path / "off", *SPIKES, "UpdatePolicy.skip_limit=3") == 0
+
+
+def test_skipping_spikes_needs_to_know_what_a_spike_is() -> None:
+    with pytest.raises(UserError, match=r"needs UpdatePolicy\.spike_factor"):
+        UpdatePolicy(spike="skip")
