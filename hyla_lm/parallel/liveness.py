@@ -87,7 +87,7 @@ class Liveness:
         A plain exit would hang: JAX would wait for the others, which wait for this process.
         """
         if isinstance(error, UserError):
-            self._end(self._ended(str(error)), exit_status(error), f"hyla-lm: {error}")
+            self._end(self._ended(str(error)), exit_status(error), f"hyla-lm: {error}\n")
         time.sleep(CAUSE_SECONDS)
         words = (str(error).strip() or "no message").splitlines()[0]
         printed = "".join(traceback.format_exception(error))
@@ -135,7 +135,9 @@ class Liveness:
     def _handle(self, other: int, message: Message) -> None:
         if "failed" in message:
             self._gone.add(other)
-            self._end(shown(text(message, "failed")), number(message, "status"))
+            is_mistake = number(message, "status") == USER_MISTAKE
+            status = USER_MISTAKE if is_mistake else EXIT_STATUS
+            self._end(shown(text(message, "failed")), status)
         elif "at" in message:
             self._arrive(other, text(message, "at"))
         elif "passed" in message:
@@ -181,7 +183,9 @@ class Liveness:
             others = USER_MISTAKE if status == USER_MISTAKE else EXIT_STATUS
             for connection in self._connections.values():
                 tell(connection, failed=shorten(sentence), status=others)
-            print(printed or f"hyla-lm: {sentence}", file=sys.stderr, flush=True)
+            # In one piece: JAX may write at the same moment.
+            sys.stderr.write(printed or f"hyla-lm: {sentence}\n")
+            sys.stderr.flush()
             sys.stdout.flush()
             if self._index == 0:
                 with self._changed:

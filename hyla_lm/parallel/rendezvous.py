@@ -86,7 +86,7 @@ def join(place: Place, run: str, seconds: float, secret: str = "") -> dict[int, 
 
 
 def _missing(place: Place, visitors: Visitors, seconds: float) -> str:
-    come, refused = visitors.come, visitors.refused()
+    come, refused = visitors.come, " ".join(visitors.refusals)
     missing = [str(index) for index in range(1, place.count) if index not in come]
     return (
         f"{len(come) + 1} of {place.count} hosts came within {seconds:g} s, process "

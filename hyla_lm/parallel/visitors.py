@@ -43,7 +43,7 @@ class Expected:
     secret: str = ""
 
 
-@dataclass
+@dataclass(eq=False)
 class Visitor:
     """One who has connected and is not admitted yet; `until` then it has to say all."""
 
@@ -57,7 +57,10 @@ class Visitor:
 
 
 class Visitors:
-    """Those who come to process 0's sockets; `come` has the connections of the admitted."""
+    """Those who come to process 0's sockets.
+
+    `come` has the connections of the admitted, `refusals` what the first of the refused were told.
+    """
 
     def __init__(self, expected: Expected, servers: Sequence[socket.socket]):
         self.come: dict[int, Connection] = {}
@@ -95,7 +98,7 @@ class Visitors:
             self._open(key.fileobj)
         elif key.data in self._waiting:
             self._hear(key.data)
-        elif isinstance(key.data, int):
+        elif isinstance(key.data, int) and self.come.get(key.data) is key.fileobj:
             self._leave(key.data)
 
     def _open(self, server: socket.socket) -> None:
@@ -118,7 +121,8 @@ class Visitors:
                 self._answer(visitor, message)
         except Refused as refusal:
             tell(visitor.connection, failed=shorten(str(refusal)))
-            self.refusals[str(refusal)] = None
+            if len(self.refusals) < MOST_NAMED:
+                self.refusals[str(refusal)] = None
             self._send_away(visitor, str(refusal))
         except (Rejected, OSError) as error:
             self._send_away(visitor, str(error))
@@ -195,7 +199,3 @@ class Visitors:
             log.warning("a visitor from %s was sent away: %s", visitor.connection.address, why)
         if self._sent_away == MOST_LOGGED:
             log.warning("further visitors that are sent away are not logged")
-
-    def refused(self) -> str:
-        """What the first of those who were refused were told; empty if there were none."""
-        return " ".join(list(self.refusals)[:MOST_NAMED])

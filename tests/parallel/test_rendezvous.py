@@ -17,7 +17,7 @@ from hyla_lm.parallel import visitors as visitors_module
 from hyla_lm.parallel.messages import LONGEST_LINE, LONGEST_TEXT, Connection
 from hyla_lm.parallel.rendezvous import Place, join
 from hyla_lm.parallel.secret import proof
-from hyla_lm.parallel.visitors import MOST_AT_ONCE, MOST_LOGGED
+from hyla_lm.parallel.visitors import MOST_AT_ONCE, MOST_LOGGED, Expected, Visitors
 from tests.parallel.test_multihost import free_port
 
 RUN = "runs/mine"
@@ -390,6 +390,19 @@ def test_one_that_died_while_it_waited_may_come_again(start: Start, address: Add
     joining.append(start(1))
     assert sorted(first.result(30)) == [1, 2]
     assert all(one.result(30) for one in joining)
+
+
+def test_one_that_comes_again_as_its_forerunner_dies_keeps_its_place(address: Address) -> None:
+    servers = listening.listen(*address)
+    visitors = Visitors(Expected("here", RUN, 3), servers)
+    forerunner, successor = greet(address, hello()), greet(address, b"")
+    assert not visitors.await_all(time.monotonic() + 0.2) and list(visitors.come) == [1]
+    successor.sendall(hello(host="the successor"))
+    forerunner.close()
+    assert not visitors.await_all(time.monotonic() + 0.2)
+    assert {i: connection.name for i, connection in visitors.come.items()} == {1: "the successor"}
+    visitors.close()
+    visitors.come[1].close()
 
 
 def test_a_process_0_that_dies_while_it_waits_is_named(start: Start, address: Address) -> None:
