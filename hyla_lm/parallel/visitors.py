@@ -191,11 +191,11 @@ class Visitors:
         log.info("process %d (%s) is gone, which had come", index, connection.name)
 
     def _send_away(self, visitor: Visitor, why: str) -> None:
-        self._waiting.remove(visitor)
-        self._selector.unregister(visitor.connection)
-        visitor.connection.close()
         self._sent_away += 1
         if self._sent_away <= MOST_LOGGED:
             log.warning("a visitor from %s was sent away: %s", visitor.connection.address, why)
         if self._sent_away == MOST_LOGGED:
             log.warning("further visitors that are sent away are not logged")
+        self._waiting.remove(visitor)
+        self._selector.unregister(visitor.connection)
+        visitor.connection.close()

@@ -16,10 +16,14 @@ PROCESS = """
 import ctypes, sys, time
 from hyla_lm.parallel import multihost
 
+def hold_and_rest():
+    ctypes.PyDLL(None).sleep(2)  # keeps the interpreter's lock
+    time.sleep(1)
+
 acts = {
     "work": lambda: [multihost.gather(number) for number in range(10**9)],
     "sleep": lambda: time.sleep(300),
-    "hold": lambda: ctypes.PyDLL(None).sleep(2),  # keeps the interpreter's lock
+    "hold": lambda: [hold_and_rest() for _ in range(2)],
 }
 with multihost.joined("runs/mine"):
     multihost.barrier("the middle")
