@@ -57,7 +57,6 @@ class Liveness:
         self._arrived: dict[str, set[int]] = defaultdict(set)
         self._passed: set[str] = set()
         self._left: set[int] = set()
-        self._gone: set[int] = set()
         self._timers: dict[str, threading.Timer] = {}
         self._ending = threading.Lock()
         for other, connection in connections.items():
@@ -113,9 +112,6 @@ class Liveness:
             why = f"sends what no process of a run would: {error}."
         except OSError:
             pass  # as at the end of what it sends
-        with self._changed:
-            self._gone.add(other)
-            self._changed.notify_all()
         if other not in self._left:
             self._end(f"process {other} ({connection.name}) {why}", EXIT_STATUS)
 
@@ -134,7 +130,6 @@ class Liveness:
 
     def _handle(self, other: int, message: Message) -> None:
         if "failed" in message:
-            self._gone.add(other)
             is_mistake = number(message, "status") == USER_MISTAKE
             status = USER_MISTAKE if is_mistake else EXIT_STATUS
             self._end(shown(text(message, "failed")), status)
@@ -188,10 +183,6 @@ class Liveness:
             sys.stderr.flush()
             sys.stdout.flush()
             if self._index == 0:
-                with self._changed:
-                    self._changed.wait_for(self._is_alone, LAST_WORD_SECONDS)
+                time.sleep(LAST_WORD_SECONDS)
         finally:
             os._exit(status)
-
-    def _is_alone(self) -> bool:
-        return len(self._gone) == len(self._connections)
