@@ -2,6 +2,7 @@
 
 import json
 import re
+import secrets
 import shlex
 import subprocess
 import sys
@@ -22,6 +23,8 @@ CHATTER = ("#####", "SSH: ", "Using ssh batch size")
 CONNECTION_WAITS = (10.0, 20.0, 40.0, 80.0)
 BUSY_WAITS = (15.0, 30.0, 60.0, 120.0)
 POLL_SECONDS = 20.0
+SECRET_BYTES = 32
+MAKE_SECRET = f"python3 -c 'import secrets; print(secrets.token_hex({SECRET_BYTES}))'"
 
 
 class Kind(Enum):
@@ -148,13 +151,16 @@ def run_for_real(argv: Sequence[str], *, stream: bool = False, stdin: str = "") 
 
 
 class Rehearsal:
-    """Prints each command and answers like a cloud without errors."""
+    """Prints each command and answers like a cloud without errors.
+
+    A secret on standard input is not printed, but a command that makes another.
+    """
 
     def __init__(self, exists: bool):
         self.exists = exists
 
     def __call__(self, argv: Sequence[str], *, stream: bool = False, stdin: str = "") -> Done:
-        print(shlex.join(argv))
+        print(f"{MAKE_SECRET} | {shlex.join(argv)}" if stdin else shlex.join(argv))
         words = argv[argv.index("tpus") + 1 :]
         if words[:2] == ["queued-resources", "create"] or words[1] == "delete":
             self.exists = words[1] == "create"
@@ -230,7 +236,7 @@ class Cloud:
     def create(self) -> None:
         """Queues the request."""
         argv = commands.create(self.job)
-        self._checked(argv, self.run(argv))
+        self._checked(argv, self.run(argv, stdin=secrets.token_hex(SECRET_BYTES)))
 
     def delete(self) -> None:
         """Deletes node and request; ignores those already gone and retries busy ones."""

@@ -4,6 +4,7 @@ import hashlib
 from shlex import join, quote
 
 from tpu.job import Job
+from tpu.metadata import JOIN_SECRET
 
 TPUS = ("gcloud", "compute", "tpus")
 # --best-effort exists in the alpha track alone.
@@ -30,7 +31,7 @@ def place(job: Job) -> list[str]:
 
 
 def create(job: Job) -> list[str]:
-    """Requests the slice; the command ends when the request is queued."""
+    """Requests the slice, with the secret on standard input; ends when the request is queued."""
     options = {
         "--network": job.network,
         "--subnetwork": job.subnetwork,
@@ -41,6 +42,7 @@ def create(job: Job) -> list[str]:
         *("queued-resources", "create", job.name, f"--node-id={job.name}"),
         f"--accelerator-type={job.slice.accelerator}",
         f"--runtime-version={job.runtime}",
+        f"--metadata-from-file={JOIN_SECRET}=/dev/stdin",
         *([] if job.capacity == "on-demand" else [f"--{job.capacity}"]),
         *[f"{flag}={value}" for flag, value in options.items() if value],
         *(["--internal-ips"] if job.internal_ips else []),

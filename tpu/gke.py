@@ -2,18 +2,20 @@
 
 import argparse
 import json
+import secrets
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 
 from hyla_lm.config import UserError, split_arguments
-from tpu.cloud import run_for_real
+from tpu.cloud import SECRET_BYTES, run_for_real
 from tpu.commands import ENVIRONMENT
 from tpu.job import NAME, Slice, Training
 
 TEMPLATE = Path(__file__).with_name("gke.yaml")
 SPOT = "cloud.google.com/gke-spot"
+SECRET_KEY = "secret"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.dry_run:
             print(manifest, end="")
             return 0
+        make_secret(options.name, options.namespace)
         done = run_for_real(["kubectl", "apply", "-f", "-"], stdin=manifest)
         if done.code:
             raise UserError(_refusal(done.errors))
@@ -34,6 +37,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"tpu.gke: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def make_secret(name: str, namespace: str) -> None:
+    """The Secret by which the trainers of the job know each other; one that is there is kept."""
+    found = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": secret_name(name), "namespace": namespace},
+        "stringData": {SECRET_KEY: secrets.token_hex(SECRET_BYTES)},
+    }
+    done = run_for_real(["kubectl", "create", "-f", "-"], stdin=json.dumps(found))
+    if done.code and "AlreadyExists" not in done.errors:
+        raise UserError(_refusal(done.errors))
+
+
+def secret_name(name: str) -> str:
+    return f"{name}-join"
 
 
 def render(options: argparse.Namespace, bindings: Sequence[str]) -> str:
@@ -52,6 +72,8 @@ def render(options: argparse.Namespace, bindings: Sequence[str]) -> str:
     }
     toleration = {"key": SPOT, "operator": "Equal", "value": "true", "effect": "NoSchedule"}
     variables = [entry.partition("=") for entry in (ENVIRONMENT, *training.environment)]
+    reference = {"name": secret_name(options.name), "key": SECRET_KEY, "optional": True}
+    secret = {"name": "HYLA_LM_JOIN_SECRET", "valueFrom": {"secretKeyRef": reference}}
     values = {
         "name": options.name,
         "namespace": options.namespace,
@@ -64,7 +86,7 @@ def render(options: argparse.Namespace, bindings: Sequence[str]) -> str:
         "tolerations": [toleration] if options.spot else [],
         "image": options.image,
         "command": ["hyla-lm", *training.arguments()],
-        "environment": [{"name": name, "value": value} for name, _, value in variables],
+        "environment": [secret, *({"name": n, "value": value} for n, _, value in variables)],
     }
     filled = {name: json.dumps(value) for name, value in values.items()}
     return Template(TEMPLATE.read_text()).substitute(filled)

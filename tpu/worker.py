@@ -79,15 +79,18 @@ def start(folder: Path, workdir: str, command: Sequence[str]) -> dict[str, Any]:
 def watch(folder: Path, lock: int, workdir: str, command: Sequence[str]) -> int:
     """Runs the command and writes down how it ended.
 
-    The command gets its place among the hosts, and SIGTERM when Google announces that this machine
-    will be taken away: it then saves, together with the other hosts, and ends.
+    The command gets its place among the hosts, the secret they share, and SIGTERM when Google
+    announces that this machine will be taken away: it then saves, together with the other hosts,
+    and ends.
     """
     # When a machine is shut down every process gets SIGTERM; the trainer's answer is waited for.
     signal.signal(signal.SIGTERM, lambda *_: None)
     before = _read(folder)
     began_at = newest_checkpoint(workdir)
     try:
-        environment = {**metadata.place(), **os.environ}
+        place = metadata.place()
+        known = {**place, **metadata.join_secret()} if place else {}
+        environment = {**known, **os.environ}
         trainer = subprocess.Popen(command, pass_fds=(lock,), process_group=0, env=environment)
         _write(folder, {**before, "pid": trainer.pid})
         metadata.watch(lambda notice: _announce(notice, trainer.pid))

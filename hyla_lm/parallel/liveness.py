@@ -1,8 +1,9 @@
-"""Liveness of the processes of a run: each learns when another is gone; and named barriers.
+"""Liveness of the processes of a run: each learns when another is gone or silent; named barriers.
 
 The connections of hyla_lm.parallel.rendezvous stay open. The connection of a process that dies
 closes: process 0 sees it at once and tells the others, which end with a message instead of waiting
-in a collective. Process 0 also counts the processes that have come to a barrier.
+in a collective. One that is stopped, or whose host is gone, no longer sends its pings. Process 0
+also counts the processes that have come to a barrier.
 """
 
 import os
@@ -13,10 +14,19 @@ import time
 import traceback
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from hyla_lm.config import UserError, exit_status
-from hyla_lm.parallel.rendezvous import Connection, tell
+from hyla_lm.parallel.messages import (
+    Connection,
+    Message,
+    Rejected,
+    number,
+    shorten,
+    shown,
+    tell,
+    text,
+)
 
 EXIT_STATUS = 69  # EX_UNAVAILABLE: another process is gone; the same command goes on
 FAILURE, USER_MISTAKE = 1, 2
@@ -24,15 +34,25 @@ FAILURE, USER_MISTAKE = 1, 2
 LAST_WORD_SECONDS = 1.0
 # An error in this process is often due to the end of another, whose message comes within this time.
 CAUSE_SECONDS = 3.0
+PINGS = 5  # that a process sends in the time after which it counts as silent
 GOES_ON = "the same command goes on from the newest checkpoint."
 
 
 class Liveness:
-    """Watches this process's connections to the others, each in a thread of its own."""
+    """Watches this process's connections to the others, each in a thread of its own.
 
-    def __init__(self, connections: Mapping[int, Connection], index: int, barrier_seconds: float):
+    A process that sends nothing for `silence_seconds` counts as gone.
+    """
+
+    def __init__(
+        self,
+        connections: Mapping[int, Connection],
+        index: int,
+        barrier_seconds: float,
+        silence_seconds: float,
+    ):
         self._connections, self._index = connections, index
-        self._seconds = barrier_seconds
+        self._seconds, self._silence = barrier_seconds, silence_seconds
         self._changed = threading.Condition()
         self._arrived: dict[str, set[int]] = defaultdict(set)
         self._passed: set[str] = set()
@@ -41,6 +61,8 @@ class Liveness:
         self._ending = threading.Lock()
         for other, connection in connections.items():
             threading.Thread(target=self._listen, args=(other, connection), daemon=True).start()
+        if connections:
+            threading.Thread(target=self._ping, daemon=True).start()
 
     def barrier(self, name: str) -> None:
         """Waits until every process has come here; ends them all if one does not come in time."""
@@ -56,7 +78,7 @@ class Liveness:
     def leave(self) -> None:
         """Tells the others that this process ends in good order, so that its end is no alarm."""
         for connection in self._connections.values():
-            tell(connection, left=True)
+            tell(connection, left=1)
 
     def fail(self, error: BaseException) -> NoReturn:
         """Ends this process with an error, and tells the others; never returns.
@@ -64,29 +86,57 @@ class Liveness:
         A plain exit would hang: JAX would wait for the others, which wait for this process.
         """
         if isinstance(error, UserError):
-            self._end(self._ended(str(error)), exit_status(error), f"hyla-lm: {error}")
+            self._end(self._ended(str(error)), exit_status(error), f"hyla-lm: {error}\n")
         time.sleep(CAUSE_SECONDS)
         words = (str(error).strip() or "no message").splitlines()[0]
-        shown = "".join(traceback.format_exception(error))
-        self._end(self._ended(f"{type(error).__name__}: {words}"), FAILURE, shown)
+        printed = "".join(traceback.format_exception(error))
+        self._end(self._ended(f"{type(error).__name__}: {words}"), FAILURE, printed)
 
     def _ended(self, why: str) -> str:
         return f"process {self._index} ({socket.gethostname()}) ended: {why}"
 
-    def _listen(self, other: int, connection: Connection) -> None:
-        while (message := _next(connection)) is not None:
-            self._handle(other, message)
-        if other not in self._left:
-            sentence = f"process {other} ({connection.name}) is gone; {GOES_ON}"
-            self._end(sentence, EXIT_STATUS)
+    def _ping(self) -> None:
+        while True:
+            time.sleep(self._silence / PINGS)
+            for connection in self._connections.values():
+                tell(connection, ping=1)
 
-    def _handle(self, other: int, message: Mapping[str, Any]) -> None:
+    def _listen(self, other: int, connection: Connection) -> None:
+        why = f"is gone; {GOES_ON}"
+        try:
+            while (message := self._next(connection)) is not None:
+                self._handle(other, message)
+        except TimeoutError:
+            why = f"has not answered for {self._silence:g} s; {GOES_ON}"
+        except Rejected as error:
+            why = f"sends what no process of a run would: {error}."
+        except OSError:
+            pass  # as at the end of what it sends
+        if other not in self._left:
+            self._end(f"process {other} ({connection.name}) {why}", EXIT_STATUS)
+
+    def _next(self, connection: Connection) -> Message | None:
+        """The next message; raises TimeoutError when none has come for long enough.
+
+        The wait is cut into pieces, so that the time in which this process itself was stopped does
+        not count: processes that are stopped together go on together.
+        """
+        for _ in range(PINGS):
+            try:
+                return connection.receive(self._silence / PINGS)
+            except TimeoutError:
+                continue
+        raise TimeoutError
+
+    def _handle(self, other: int, message: Message) -> None:
         if "failed" in message:
-            self._end(str(message["failed"]), int(message["status"]))
+            is_mistake = number(message, "status") == USER_MISTAKE
+            status = USER_MISTAKE if is_mistake else EXIT_STATUS
+            self._end(shown(text(message, "failed")), status)
         elif "at" in message:
-            self._arrive(other, str(message["at"]))
+            self._arrive(other, text(message, "at"))
         elif "passed" in message:
-            self._pass(str(message["passed"]))
+            self._pass(text(message, "passed"))
         elif "left" in message:
             self._left.add(other)
 
@@ -121,23 +171,18 @@ class Liveness:
         sentence = f"process {named} did not come to {name} within {self._seconds:g} s of the first"
         self._end(f"{sentence}: see its log.", EXIT_STATUS)
 
-    def _end(self, sentence: str, status: int, shown: str = "") -> NoReturn:
+    def _end(self, sentence: str, status: int, printed: str = "") -> NoReturn:
         """Ends this process, even if it is waiting, and tells the others why; never returns."""
         self._ending.acquire()  # never released: the first thread to come here ends the process
         try:
             others = USER_MISTAKE if status == USER_MISTAKE else EXIT_STATUS
             for connection in self._connections.values():
-                tell(connection, failed=sentence, status=others)
-            print(shown or f"hyla-lm: {sentence}", file=sys.stderr, flush=True)
+                tell(connection, failed=shorten(sentence), status=others)
+            # In one piece: JAX may write at the same moment.
+            sys.stderr.write(printed or f"hyla-lm: {sentence}\n")
+            sys.stderr.flush()
             sys.stdout.flush()
             if self._index == 0:
                 time.sleep(LAST_WORD_SECONDS)
         finally:
             os._exit(status)
-
-
-def _next(connection: Connection) -> dict[str, Any] | None:
-    try:
-        return connection.receive()
-    except (OSError, ValueError):
-        return None

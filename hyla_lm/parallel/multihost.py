@@ -16,19 +16,23 @@ from jax.sharding import Mesh
 
 from hyla_lm.config import UserError
 from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.listening import own_addresses
 from hyla_lm.parallel.liveness import Liveness
 from hyla_lm.parallel.mesh import batch_sharding
 from hyla_lm.parallel.rendezvous import Place, join
+from hyla_lm.parallel.secret import VARIABLE as JOIN_SECRET
 
-COORDINATOR = "JAX_COORDINATOR_ADDRESS"
+COORDINATOR, BIND = "JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS"
 # The port that JAX takes on TPU hosts, and GKE's variables for several slices with their defaults.
 GKE_PORT, GKE_SLICES = 8482, (("NUM_SLICES", "1"), ("SLICE_ID", "0"))
 TPU_DEVICES = ("/dev/accel*", "/dev/vfio/[0-9]*")
-JOIN_SECONDS, BARRIER_SECONDS = 300, 1800
-# JAX ends the others when a host has not answered for so long.
-HEARTBEAT_SECONDS = 60
+JOIN_SECONDS, BARRIER_SECONDS, SILENCE_SECONDS = 300, 1800, 25
+# JAX aborts the others when a host has not answered for so long, counted from its last heartbeat,
+# which may have been half as long ago. Where pings tell of silence, that must come later.
+HEARTBEAT_SECONDS, LATE_HEARTBEAT_SECONDS = 60, 600
+LONGEST_SILENCE_SECONDS = LATE_HEARTBEAT_SECONDS // 3
 
-_liveness = Liveness({}, 0, BARRIER_SECONDS)
+_liveness = Liveness({}, 0, BARRIER_SECONDS, SILENCE_SECONDS)
 
 
 @contextmanager
@@ -38,7 +42,8 @@ def joined(run: str) -> Iterator[None]:
     `run` identifies the run: processes of another one are refused. The environment is
     JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or GKE's variables for hosts of
     TPU slices; on other TPU hosts JAX finds the slice by itself. Raises UserError if a process does
-    not come within HYLA_LM_JOIN_SECONDS. An error in one process ends all of them.
+    not come within HYLA_LM_JOIN_SECONDS. An error in one process ends all of them, as does silence
+    of one for HYLA_LM_SILENCE_SECONDS. Where HYLA_LM_JOIN_SECRET is set, all must know the same.
     """
     global _liveness
     place = _place()
@@ -47,15 +52,22 @@ def joined(run: str) -> Iterator[None]:
             jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
         yield
         return
-    connections = join(place, run, _number("HYLA_LM_JOIN_SECONDS", JOIN_SECONDS))
-    seconds = _number("HYLA_LM_BARRIER_SECONDS", BARRIER_SECONDS)
-    _liveness = Liveness(connections, place.index, seconds)
+    limit = _number("HYLA_LM_BARRIER_SECONDS", BARRIER_SECONDS)
+    silence = _silence_seconds()
+    connections = join(
+        place,
+        run,
+        _number("HYLA_LM_JOIN_SECONDS", JOIN_SECONDS),
+        os.environ.get(JOIN_SECRET, ""),
+    )
+    _liveness = Liveness(connections, place.index, limit, silence)
     try:
         jax.distributed.initialize(
             place.coordinator,
             place.count,
             place.index,
-            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+            heartbeat_timeout_seconds=LATE_HEARTBEAT_SECONDS,
+            coordinator_bind_address=_bind_address(place),
         )
         yield
         barrier("the end of the run")
@@ -67,6 +79,22 @@ def joined(run: str) -> Iterator[None]:
 def barrier(name: str) -> None:
     """Waits for all processes; ends them after HYLA_LM_BARRIER_SECONDS, naming the missing ones."""
     _liveness.barrier(name)
+
+
+def _bind_address(place: Place) -> str | None:
+    """Where JAX's service listens: as process 0 does, or as JAX chooses."""
+    is_chosen = BIND in os.environ or not own_addresses(place.address[0])
+    return None if is_chosen else place.coordinator
+
+
+def _silence_seconds() -> int:
+    seconds = _number("HYLA_LM_SILENCE_SECONDS", SILENCE_SECONDS)
+    if not 0 < seconds <= LONGEST_SILENCE_SECONDS:
+        raise UserError(
+            f"HYLA_LM_SILENCE_SECONDS = {seconds} must be from 1 to {LONGEST_SILENCE_SECONDS}: "
+            "correct the environment."
+        )
+    return seconds
 
 
 def _place() -> Place | None:

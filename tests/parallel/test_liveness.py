@@ -1,15 +1,19 @@
 """Liveness with real processes: what the others do when one dies, fails or does not come."""
 
+import os
 import re
 import signal
+import socket
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from hyla_lm.parallel.liveness import EXIT_STATUS
+from hyla_lm.parallel.messages import LONGEST_LINE
 from hyla_lm.parallel.multihost import gke_place
-from hyla_lm.parallel.rendezvous import Place
-from tests.parallel.test_multihost import Finished, run_processes
+from hyla_lm.parallel.rendezvous import Place, join
+from tests.parallel.test_multihost import Finished, free_port, run_processes, start_processes
 
 PROCESS = """
 import os, signal, sys, time
@@ -101,6 +105,32 @@ def test_a_host_that_never_comes_is_named_before_jax_starts() -> None:
     for status, output, error in run_processes([command] * 2, 1, **more):
         assert status != 0 and "together" not in output
         assert "2 of 3 hosts came within 2 s, process 2 did not" in error
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"[" * 5000 + b"\n", "a line that is not JSON"),
+        (b'{"at": Infinity}\n', "Infinity"),
+        (b'{"failed": "x", "status": "0"}\n', "no whole number as 'status'"),
+        (b"x" * LONGEST_LINE, "a line of 8192 bytes or more"),
+    ],
+    ids=["deep", "infinite", "of another type", "long"],
+)
+def test_what_no_process_would_send_ends_the_run_in_a_sentence(line: bytes, reason: str) -> None:
+    port = free_port()
+    named = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "JAX_NUM_PROCESSES": 2}
+    [process] = start_processes([["-c", PROCESS, "go"]], 1, **named)
+    place = Place(f"127.0.0.1:{port}", 2, 1)
+    with closing(join(place, "runs/mine", 60)[0]) as connection:
+        socket.socket(fileno=os.dup(connection.fileno())).sendall(line)
+        error = process.communicate(timeout=60)[1]
+    assert process.returncode == EXIT_STATUS
+    expected = (
+        rf"hyla-lm: process 1 \(\S+\) sends what no process of a run would: it sent {reason}\."
+    )
+    assert re.fullmatch(expected, error.splitlines()[-1]), error
+    assert len(error.splitlines()) <= 10
 
 
 GKE = {"TPU_WORKER_HOSTNAMES": "slice-0-0.svc,slice-0-1.svc", "TPU_WORKER_ID": "1"}

@@ -1,11 +1,14 @@
 """The trainer on the hosts: started once, watched, stopped, and made to go on by the supervisor."""
 
+from collections.abc import Sequence
+
 import pytest
 
+from hyla_lm.config import UserError
 from tests.tpu.conftest import CODE, PLACE, FakeCloud
 from tests.tpu.test_tpu_faults import CONNECTION, DENIED, NO_CAPACITY, is_empty
 from tpu import launch
-from tpu.cloud import CONNECTION_WAITS, State
+from tpu.cloud import CONNECTION_WAITS, Cloud, Done, State
 from tpu.supervise import FIRST_WAIT_SECONDS, Action, decide
 
 
@@ -42,6 +45,25 @@ def test_run_starts_only_the_hosts_that_do_not_train(active: FakeCloud) -> None:
     assert "started on 1 hosts, running before on 1" in active.launch("run")[1]
     active.wait_for_attempt(1, 1)
     assert (active.attempts(0), active.attempts(1)) == (1, 1)
+
+
+def test_every_slice_gets_a_secret_of_its_own_which_no_command_shows(active: FakeCloud) -> None:
+    calls: list[tuple[str, str]] = []
+
+    def record(argv: Sequence[str], *, stream: bool = False, stdin: str = "") -> Done:
+        calls.append((" ".join(argv), stdin))
+        return Done(1, errors=f"strange: {len(calls)}")
+
+    job = launch.job_of(*launch._parse(["create", *PLACE, *CODE]))
+    errors = []
+    for _ in range(2):
+        with pytest.raises(UserError) as caught:
+            Cloud(job, record).create()
+        errors.append(str(caught.value))
+    lines, (one, other) = zip(*calls, strict=True)
+    assert all("--metadata-from-file=hyla-lm-join-secret=/dev/stdin" in line for line in lines)
+    assert len(one) == len(other) == 64 and one != other
+    assert not any(secret in text for secret in (one, other) for text in (*lines, *errors))
 
 
 def test_run_needs_machines(cloud: FakeCloud) -> None:
