@@ -11,6 +11,7 @@ from absl import flags
 from hyla_lm.config import UserError
 from hyla_lm.input.order import shuffled
 from hyla_lm.input.source import Reading, RowSet, RowTable
+from hyla_lm.input.workers import end_with_parent
 from hyla_lm.parallel.batch_shard import BatchShard
 
 
@@ -75,7 +76,8 @@ def _batches(source: ShuffledBatches, reading: Reading) -> grain.IterDataset:
         return batches
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()  # Grain's workers read a flag
-    return batches.mp_prefetch(grain.MultiprocessingOptions(reading.workers, reading.ahead))
+    workers = grain.MultiprocessingOptions(reading.workers, reading.ahead)
+    return batches.mp_prefetch(workers, worker_init_fn=lambda *_: end_with_parent())
 
 
 def check_equal_states(states: list[dict[str, Any]]) -> dict[str, Any]:
