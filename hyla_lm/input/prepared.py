@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
-from hyla_lm.config import check_given, configurable, setting
-from hyla_lm.input.manifest import Manifest
+from hyla_lm.config import UserError, check_given, configurable, setting
+from hyla_lm.input.files import as_path
+from hyla_lm.input.manifest import Manifest, read_manifest
 from hyla_lm.input.row_stream import RowStream, check_equal_states
-from hyla_lm.input.source import LanguageData, Reading, RowSet, open_rows
+from hyla_lm.input.source import LanguageData, Reading, RowSet, check_fit, rows_of_folder
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.parallel.batch_shard import BatchShard
 
@@ -22,11 +23,32 @@ class Rows:
 
     def open(self, sequence_length: int, batch_size: int, reading: Reading) -> LanguageData:
         check_given(self, "train", "validation", "tokenizer")
-        tokenizer = Tokenizer(self.tokenizer)
-        attempts = reading.attempts
-        train, manifest = open_rows(self.train, tokenizer, sequence_length, batch_size, attempts)
-        validation, _ = open_rows(self.validation, tokenizer, sequence_length, 1, attempts)
-        return LanguageData(tokenizer, PreparedText(train, manifest, reading), validation)
+        tokenizer, attempts = Tokenizer(self.tokenizer), reading.attempts
+        train, validation = read_manifest(self.train), read_manifest(self.validation)
+        self._check_splits(train, validation)
+        check_fit(self.train, train, tokenizer, sequence_length, batch_size)
+        check_fit(self.validation, validation, tokenizer, sequence_length, 1)
+        rows = rows_of_folder(as_path(self.train), train, attempts)
+        held_out = rows_of_folder(as_path(self.validation), validation, attempts)
+        return LanguageData(tokenizer, PreparedText(rows, train, reading), held_out)
+
+    def _check_splits(self, train: Manifest, validation: Manifest) -> None:
+        """Raises UserError unless the manifests say that the folders are what they are given as."""
+        if train.sha256 == validation.sha256:
+            raise UserError(
+                f"Rows.train = {self.train!r} and Rows.validation = {self.validation!r} hold the "
+                "same rows: give a folder of each split."
+            )
+        if train.split != "train":
+            raise UserError(
+                f"Rows.train = {self.train!r} holds rows of the split {train.split!r}: give the "
+                "rows of 'train', or prepare these documents with --split=train to train on them."
+            )
+        if validation.split == "train":
+            raise UserError(
+                f"Rows.validation = {self.validation!r} holds rows of the split 'train': give "
+                "others, or prepare these documents with --split=validation to evaluate on them."
+            )
 
 
 @dataclass(frozen=True)
