@@ -31,6 +31,11 @@ class UserError(Exception):
         self.argument = argument
 
 
+def printable(text: str) -> str:
+    """Text for a line of a sentence: characters that do not print are written as escapes."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 class Unavailable(UserError):
     """A service failed in all tries; the same command may succeed later."""
 

@@ -17,7 +17,14 @@ from gin.config_parser import (
     ParserDelegate,
 )
 
-from hyla_lm.config import CHECKOUT, REGISTRY, UserError, importing_fields, uses_of
+from hyla_lm.config import (
+    CHECKOUT,
+    REGISTRY,
+    UserError,
+    importing_fields,
+    printable,
+    uses_of,
+)
 
 # What gin and Python's tokenizer raise of text that is no configuration.
 GIN_ERRORS = (
@@ -114,7 +121,8 @@ def _parsed(gin_files: Sequence[GinFile], bindings: Sequence[str]) -> Iterator[N
         try:
             _parse_files(gin_files)
             for binding in bindings:
-                _parse(gin.parse_config, binding, f"--gin.{binding}", "correct that binding")
+                where = f"--gin.{printable(binding)}"
+                _parse(gin.parse_config, binding, where, "correct that binding")
             _reject_unused_macros()
             yield
         finally:
@@ -140,9 +148,10 @@ def _parse_file(file: GinFile) -> None:
         remedy = "it was written by another version of hyla_lm, so give --gin_file"
         _parse(_parse_trusted if file.is_trusted else _parse_untrusted, file, file.place, remedy)
     elif _is_file(file):
-        _parse(gin.parse_config_file, file, file, "correct that binding")
+        _parse(gin.parse_config_file, file, printable(file), "correct that binding")
     else:
-        raise UserError(f"--gin_file={file} does not exist: give the path of a gin file.")
+        path = printable(file)
+        raise UserError(f"--gin_file={path} does not exist: give the path of a gin file.")
 
 
 def _is_file(path: str) -> bool:
@@ -165,7 +174,7 @@ def _parse(parse: Callable[[Any], Any], argument: Any, where: str, remedy: str) 
 
 def _reason(error: BaseException) -> str:
     """The first line of an error's text, or its kind if it has none."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return printable((str(error).strip().splitlines() or [type(error).__name__])[0])
 
 
 def _parse_trusted(file: Written) -> None:

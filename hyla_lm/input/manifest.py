@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from hyla_lm.config import UserError
+from hyla_lm.config import UserError, printable
 from hyla_lm.input.files import PathLike, as_path, read_whole, write_whole
 from hyla_lm.input.tokenizer import Tokenizer
 
@@ -102,7 +102,7 @@ def read_manifest(folder: PathLike) -> Manifest:
         for part, checks in ((manifest, FIELDS), *((shard, SHARD_FIELDS) for shard in shards)):
             _check_fields(part, checks)
     except NO_MANIFEST as error:
-        reason = " ".join(str(error).split())
+        reason = printable(str(error))
         raise UserError(
             f"{path} is no rows manifest ({reason:.120}): prepare the rows again."
         ) from error
