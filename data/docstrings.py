@@ -14,6 +14,7 @@ from pathlib import Path
 from data.corpus import Document
 from data.progress import track
 from data.prose import TERMINAL, paragraphs
+from hyla_lm.input.workers import end_with_parent
 
 SKIPPED_FOLDERS = frozenset(
     [
@@ -85,9 +86,14 @@ def _read_all(files: Sequence[File]) -> Iterator[list[str] | None]:
     if len(files) < SERIAL_BELOW:
         yield from map(read_prose, files)
         return
-    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn"), gc.disable) as pool:
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn"), _begin_worker) as pool:
         results = pool.map(read_prose, files, chunksize=FILES_PER_TASK)
         yield from track(results, "reading docstrings", len(files))
+
+
+def _begin_worker() -> None:
+    end_with_parent()
+    gc.disable()
 
 
 def _docstrings(node: ast.AST) -> Iterator[str]:

@@ -4,12 +4,12 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context, parent_process
-from threading import Thread
+from multiprocessing import get_context
 
 from data.preparation import Preparation
 from data.progress import track
 from hyla_lm.config import UserError
+from hyla_lm.input.workers import end_with_parent
 
 
 def run_here(preparation: Preparation, missing: Sequence[int], workers: int) -> None:
@@ -20,7 +20,7 @@ def run_here(preparation: Preparation, missing: Sequence[int], workers: int) -> 
             preparation.make_shard(index)
         return
     count, context = min(workers, len(missing)), get_context("spawn")
-    with ProcessPoolExecutor(count, context, _end_with_parent) as pool:
+    with ProcessPoolExecutor(count, context, end_with_parent) as pool:
         made = [pool.submit(preparation.make_shard, index) for index in missing]
         try:
             for future in track(as_completed(made), label, len(made)):
@@ -32,18 +32,6 @@ def run_here(preparation: Preparation, missing: Sequence[int], workers: int) -> 
             ) from error
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-def _end_with_parent() -> None:
-    """Ends this worker when its parent is killed; otherwise it would wait forever."""
-    parent = parent_process()
-
-    def wait() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    Thread(target=wait, daemon=True).start()
 
 
 def run_on_beam(preparation: Preparation, missing: Sequence[int], flags: Sequence[str]) -> None:

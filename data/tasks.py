@@ -31,7 +31,9 @@ class SeqioTasks:
     text_train: tuple[str, ...] = setting((), "globs of text_lm: JSON lines (.gz too) or .txt")
     text_validation: tuple[str, ...] = setting((), "globs of text_lm's validation split")
     text_rate: float = setting(0.1, "rate of text_lm in c4_and_text; c4_lm has 1", minimum=0)
-    modules: tuple[str, ...] = setting((), "modules to import that register more tasks")
+    modules: tuple[str, ...] = setting(
+        (), "modules to import that register more tasks", imports=True
+    )
 
 
 def register(vocabulary: str, settings: SeqioTasks) -> None:

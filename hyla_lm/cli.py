@@ -44,6 +44,11 @@ def _parser() -> argparse.ArgumentParser:
     for command in (evaluate, sample):
         command.add_argument("--workdir", required=True, help="folder of a run with checkpoints")
         command.add_argument("--step", type=int, help="checkpoint to take (default: the newest)")
+        command.add_argument(
+            "--trust_imports",
+            action="store_true",
+            help="let config.gin of the run import modules that are not of this project",
+        )
     sample.add_argument("--prompt", default="-", help="text, or - for standard input (default)")
     sample.add_argument("--max_tokens", type=int, default=64, help="longest continuation")
     sample.add_argument("--temperature", type=float, default=0.8, help="0 takes the likeliest")

@@ -31,6 +31,11 @@ class UserError(Exception):
         self.argument = argument
 
 
+def printable(text: str) -> str:
+    """Text for a line of a sentence: characters that do not print are written as escapes."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 class Unavailable(UserError):
     """A service failed in all tries; the same command may succeed later."""
 
@@ -53,12 +58,19 @@ def naming_settings(**settings: str) -> Iterator[None]:
 
 
 def setting(
-    default: Any, doc: str, *, choices: Sequence[Any] | None = None, minimum: float | None = None
+    default: Any,
+    doc: str,
+    *,
+    choices: Sequence[Any] | None = None,
+    minimum: float | None = None,
+    imports: bool = False,
 ) -> Any:
-    """A documented dataclass field; `choices` and `minimum` are checked on construction."""
-    return dataclasses.field(
-        default=default, metadata={"doc": doc, "choices": choices, "minimum": minimum}
-    )
+    """A documented dataclass field; `choices` and `minimum` are checked on construction.
+
+    A field that names modules to import says so with `imports`.
+    """
+    metadata = {"doc": doc, "choices": choices, "minimum": minimum, "imports": imports}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def configurable(cls: type[T]) -> type[T]:
@@ -144,6 +156,12 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return as_dict(value)
     return [_plain(entry) for entry in value] if isinstance(value, tuple | list) else value
+
+
+def importing_fields(name: str) -> dict[str, Any]:
+    """The fields of a registered class that name modules to import, with their defaults."""
+    fields = dataclasses.fields(typing.cast(Any, REGISTRY[name])) if name in REGISTRY else ()
+    return {field.name: field.default for field in fields if field.metadata.get("imports")}
 
 
 def describe() -> str:

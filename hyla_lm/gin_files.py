@@ -9,10 +9,37 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import gin
+from gin.config_parser import (
+    BindingStatement,
+    ConfigParser,
+    ImportStatement,
+    IncludeStatement,
+    ParserDelegate,
+)
 
-from hyla_lm.config import CHECKOUT, REGISTRY, UserError, uses_of
+from hyla_lm.config import (
+    CHECKOUT,
+    REGISTRY,
+    UserError,
+    importing_fields,
+    printable,
+    uses_of,
+)
 
-PARSE_ERRORS = (ValueError, SyntaxError, TypeError, ImportError, OSError, AttributeError)
+# What gin and Python's tokenizer raise of text that is no configuration.
+GIN_ERRORS = (
+    *(
+        ValueError,
+        SyntaxError,
+        TypeError,
+        ImportError,
+        OSError,
+        AttributeError,
+        tokenize.TokenError,
+    ),
+    *(ArithmeticError, LookupError, NameError, RuntimeError, AssertionError, MemoryError),
+)
+PROJECT = ("hyla_lm", "evals", "data", "tpu")
 MACRO = "gin.macro"
 _LOCK = threading.Lock()
 gin.add_config_file_search_path(str(CHECKOUT))
@@ -20,10 +47,14 @@ gin.add_config_file_search_path(str(CHECKOUT))
 
 @dataclass(frozen=True)
 class Written:
-    """The gin text that a run saved, and the path of its file."""
+    """The gin text that a run saved, and the path of its file.
+
+    Whoever wrote it may import modules of this project, and others only if it `is_trusted`.
+    """
 
     place: str
     text: str
+    is_trusted: bool = False
 
     def __str__(self) -> str:
         return self.place
@@ -90,7 +121,8 @@ def _parsed(gin_files: Sequence[GinFile], bindings: Sequence[str]) -> Iterator[N
         try:
             _parse_files(gin_files)
             for binding in bindings:
-                _parse(gin.parse_config, binding, f"--gin.{binding}", "correct that binding")
+                where = f"--gin.{printable(binding)}"
+                _parse(gin.parse_config, binding, where, "correct that binding")
             _reject_unused_macros()
             yield
         finally:
@@ -114,22 +146,77 @@ def _parse_files(gin_files: Sequence[GinFile]) -> None:
 def _parse_file(file: GinFile) -> None:
     if isinstance(file, Written):
         remedy = "it was written by another version of hyla_lm, so give --gin_file"
-        _parse(gin.parse_config, file.text, file.place, remedy)
-    elif Path(file).is_file():
-        _parse(gin.parse_config_file, file, file, "correct that binding")
+        _parse(_parse_trusted if file.is_trusted else _parse_untrusted, file, file.place, remedy)
+    elif _is_file(file):
+        _parse(gin.parse_config_file, file, printable(file), "correct that binding")
     else:
-        raise UserError(f"--gin_file={file} does not exist: give the path of a gin file.")
+        path = printable(file)
+        raise UserError(f"--gin_file={path} does not exist: give the path of a gin file.")
 
 
-def _parse(parse: Callable[[str], Any], argument: str, where: str, remedy: str) -> None:
+def _is_file(path: str) -> bool:
+    try:
+        return Path(path).is_file()
+    except OSError:
+        return False
+
+
+def _parse(parse: Callable[[Any], Any], argument: Any, where: str, remedy: str) -> None:
     try:
         parse(argument)
-    except UserError:
-        raise
-    except (*PARSE_ERRORS, tokenize.TokenError) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".")
+    except UserError as error:
+        raise UserError(_reason(error)) from error
+    except GIN_ERRORS as error:
+        reason = _reason(error).rstrip(".")
         known = "" if "matching" not in reason else f" (known: {', '.join(sorted(REGISTRY))})"
         raise UserError(f"{where}: {reason}{known}; {remedy}.") from error
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of an error's text, or its kind if it has none."""
+    return printable((str(error).strip().splitlines() or [type(error).__name__])[0])
+
+
+def _parse_trusted(file: Written) -> None:
+    gin.parse_config(file.text)
+
+
+def _parse_untrusted(file: Written) -> None:
+    """Parses text of anybody; raises UserError before it could run code of anybody."""
+    statements = list(ConfigParser(file.text, _Unresolved()))
+    for statement in statements:
+        if isinstance(statement, ImportStatement) and not _is_ours(statement.module):
+            raise _distrust(file, f"imports {statement.module}, which is no module of this project")
+        if isinstance(statement, IncludeStatement):
+            raise _distrust(file, f"includes {statement.filename!r}, which no run writes")
+    gin.parse_config(file.text)
+    for statement in statements:
+        if isinstance(statement, BindingStatement):
+            name, field = statement.selector.rpartition(".")[2], statement.arg_name
+            harmless = importing_fields(name)
+            if statement.value != harmless.get(field, statement.value):
+                raise _distrust(file, f"sets {name}.{field}, which imports modules")
+
+
+def _is_ours(module: str) -> bool:
+    first, *rest = module.split(".")
+    return first in PROJECT and not any(part.startswith("__") for part in rest)
+
+
+def _distrust(file: Written, what: str) -> UserError:
+    return UserError(
+        f"{file} {what}: give evaluate or sample --trust_imports if you trust whoever wrote it."
+    )
+
+
+class _Unresolved(ParserDelegate):
+    """Leaves references as their names, so that nothing has to be imported to parse."""
+
+    def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> str:
+        return f"@{scoped_configurable_name}"
+
+    def macro(self, macro_name: str) -> str:
+        return f"%{macro_name}"
 
 
 def _settings() -> dict[_Setting, str]:
@@ -145,10 +232,9 @@ def _build(cls: type) -> Any:
     try:
         return gin.get_configurable(cls)()
     except UserError as error:
-        raise UserError(str(error).splitlines()[0]) from None
-    except (TypeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"{cls.__name__} cannot be built: {reason}.") from error
+        raise UserError(_reason(error)) from None
+    except GIN_ERRORS as error:
+        raise UserError(f"{cls.__name__} cannot be built: {_reason(error)}.") from error
 
 
 def _reject_unused_macros() -> None:

@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
-from hyla_lm.config import check_given, configurable, setting
-from hyla_lm.input.manifest import Manifest
+from hyla_lm.config import UserError, check_given, configurable, setting
+from hyla_lm.input.files import as_path
+from hyla_lm.input.manifest import Manifest, read_manifest
 from hyla_lm.input.row_stream import RowStream, check_equal_states
-from hyla_lm.input.source import LanguageData, Reading, RowSet, open_rows
+from hyla_lm.input.source import LanguageData, Reading, RowSet, check_fit, rows_of_folder
 from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.input.verification import ShardFile, Verification, shard_files, verify_before
 from hyla_lm.parallel.batch_shard import BatchShard
 
 
@@ -19,23 +21,54 @@ class Rows:
     train: str = setting("", "folder of the training rows")
     validation: str = setting("", "folder of the validation rows")
     tokenizer: str = setting("", "SentencePiece model the rows were made with")
+    verify: str = setting(
+        "background",
+        "when training reads every shard once more to compare its SHA-256: beside the steps with a "
+        "tenth of a core, before the first step, or never; in a bucket it is paid as traffic",
+        choices=("background", "before", "off"),
+    )
 
     def open(self, sequence_length: int, batch_size: int, reading: Reading) -> LanguageData:
         check_given(self, "train", "validation", "tokenizer")
-        tokenizer = Tokenizer(self.tokenizer)
-        attempts = reading.attempts
-        train, manifest = open_rows(self.train, tokenizer, sequence_length, batch_size, attempts)
-        validation, _ = open_rows(self.validation, tokenizer, sequence_length, 1, attempts)
-        return LanguageData(tokenizer, PreparedText(train, manifest, reading), validation)
+        tokenizer, attempts = Tokenizer(self.tokenizer), reading.attempts
+        train, validation = read_manifest(self.train), read_manifest(self.validation)
+        self._check_splits(train, validation)
+        check_fit(self.train, train, tokenizer, sequence_length, batch_size)
+        check_fit(self.validation, validation, tokenizer, sequence_length, 1)
+        rows = rows_of_folder(as_path(self.train), train, attempts)
+        held_out = rows_of_folder(as_path(self.validation), validation, attempts)
+        shards = shard_files(self.train, train) + shard_files(self.validation, validation)
+        text = PreparedText(rows, train, reading, self.verify, tuple(shards))
+        return LanguageData(tokenizer, text, held_out)
+
+    def _check_splits(self, train: Manifest, validation: Manifest) -> None:
+        """Raises UserError unless the manifests say that the folders are what they are given as."""
+        if train.sha256 == validation.sha256:
+            raise UserError(
+                f"Rows.train = {self.train!r} and Rows.validation = {self.validation!r} hold the "
+                "same rows: give a folder of each split."
+            )
+        if train.split != "train":
+            raise UserError(
+                f"Rows.train = {self.train!r} holds rows of the split {train.split!r}: give the "
+                "rows of 'train', or prepare these documents with --split=train to train on them."
+            )
+        if validation.split == "train":
+            raise UserError(
+                f"Rows.validation = {self.validation!r} holds rows of the split 'train': give "
+                "others, or prepare these documents with --split=validation to evaluate on them."
+            )
 
 
 @dataclass(frozen=True)
 class PreparedText:
-    """The training rows of a folder."""
+    """The training rows of a folder, and the shards to verify, those of validation too."""
 
     rows: RowSet
     manifest: Manifest
     reading: Reading
+    verify: str
+    shards: tuple[ShardFile, ...]
 
     def identity(self) -> str:
         return self.rows.identity
@@ -48,5 +81,12 @@ class PreparedText:
         )
 
     def stream(self, shard: BatchShard, states: list[dict[str, Any]] | None) -> RowStream:
+        """Of several processes, each verifies its part of the shards."""
         state = None if states is None else check_equal_states(states)
-        return RowStream(self.rows, shard, state, self.reading)
+        rows_read = state["rows_read"] if state else 0
+        shards, attempts = self.shards[shard.index :: shard.count], self.reading.attempts
+        if self.verify == "before":
+            verify_before(shards, attempts)
+        in_background = self.verify == "background"
+        verification = Verification(shards, attempts, rows_read) if in_background else None
+        return RowStream(self.rows, shard, state, self.reading, verification)

@@ -11,6 +11,8 @@ from absl import flags
 from hyla_lm.config import UserError
 from hyla_lm.input.order import shuffled
 from hyla_lm.input.source import Reading, RowSet, RowTable
+from hyla_lm.input.verification import Verification
+from hyla_lm.input.workers import end_with_parent
 from hyla_lm.parallel.batch_shard import BatchShard
 
 
@@ -38,7 +40,8 @@ class RowStream:
     """Endless shuffled batches of one process's shard.
 
     The state is the number of rows that all processes have read, so a run can go on with the same
-    global batches on any number of processes, workers and threads.
+    global batches on any number of processes, workers and threads. A `verification` that finds a
+    shard that is another ends the stream with its error.
     """
 
     def __init__(
@@ -47,9 +50,10 @@ class RowStream:
         shard: BatchShard,
         state: dict[str, Any] | None = None,
         reading: Reading | None = None,
+        verification: Verification | None = None,
     ):
         self._rows_read = int(state["rows_read"]) if state else 0
-        self._batch_size = shard.batch_size
+        self._batch_size, self._verification = shard.batch_size, verification
         source = ShuffledBatches(row_set.rows, shard, self._rows_read)
         self._iterator = iter(_batches(source, reading or Reading()))
 
@@ -57,6 +61,8 @@ class RowStream:
         return self
 
     def __next__(self) -> dict[str, np.ndarray]:
+        if self._verification is not None:
+            self._verification.check()
         batch = next(self._iterator)
         self._rows_read += self._batch_size
         return batch
@@ -66,6 +72,8 @@ class RowStream:
 
     def close(self) -> None:
         self._iterator.close()
+        if self._verification is not None:
+            self._verification.close()
 
 
 def _batches(source: ShuffledBatches, reading: Reading) -> grain.IterDataset:
@@ -75,7 +83,8 @@ def _batches(source: ShuffledBatches, reading: Reading) -> grain.IterDataset:
         return batches
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()  # Grain's workers read a flag
-    return batches.mp_prefetch(grain.MultiprocessingOptions(reading.workers, reading.ahead))
+    workers = grain.MultiprocessingOptions(reading.workers, reading.ahead)
+    return batches.mp_prefetch(workers, worker_init_fn=lambda *_: end_with_parent())
 
 
 def check_equal_states(states: list[dict[str, Any]]) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from hyla_lm.input.files import PathLike, as_path, sizes
 from hyla_lm.input.manifest import BYTE_COUNT_BYTES, Manifest, Shard
 from hyla_lm.input.records import Records
 
+LARGEST_COUNT = 2**31 - 1
+
 
 def encode_rows(tokens: np.ndarray, text_bytes: np.ndarray, dtype: str) -> list[bytes]:
     """Records of n rows: tokens (n x T+1) and the byte counts of their target text (n)."""
@@ -59,17 +61,42 @@ class RowReader:
             return {"tokens": tokens, "text_bytes": tokens[:, 0], "row": tokens[:, 0]}
         records = [self._record(row) for row in rows]
         tokens, text_bytes = decode_rows(records, self._manifest.dtype)
+        self._check_content(rows, tokens, text_bytes)
         return {"tokens": tokens, "text_bytes": text_bytes, "row": np.array(rows, np.int32)}
 
     def _record(self, row: int) -> bytes:
-        record = self._records[row]
-        if len(record) != self._manifest.row_bytes:
-            file, place = self._records.locate(int(row))
-            raise UserError(
-                f"{self._records.files[file]}: row {place} has {len(record)} bytes where the "
-                f"manifest says {self._manifest.row_bytes}: prepare the rows again."
-            )
+        record, expected = self._records[row], self._manifest.row_bytes
+        if len(record) != expected:
+            raise self._wrong(row, f"has {len(record)} bytes where the manifest says {expected}")
         return record
+
+    def _check_content(
+        self, rows: Sequence[int], tokens: np.ndarray, text_bytes: np.ndarray
+    ) -> None:
+        """Raises UserError for an id or a byte count that no row of the manifest can have.
+
+        A tokenizer may drop any amount of text, so the text of the whole split is the only bound.
+        """
+        vocabulary = self._manifest.vocab_size
+        largest = tokens.view(np.uint32).max(axis=1)
+        if largest.max() >= vocabulary:
+            at = int(largest.argmax())
+            raise self._wrong(
+                rows[at], f"holds the id {largest[at]}, beyond the vocabulary of {vocabulary}"
+            )
+        most = min(self._manifest.text_bytes, LARGEST_COUNT)
+        counts = text_bytes.view(np.uint32)
+        if counts.max() > most:
+            at = int(counts.argmax())
+            raise self._wrong(
+                rows[at], f"counts {counts[at]} bytes of text, more than the {most} of all rows"
+            )
+
+    def _wrong(self, row: int, what: str) -> UserError:
+        file, place = self._records.locate(int(row))
+        return UserError(
+            f"{self._records.files[file]}: row {place} {what}: prepare the rows again."
+        )
 
     def _check_shards(self) -> None:
         facts = zip(

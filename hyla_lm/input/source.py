@@ -97,8 +97,16 @@ def open_rows(
     folder: str, tokenizer: Tokenizer, sequence_length: int, batch_size: int, attempts: int = 1
 ) -> tuple[RowSet, Manifest]:
     """Opens a folder of rows; raises UserError for one that does not fit or is damaged."""
+    manifest = read_manifest(folder)
+    check_fit(folder, manifest, tokenizer, sequence_length, batch_size)
+    return rows_of_folder(as_path(folder), manifest, attempts), manifest
+
+
+def check_fit(
+    folder: str, manifest: Manifest, tokenizer: Tokenizer, sequence_length: int, batch_size: int
+) -> None:
+    """Raises UserError for rows of another length or tokenizer, or fewer than a batch."""
     path = as_path(folder)
-    manifest = read_manifest(path)
     if manifest.sequence_length != sequence_length:
         raise UserError(
             f"{path} holds rows of {manifest.sequence_length} tokens, not {sequence_length}: "
@@ -112,7 +120,6 @@ def open_rows(
             "more rows or make batches smaller.",
             "batch_size",
         )
-    return rows_of_folder(path, manifest, attempts), manifest
 
 
 def rows_of_folder(folder: epath.Path, manifest: Manifest, attempts: int = 1) -> RowSet:

@@ -56,7 +56,8 @@ class RestoredRun:
 
 def restore(options: argparse.Namespace, bindings: list[str]) -> RestoredRun:
     """Opens the run in --workdir with its own config.gin, or with the given gin files."""
-    return open_run(options.workdir, options.step, options.gin_file, bindings)
+    trust = options.trust_imports
+    return open_run(options.workdir, options.step, options.gin_file, bindings, trust_imports=trust)
 
 
 def open_run(
@@ -65,17 +66,18 @@ def open_run(
     gin_files: Sequence[str] = (),
     bindings: Sequence[str] = (),
     devices: Sequence[jax.Device] | None = None,
+    trust_imports: bool = False,
 ) -> RestoredRun:
     """Opens a checkpoint of a run, by default the newest, on these devices or on all.
 
-    Raises UserError for a folder without a run or that checkpoint, and for gin files of another
-    run.
+    Raises UserError for a folder without a run or that checkpoint, for gin files of another run,
+    and for a config.gin of the run that imports modules of others, unless `trust_imports`.
     """
     workdir = as_path(path)
     own = read_whole(workdir / "config.gin")
     if own is None:
         raise UserError(f"--workdir={path} holds no run: train one first.")
-    written = Written(str(workdir / "config.gin"), own.decode(errors="replace"))
+    written = Written(str(workdir / "config.gin"), own.decode(errors="replace"), trust_imports)
     program = make_program(read_experiment(gin_files or [written], bindings), devices)
     if not (workdir / "checkpoints").exists():
         raise UserError(f"{workdir} has no checkpoint yet: train it first.")

@@ -10,7 +10,7 @@ import pytest
 
 from data.train_tokenizer import train_tokenizer
 from hyla_lm.cli import main
-from hyla_lm.config import UserError
+from hyla_lm.config import UserError, importing_fields
 from hyla_lm.input.source import LanguageData, Reading
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.parallel.batch_shard import BatchShard
@@ -153,3 +153,9 @@ def test_importing_hyla_lm_loads_no_tensorflow_even_where_it_is_installed() -> N
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_the_setting_that_imports_modules_says_so() -> None:
+    import data.tasks  # noqa: F401  makes SeqioTasks known
+
+    assert importing_fields("SeqioTasks") == {"modules": ()}

@@ -1,0 +1,107 @@
+"""A run's own config.gin may be anybody's: it imports modules of this project alone."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from hyla_lm import gin_files
+from hyla_lm.cli import main
+from hyla_lm.experiment import read_experiment
+from hyla_lm.gin_files import Written
+from tests.bad_input.conftest import Reject
+
+COMMANDS = [["evaluate"], ["sample", "--prompt=ba"]]
+
+
+@pytest.fixture
+def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that appears when somebody imports the module `stranger`."""
+    (tmp_path / "modules").mkdir()
+    path = tmp_path / "imported"
+    (tmp_path / "modules" / "stranger.py").write_text(f"open({str(path)!r}, 'w')\nvalue = 1\n")
+    monkeypatch.syspath_prepend(tmp_path / "modules")
+    monkeypatch.delitem(sys.modules, "stranger", raising=False)
+    return path
+
+
+def workdir_of(folder: Path, *lines: str) -> Path:
+    """A workdir whose config.gin holds the lines."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.gin").write_text("".join(f"{line}\n" for line in lines))
+    return folder
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("import stranger", "imports stranger,"),
+        ("import stranger as hyla_lm", "imports stranger,"),
+        ("from stranger import value", "imports stranger.value,"),
+        ("import os", "imports os,"),
+        ("import hyla_lm_stranger", "imports hyla_lm_stranger,"),
+        ("import hyla_lm.__main__", "imports hyla_lm.__main__,"),
+        ("from __gin__ import dynamic_registration", "imports __gin__.dynamic_registration,"),
+        ("include 'stranger.gin'", "includes 'stranger.gin',"),
+    ],
+)
+def test_a_config_that_could_run_code_is_refused(
+    reject: Reject, tmp_path: Path, mark: Path, command: list[str], line: str, named: str
+) -> None:
+    workdir = workdir_of(tmp_path / "run", "import evals.suites", line, "import stranger")
+    told = reject(*command, f"--workdir={workdir}")
+    assert f"{workdir}/config.gin {named}" in told and "--trust_imports" in told
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_trusted_config_imports_what_it_names(
+    reject: Reject, tmp_path: Path, tiny_gin: Path, mark: Path, command: list[str]
+) -> None:
+    workdir = workdir_of(tmp_path / "run", "import stranger", f"include '{tiny_gin}'")
+    assert "no checkpoint" in reject(*command, f"--workdir={workdir}", "--trust_imports")
+    assert mark.exists()
+
+
+def test_a_gin_file_that_is_given_is_trusted(
+    reject: Reject, tmp_path: Path, tiny_gin: Path, mark: Path
+) -> None:
+    workdir = workdir_of(tmp_path / "run")
+    given = tmp_path / "mine.gin"
+    given.write_text(f"import stranger\ninclude '{tiny_gin}'\n")
+    assert "no checkpoint" in reject("evaluate", f"--workdir={workdir}", f"--gin_file={given}")
+    assert mark.exists()
+
+
+def test_training_does_not_read_the_config_of_its_workdir(
+    tmp_path: Path, tiny_gin: Path, mark: Path
+) -> None:
+    workdir = workdir_of(tmp_path / "run", "import stranger")
+    assert main(["train", f"--gin_file={tiny_gin}", f"--workdir={workdir}"]) == 0
+    assert not mark.exists() and "stranger" not in (workdir / "config.gin").read_text()
+
+
+@pytest.mark.parametrize(
+    "value", ["'stranger'", "%NAMES", "@Rows()"], ids=["text", "macro", "reference"]
+)
+def test_settings_that_name_modules_are_refused_too(
+    reject: Reject,
+    tmp_path: Path,
+    tiny_gin: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    value: str,
+) -> None:
+    importing = {"LanguageModel": {"closing_prompt": "Return the"}}
+    monkeypatch.setattr(gin_files, "importing_fields", lambda name: importing.get(name, {}))
+    lines = [tiny_gin.read_text(), "NAMES = 'stranger'", "a/LanguageModel.closing_prompt = {}"]
+    workdir = workdir_of(tmp_path / "run", *lines[:2], lines[2].format(value))
+    told = reject("evaluate", f"--workdir={workdir}")
+    assert f"{workdir}/config.gin sets LanguageModel.closing_prompt, which imports" in told
+
+
+def test_a_run_may_save_what_it_imports_of_this_project(tiny_gin: Path) -> None:
+    bindings = ["import evals.suites", "TrainConfig.suites = (@FuzzyLogicSuite(),)"]
+    saved = read_experiment([str(tiny_gin)], bindings)
+    assert "import evals.suites" in saved.text
+    assert read_experiment([Written("config.gin", saved.text)], []) == saved

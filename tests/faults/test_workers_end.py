@@ -1,0 +1,71 @@
+"""Processes that read for a command end with it, also when it is killed."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+WAIT_SECONDS, END_SECONDS = 120, 5
+TRAINING = ["-m", "hyla_lm", "train", "--gin.LanguageModel.read_workers=2"]
+COLLECTING = ["-c", "from data.docstrings import *; collect(installed_roots())"]
+
+
+def workers_of(pid: int) -> list[int]:
+    """The worker processes that a process has started."""
+    listed = Path(f"/proc/{pid}/task").glob("*/children")
+    children = [child for path in listed for child in path.read_text().split()]
+    return [int(child) for child in children if b"spawn_main" in command_of(child)]
+
+
+def command_of(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def wait_until(condition: Callable[[], object], seconds: float) -> None:
+    stop = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < stop
+        time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process lives; one that nobody has waited for is as good as gone."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks into /proc")
+@pytest.mark.parametrize("what", ["training", "collecting"])
+@pytest.mark.parametrize("moment", ["starting", "working"])
+def test_workers_end_with_a_killed_command(
+    tiny_gin: Path, tmp_path: Path, what: str, moment: str
+) -> None:
+    workdir = tmp_path / "run"
+    run = [f"--gin_file={tiny_gin}", f"--workdir={workdir}", "--gin.TrainConfig.steps=1000000"]
+    command = [sys.executable, *([*TRAINING, *run] if what == "training" else COLLECTING)]
+    with (tmp_path / "output").open("w") as output:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
+    count = 2 if what == "training" else max(1, os.cpu_count() or 1)
+    try:
+        wait_until(lambda: len(workers_of(process.pid)) >= count, WAIT_SECONDS)
+        if moment == "working":
+            lines = workdir / "metrics.jsonl"
+            wait_until(lambda: what == "collecting" or lines.exists(), WAIT_SECONDS)
+            time.sleep(1)
+        workers = workers_of(process.pid)
+    finally:
+        process.kill()
+        process.wait()
+    assert len(workers) >= count, (tmp_path / "output").read_text()
+    wait_until(lambda: not any(map(is_running, workers)), END_SECONDS)
