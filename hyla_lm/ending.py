@@ -21,6 +21,7 @@ DONE, FAILED, STOPPED, INTERRUPTED = 0, 1, 75, 130
 DEBUG = "--debug"
 LONGEST_REASON, FRAMES_SHOWN = 300, 3
 LONG_QUOTE = re.compile(r'"[^"]{60,}"')
+_shows_all = False
 
 
 class Preempted(Exception):
@@ -54,15 +55,21 @@ def reason_of(error: BaseException) -> str:
     return LONG_QUOTE.sub('"…"', first)[:LONGEST_REASON] or type(error).__name__
 
 
+def told(error: BaseException) -> str:
+    """What is written of an error: its sentence, after all of it where --debug was given."""
+    everything = "".join(traceback.format_exception(error)) if _shows_all else ""
+    return everything + sentence_of(error)
+
+
 def run(name: str, command: Callable[[], int | None], debug: bool = False) -> int:
     """Runs a command and returns its status; says why, in a few lines, where it fails."""
+    global _shows_all
+    _shows_all = debug
     with _quiet(name, debug):
         try:
             return command() or DONE
         except (Exception, KeyboardInterrupt) as error:
-            if debug:
-                traceback.print_exc()
-            print(f"{name}: {sentence_of(error)}", file=sys.stderr, flush=True)
+            print(f"{name}: {told(error)}", file=sys.stderr, flush=True)
             return status_of(error)
 
 

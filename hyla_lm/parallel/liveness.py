@@ -11,12 +11,12 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import NoReturn
 
-from hyla_lm.config import UserError, exit_status
+from hyla_lm.config import UserError
+from hyla_lm.ending import sentence_of, status_of, told
 from hyla_lm.parallel.messages import (
     Connection,
     Message,
@@ -29,7 +29,7 @@ from hyla_lm.parallel.messages import (
 )
 
 EXIT_STATUS = 69  # EX_UNAVAILABLE: another process is gone; the same command goes on
-FAILURE, USER_MISTAKE = 1, 2
+USER_MISTAKE = 2
 # JAX aborts processes when process 0 is gone: it gives them time to print the reason first.
 LAST_WORD_SECONDS = 1.0
 # An error in this process is often due to the end of another, whose message comes within this time.
@@ -85,15 +85,11 @@ class Liveness:
 
         A plain exit would hang: JAX would wait for the others, which wait for this process.
         """
-        if isinstance(error, UserError):
-            self._end(self._ended(str(error)), exit_status(error), f"hyla-lm: {error}\n")
-        time.sleep(CAUSE_SECONDS)
-        words = (str(error).strip() or "no message").splitlines()[0]
-        printed = "".join(traceback.format_exception(error))
-        self._end(self._ended(f"{type(error).__name__}: {words}"), FAILURE, printed)
-
-    def _ended(self, why: str) -> str:
-        return f"process {self._index} ({socket.gethostname()}) ended: {why}"
+        if not isinstance(error, UserError):
+            time.sleep(CAUSE_SECONDS)
+        first = sentence_of(error).partition("\n")[0]
+        sentence = f"process {self._index} ({socket.gethostname()}) ended: {first}"
+        self._end(sentence, status_of(error), f"hyla-lm: {told(error)}\n")
 
     def _ping(self) -> None:
         while True:

@@ -15,6 +15,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from hyla_lm.config import UserError
+from hyla_lm.ending import Preempted
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.listening import own_addresses
 from hyla_lm.parallel.liveness import Liveness
@@ -61,6 +62,7 @@ def joined(run: str) -> Iterator[None]:
         os.environ.get(JOIN_SECRET, ""),
     )
     _liveness = Liveness(connections, place.index, limit, silence)
+    stop: Preempted | None = None
     try:
         jax.distributed.initialize(
             place.coordinator,
@@ -69,11 +71,16 @@ def joined(run: str) -> Iterator[None]:
             heartbeat_timeout_seconds=LATE_HEARTBEAT_SECONDS,
             coordinator_bind_address=_bind_address(place),
         )
-        yield
+        try:
+            yield
+        except Preempted as asked:  # all processes at the same step
+            stop = asked
         barrier("the end of the run")
     except BaseException as error:
         _liveness.fail(error)
     _liveness.leave()
+    if stop is not None:
+        raise stop
 
 
 def barrier(name: str) -> None:
