@@ -219,3 +219,15 @@ def test_a_text_of_another_version_is_named() -> None:
         "runs/a/config.gin: No module named 'evals.gone'; it was written by another version of "
         "hyla_lm, so give --gin_file."
     )
+
+
+@pytest.mark.parametrize("error", ["RuntimeError()", "KeyError('a')", "AssertionError('b\\nc')"])
+def test_a_module_that_fails_is_told_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str
+) -> None:
+    (tmp_path / "failing.py").write_text(f"raise {error}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError) as refusal:
+        read_experiment([written(tmp_path / "a.gin", "import failing")], [])
+    sentence = str(refusal.value)
+    assert sentence.startswith(f"{tmp_path}/a.gin: ") and "\n" not in sentence
