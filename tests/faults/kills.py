@@ -23,7 +23,7 @@ STATUSES = {
     signal.SIGINT: (75, 128 + signal.SIGINT, -signal.SIGINT),
 }
 MOST_KILLS = 6  # of one run
-MOST_TIMES = 4
+MOST_TIMES = 3
 COMMIT_SECONDS = 0.2
 WATCH_SECONDS = 0.0005
 MOST_ERROR_LINES = 10
@@ -84,6 +84,7 @@ class Kills:
         self._cold = self._run_whole("cold", is_cached=False)
         self._run_whole("first")
         self._warm = self._run_whole("warm")
+        self._pace = 1.0  # of the newest process that ended by itself, to the warm one
         assert not differences(self._warm.workdir, self._cold.workdir, last_step)
 
     def chains(self, count: int) -> Iterator[Chain]:
@@ -119,21 +120,21 @@ class Kills:
         """Half of the moments lie anywhere in a run, half in a phase, each phase alike."""
         number = self._rng.choice(SIGNALS)
         if self._rng.random() < 0.5:
-            delay = self._rng.uniform(0, self._warm.seconds)
+            delay = self._rng.uniform(0, self._warm.seconds * self._pace)
             return Moment(number, START, 1, delay, is_cached=True)
         phase = self._rng.choice(PHASES)
         is_cached = phase != COMPILE or self._rng.random() < 0.5
         times = 1 if phase in (START, COMPILE, CLOSE) else self._rng.randint(1, MOST_TIMES)
         whole = self._warm if is_cached else self._cold
         longest = COMMIT_SECONDS if phase == COMMIT else whole.phases[phase]
-        return Moment(number, phase, times, self._rng.uniform(0, longest), is_cached)
+        return Moment(number, phase, times, self._rng.uniform(0, longest * self._pace), is_cached)
 
     def _kill(self, chain: Chain, workdir: Path, phases: Path, moment: Moment) -> int:
         """Starts the run and sends it the signal of the moment, if it comes; returns its status."""
         running = Running(self._command, workdir, phases, moment.is_cached)
         phase = send_at(running, moment)
         seconds = time.monotonic() - running.started
-        status = ended(running, chain)
+        status = self._ended(running, chain)
         if status != 0 and (phase is None or status not in STATUSES[moment.number]):
             chain.faults.append(f"status {status} in {phase}: {running.errors()[-2000:]}")
         mark_resumed(chain)
@@ -145,10 +146,21 @@ class Kills:
     def _finish(self, chain: Chain, workdir: Path) -> None:
         """Starts the run and lets it end by itself."""
         running = Running(self._command, workdir, self._home / f"{chain.name}.phases")
-        status = ended(running, chain)
+        status = self._ended(running, chain)
         if status != 0:
             chain.faults.append(f"status {status} at the end: {running.errors()[-2000:]}")
         mark_resumed(chain)
+
+    def _ended(self, running: Running, chain: Chain) -> int:
+        """The status of a process that ends; one that ends by itself tells the machine's pace."""
+        try:
+            status = running.ended()
+        except subprocess.TimeoutExpired as error:
+            chain.faults.append(f"it did not end in {error.timeout:.0f} seconds")
+            return -signal.SIGKILL
+        if status == 0:
+            self._pace = (time.monotonic() - running.started) / self._warm.seconds
+        return status
 
 
 def send_at(running: Running, moment: Moment) -> str | None:
@@ -161,14 +173,6 @@ def send_at(running: Running, moment: Moment) -> str | None:
             return phase
         time.sleep(WATCH_SECONDS)
     return None
-
-
-def ended(running: Running, chain: Chain) -> int:
-    try:
-        return running.ended()
-    except subprocess.TimeoutExpired as error:
-        chain.faults.append(f"it did not end in {error.timeout:.0f} seconds")
-        return -signal.SIGKILL
 
 
 def mark_resumed(chain: Chain) -> None:
