@@ -19,6 +19,7 @@ from hyla_lm.running.run_folder import RunFolder, check_shared, git_revision
 from hyla_lm.running.run_store import RunStore
 from hyla_lm.running.step_log import StepLog
 from hyla_lm.running.summary import layout_lines, startup_lines
+from hyla_lm.running.watchdog import Watchdog
 from hyla_lm.tasks.protocol import Task
 from hyla_lm.tasks.suite import check_suites
 from hyla_lm.train_step import TrainState
@@ -32,6 +33,7 @@ def train(experiment: Experiment, workdir: str) -> dict[str, Any]:
     with ExitStack() as stack:
         run, state = _open(experiment, workdir, stack)
         state = train_steps(run, state)
+        run.watchdog.waits_for("the end of the run waits for the parameters")
         params = multihost.on_host(state.params)
     if multihost.is_lead():
         program = run.program
@@ -50,9 +52,11 @@ def train_steps(run: Run, state: TrainState) -> TrainState:
     last = run.experiment.train.steps
     for step in range(run.first, last):
         look(run, step, state)
+        run.watchdog.waits_for(f"step {step + 1} waits for data")
         waiting = time.monotonic()
         host_batch = next(run.batches)
         run.log.waited(time.monotonic() - waiting)
+        run.watchdog.waits_for(f"step {step + 1} waits for the device")
         state, output = run.program.train_step(state, run.program.place(host_batch))
         run.log.record(step + 1, output, host_batch["row"])
     look(run, last, state)
@@ -63,6 +67,8 @@ def _open(experiment: Experiment, workdir: str, stack: ExitStack) -> tuple[Run, 
     """The run at its newest checkpoint, after every check; what it opens, the stack closes."""
     started_seconds = time.monotonic()
     folder = stack.enter_context(closing(RunFolder(workdir, multihost.is_lead())))
+    watchdog = Watchdog(experiment.train.hang_seconds, folder.path)
+    stack.enter_context(closing(watchdog))
     check_shared(folder)
     check_suites(experiment.train.suites, experiment.model)
     program = make_program(experiment)
@@ -70,7 +76,9 @@ def _open(experiment: Experiment, workdir: str, stack: ExitStack) -> tuple[Run, 
     _check_agreement(program)
     stack.enter_context(jax.set_mesh(program.mesh))
     guard = stack.enter_context(PreemptionGuard())
+    watchdog.waits_for("the start waits for the newest checkpoint")
     store = stack.enter_context(closing(RunStore(program, folder)))
+    stack.callback(watchdog.waits_for, "the end of the run waits for a save")
     state, data = _newest(program, store)
     first, train = int(state.step), experiment.train
     _show_start(program, state, first)
@@ -80,7 +88,9 @@ def _open(experiment: Experiment, workdir: str, stack: ExitStack) -> tuple[Run, 
     batches = stack.enter_context(closing(stream))
     progress = stack.enter_context(TrainingProgress(train.steps, first, multihost.is_lead()))
     log = StepLog(program, store, progress, data.get("window", {}))
-    run = Run(program, store, shard, batches, log, progress, guard, first, started_seconds)
+    run = Run(
+        program, store, shard, batches, log, progress, guard, watchdog, first, started_seconds
+    )
     return run, state
 
 
