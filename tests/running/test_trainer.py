@@ -24,6 +24,7 @@ def run(tiny_gin: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> t
 def test_the_folder_of_a_run(run: tuple[Path, str], tiny_gin: Path) -> None:
     workdir, out = run
     assert {path.name for path in workdir.iterdir()} == {
+        ".lock",
         "config.gin",
         "checkpoints",
         "tensorboard",
