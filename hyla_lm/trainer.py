@@ -72,7 +72,8 @@ def _open(experiment: Experiment, workdir: str, stack: ExitStack) -> tuple[Run, 
     check_shared(folder)
     check_suites(experiment.train.suites, experiment.model)
     program = make_program(experiment)
-    multihost.barrier("the start of the run")
+    with watchdog.paused():  # a barrier has a time limit, and names who did not come
+        multihost.barrier("the start of the run")
     _check_agreement(program)
     stack.enter_context(jax.set_mesh(program.mesh))
     guard = stack.enter_context(PreemptionGuard())
