@@ -33,6 +33,9 @@ class TrainConfig:
     eval_every: int = setting(
         1000, "steps between evaluations; the last step is always evaluated", minimum=1
     )
+    hang_seconds: int = setting(
+        1800, "seconds without progress after which the run is ended; 0 never ends it", minimum=0
+    )
 
     def check(self) -> None:
         if self.batch_size % self.accumulate_steps:

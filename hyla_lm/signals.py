@@ -90,7 +90,7 @@ class Signals:
         if self.is_asked:
             end(f"ended at once; {GOES_ON}", KILLED_BY + number)
         if not self._guards:
-            end("stopped before training; the same command goes on", STOPPED)
+            end("stopped; the same command goes on", STOPPED)
         self.is_asked = True
         _say("asked to stop: the run saves and ends; Ctrl-C ends it at once")
         if self._tell is not None:

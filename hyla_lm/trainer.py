@@ -21,6 +21,7 @@ from hyla_lm.running.run_folder import RunFolder, check_shared, git_revision
 from hyla_lm.running.run_store import RunStore
 from hyla_lm.running.step_log import StepLog
 from hyla_lm.running.summary import layout_lines, startup_lines
+from hyla_lm.running.watchdog import Watchdog
 from hyla_lm.signals import end_on_error_within
 from hyla_lm.tasks.protocol import Task
 from hyla_lm.tasks.suite import check_suites
@@ -43,6 +44,7 @@ def train(experiment: Experiment, workdir: str, start: Start = Start()) -> dict[
     with ExitStack() as stack:
         run, state = _open(experiment, workdir, start, stack)
         state = train_steps(run, state)
+        run.watchdog.waits_for("the end of the run waits for the parameters")
         params = multihost.on_host(state.params)
     if multihost.is_lead():
         program = run.program
@@ -61,9 +63,11 @@ def train_steps(run: Run, state: TrainState) -> TrainState:
     last = run.experiment.train.steps
     for step in range(run.first, last):
         look(run, step, state)
+        run.watchdog.waits_for(f"step {step + 1} waits for data")
         waiting = time.monotonic()
         host_batch = next(run.batches)
         run.log.waited(time.monotonic() - waiting)
+        run.watchdog.waits_for(f"step {step + 1} waits for the device")
         state, output = run.program.train_step(state, run.program.place(host_batch))
         run.log.record(step + 1, output, host_batch["row"])
     look(run, last, state)
@@ -76,18 +80,24 @@ def _open(
     """The run at its newest checkpoint, after every check; what it opens, the stack closes."""
     started_seconds = time.monotonic()
     folder = stack.enter_context(closing(RunFolder(workdir, multihost.is_lead())))
+    watchdog = Watchdog(experiment.train.hang_seconds, folder.path)
+    stack.enter_context(closing(watchdog))
     check_shared(folder)
     check_suites(experiment.train.suites, experiment.model)
     program = make_program(experiment)
-    multihost.barrier("the start of the run")
+    with watchdog.paused():  # a barrier has a time limit, and names who did not come
+        multihost.barrier("the start of the run")
     _check_agreement(program)
     stack.enter_context(jax.set_mesh(program.mesh))
     seconds = experiment.checkpoint.stop_seconds
     guard = stack.enter_context(PreemptionGuard(seconds))
+    watchdog.waits_for("the start waits for a checkpoint")
     store = stack.enter_context(closing(RunStore(program, folder)))
+    stack.callback(watchdog.waits_for, "the end of the run waits for a save")
     state, data = _restored(program, store, start.step)
     first, train = int(state.step), experiment.train
     if first < train.steps:
+        watchdog.waits_for("the start waits for the compiler")
         program = compile_step(program)
         _check_numerics(program, store, first, start.strict_numerics)
     _show_start(program, state, first)
@@ -99,7 +109,9 @@ def _open(
     batches = stack.enter_context(closing(stream))
     progress = stack.enter_context(TrainingProgress(train.steps, first, multihost.is_lead()))
     log = StepLog(program, store, progress, data.get("window", {}))
-    run = Run(program, store, shard, batches, log, progress, guard, first, started_seconds)
+    run = Run(
+        program, store, shard, batches, log, progress, guard, watchdog, first, started_seconds
+    )
     return run, state
 
 

@@ -32,16 +32,16 @@ from hyla_lm.train_step import Sums, TrainState
 
 @dataclass(frozen=True)
 class Member:
-    """One run: its program and its folder."""
+    """One run: its program and the path of its folder."""
 
     program: Program[Task]
-    folder: RunFolder
+    workdir: str
 
 
 def open_member(gin_files: Sequence[str], bindings: Sequence[str], workdir: str) -> Member:
     """A run as `hyla-lm train` would read it, on one device."""
     experiment = read_experiment(gin_files, bindings)
-    return Member(make_program(experiment, jax.devices()[:1]), RunFolder(workdir))
+    return Member(make_program(experiment, jax.devices()[:1]), workdir)
 
 
 def compiled(members: Sequence[Member]) -> Population:
@@ -74,11 +74,11 @@ def train_many(
     with ExitStack() as stack:
         stack.enter_context(jax.set_mesh(population.program.mesh))
         guard = stack.enter_context(PreemptionGuard(e.checkpoint.stop_seconds))
-        for member in members:
-            stack.enter_context(closing(member.folder))
-        stores = [RunStore(member.program, member.folder) for member in members]
-        for store in stores:
-            stack.enter_context(closing(store))
+        folders = [stack.enter_context(closing(RunFolder(member.workdir))) for member in members]
+        stores = [
+            stack.enter_context(closing(RunStore(member.program, folder)))
+            for member, folder in zip(members, folders, strict=True)
+        ]
         first = _common_step(stores)
         stack.push(end_on_error_within(e.checkpoint.stop_seconds))
         guard.begin()
@@ -171,6 +171,8 @@ class _Training:
 
     def _look(self, step: int) -> None:
         """What the runs owe at a step, decided as by hyla_lm.running.duties."""
+        for run in self.runs:
+            run.store.check()
         e, is_last = self.experiment, step == self.last
         if is_last or at_checkpoint(e, step):
             self._save(step)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from glob import glob
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -86,6 +86,11 @@ def joined(run: str) -> Iterator[None]:
 def barrier(name: str) -> None:
     """Waits for all processes; ends them after HYLA_LM_BARRIER_SECONDS, naming the missing ones."""
     _liveness.barrier(name)
+
+
+def end(sentence: str, status: int) -> NoReturn:
+    """Ends this process, whatever it waits for, and tells the others why; never returns."""
+    _liveness.end(sentence, status)
 
 
 def _bind_address(place: Place) -> str | None:

@@ -6,6 +6,7 @@ is a function and its line in DUTIES.
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from hyla_lm.ending import Preempted
@@ -86,18 +87,24 @@ def save(run: Run, step: int, state: TrainState) -> None:
     """Starts a checkpoint, with the position in the data and the window not yet logged."""
     if run.store.is_saved(step):
         return
+    _waits_for(run, step, "the device")
     run.log.flush()
+    _waits_for(run, step, "the other processes")
     streams = multihost.gather_shards(run.batches.state(), run.shard)
+    _waits_for(run, step, "a save")
     run.store.save(step, state, {"streams": streams, "window": run.log.window})
 
 
 def evaluate(run: Run, step: int, state: TrainState) -> None:
     """Validation metrics, of the whole sets at the end; raises Preempted, saved, on a request."""
+    _waits_for(run, step, "the device")
     run.log.flush()
-    p, is_final = run.program, at_end(run.experiment, step)
+    p, is_final, told = run.program, at_end(run.experiment, step), partial(_waits_for, run, step)
     sets = p.task.evaluation_sets(run.shard, is_final)
     try:
-        found = evaluate_sets(p.task, p.evaluation_step, state.params, sets, p.place, run.guard)
+        found = evaluate_sets(
+            p.task, p.evaluation_step, state.params, sets, p.place, told, run.guard
+        )
     except Preempted:
         save(run, step, state)
         why = f"stopped after step {step}, which is saved; its evaluation is done again"
@@ -111,11 +118,12 @@ def evaluate(run: Run, step: int, state: TrainState) -> None:
 def train_suites(run: Run, step: int, state: TrainState) -> None:
     """The suites catch up with this step, once it is saved; raises Preempted on a request."""
     save(run, step, state)
+    _waits_for(run, step, "a save")
     run.store.wait()
     e, workdir = run.experiment, run.store.folder.path
     suites, part = due_suites(e, step), step / e.train.steps
     try:
-        with run.progress.paused():
+        with run.progress.paused(), run.watchdog.paused():
             run.suites = run_suites(suites, e.model, workdir, part, run.guard)
     except Preempted as stop:
         raise Preempted(f"{stop}; of this run step {step} is saved") from None
@@ -127,6 +135,7 @@ def finish(run: Run, step: int, state: TrainState) -> None:
     """Writes summary.json; of a run that was finished, only what is evaluated can change."""
     trained = summary_of(run.program, state.params, run.store.folder.lines())
     trained["wall_seconds"] = time.monotonic() - run.started_seconds
+    _waits_for(run, step, "a save")
     found = {VALIDATION: run.validation} | ({SUITES: run.suites} if run.suites else {})
     run.summary = run.store.finish(trained, found)
 
@@ -136,6 +145,10 @@ def stop(run: Run, step: int, state: TrainState) -> None:
     if run.guard.requested():
         save(run, step, state)
         raise Preempted(f"stopped after step {step}, which is saved")
+
+
+def _waits_for(run: Run, step: int, what: str) -> None:
+    run.watchdog.waits_for(f"step {step} waits for {what}")
 
 
 class Duty(NamedTuple):
@@ -161,6 +174,7 @@ def look(run: Run, step: int, state: TrainState) -> None:
     """Does what the run owes at a step, in order."""
     for duty in DUTIES:
         if duty.is_due(run.experiment, step):
+            _waits_for(run, step, f"its duty {duty.do.__name__!r}")
             duty.do(run, step, state)
 
 

@@ -1,6 +1,7 @@
 """A local folder whose files appear whole in a bucket, where objects cannot be appended to."""
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,11 +15,14 @@ MIRROR_SECONDS = 60.0
 class Mirror:
     """Copies files that have grown, on call and every MIRROR_SECONDS in the background.
 
-    The first failure ends the copying; `check`, `copy` and `close` raise it.
+    The first failure ends the copying; `check`, `copy` and `close` raise it. `may_write` is called
+    before a file is written, and raises where it may not be.
     """
 
-    def __init__(self, local: Path, remote: epath.Path):
-        self._local, self._remote = local, remote
+    def __init__(
+        self, local: Path, remote: epath.Path, may_write: Callable[[], None] = lambda: None
+    ):
+        self._local, self._remote, self._may_write = local, remote, may_write
         self._copied: dict[Path, int] = {}
         self._failure: Exception | None = None
         self._one_at_a_time = threading.Lock()
@@ -55,6 +59,7 @@ class Mirror:
         if path.is_dir() or path.stat().st_size == self._copied.get(path):
             return
         content = path.read_bytes()
+        self._may_write()
         write_retrying(self._remote / path.relative_to(self._local).as_posix(), content)
         self._copied[path] = len(content)
 

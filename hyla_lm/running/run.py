@@ -10,6 +10,7 @@ from hyla_lm.running.console import TrainingProgress
 from hyla_lm.running.program import Program
 from hyla_lm.running.run_store import RunStore
 from hyla_lm.running.step_log import StepLog
+from hyla_lm.running.watchdog import Watchdog
 from hyla_lm.tasks.protocol import BatchStream, Task
 
 
@@ -27,6 +28,7 @@ class Run:
     log: StepLog
     progress: TrainingProgress
     guard: PreemptionGuard
+    watchdog: Watchdog
     first: int
     started_seconds: float
     validation: dict[str, float] = field(default_factory=dict)

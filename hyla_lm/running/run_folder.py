@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ from hyla_lm.input.files import (
     write_whole,
 )
 from hyla_lm.parallel import multihost
+from hyla_lm.running.bucket_lease import BucketLease
+from hyla_lm.running.lock import DiskLock, FolderLock
 from hyla_lm.running.mirror import Mirror
 
 SET_ASIDE, SAVED = "set_aside", ".saved"
@@ -49,7 +51,8 @@ log = logging.getLogger(__name__)
 class RunFolder:
     """The files of one run; raises UserError for a folder with other files or without write access.
 
-    Only the lead process checks and writes; the others know the paths.
+    Only the lead process checks and writes; the others know the paths. It holds the folder's lock
+    until `close`: another run in the folder is refused.
     """
 
     def __init__(self, path: str, lead: bool = True):
@@ -58,14 +61,27 @@ class RunFolder:
             raise UserError(f"--workdir={path} must be a folder of a disk or begin with gs://.")
         self.path = as_path(path)
         self._lead = lead
+        self._lock: FolderLock | None = None
         self._mirror: Mirror | None = None
         self._logs = Path(self.path)
+        self._opened = ExitStack()
         if lead:
             self._check(path)
-        if lead and separator:
-            self._temporary = tempfile.TemporaryDirectory(prefix="hyla_lm-")
-            self._logs = Path(self._temporary.name)
-            self._mirror = Mirror(self._logs, self.path)
+            with ExitStack() as opened:
+                self._open(opened)
+                self._opened = opened.pop_all()
+
+    def _open(self, opened: ExitStack) -> None:
+        """Takes the lock, and in a bucket begins to mirror; `opened` closes what it opens."""
+        in_bucket = bool(bucket_of(self.path))
+        with self._using("written"):
+            self._lock = BucketLease(self.path) if in_bucket else DiskLock(self.path)
+        opened.callback(self._lock.release)
+        if in_bucket:
+            temporary = tempfile.TemporaryDirectory(prefix="hyla_lm-")
+            self._logs = Path(opened.enter_context(temporary))
+            self._mirror = Mirror(self._logs, self.path, self._lock.check)
+            opened.callback(self._mirror.close)
 
     def _check(self, path: str) -> None:
         with self._using("used"):
@@ -74,7 +90,7 @@ class RunFolder:
             names = {entry.name for entry in entries}
         if not bucket_of(path) and not os.access(self.path, os.W_OK | os.X_OK):
             raise UserError(f"--workdir={path} is not writable: give another folder.")
-        strange = sorted(name for name in names - OURS if not name.startswith("."))
+        strange = sorted(name for name in names - OURS if not name.startswith((".", "hang.")))
         if strange and not names & OURS:
             raise UserError(
                 f"--workdir={path} holds {strange[0]!r} and no run: give an empty or new folder."
@@ -89,7 +105,8 @@ class RunFolder:
         return self._logs / "tensorboard"
 
     def write(self, name: str, text: str) -> None:
-        if self._lead:
+        if self._lock is not None:
+            self._lock.check()
             write_retrying(self.path / name, text.encode())
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
@@ -155,20 +172,21 @@ class RunFolder:
             os.fsync(file.fileno())
 
     def check(self) -> None:
-        """Raises UserError if logs could not be mirrored in the background."""
+        """Raises UserError if the lock was lost, or logs could not be mirrored."""
+        if self._lock is not None:
+            self._lock.check()
         if self._mirror is not None:
             self._mirror.check()
 
     def mirror(self) -> None:
         """Returns when the bucket, if the folder is in one, has the logs written so far."""
+        self.check()
         if self._mirror is not None:
             self._mirror.copy()
 
     def close(self) -> None:
-        """Mirrors the last logs."""
-        if self._mirror is not None:
-            self._mirror.close()
-            self._temporary.cleanup()
+        """Mirrors the last logs and releases the lock."""
+        self._opened.close()
 
     def leave_mark(self) -> str:
         """Writes a new file, which every process of the run must see; returns its name."""

@@ -103,7 +103,7 @@ def test_a_request_before_training_ends_at_once(
     status, lines, seconds = run.end()
     assert (status, lines) == (
         STOPPED,
-        ["hyla-lm: stopped before training; the same command goes on"],
+        ["hyla-lm: stopped; the same command goes on"],
     )
     assert seconds < 5
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -200,11 +201,11 @@ def test_a_finished_run_is_left_as_it_is(gin_file: Path, uninterrupted: Path) ->
 def test_a_line_cut_short_by_a_kill_is_dropped(tmp_path: Path) -> None:
     from hyla_lm.running.run_folder import RunFolder
 
-    folder = RunFolder(str(tmp_path))
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"st')
-    folder.keep_lines_until(2)
+    with closing(RunFolder(str(tmp_path))) as folder:
+        folder.keep_lines_until(2)
     assert measured(tmp_path) == [{"step": 1}, {"step": 2}]
-    assert os.listdir(tmp_path) == ["metrics.jsonl"]
+    assert sorted(os.listdir(tmp_path)) == [".lock", "metrics.jsonl"]
 
 
 def test_the_lines_of_duties_that_are_done_again_are_dropped(tmp_path: Path) -> None:
@@ -221,5 +222,6 @@ def test_the_lines_of_duties_that_are_done_again_are_dropped(tmp_path: Path) -> 
         (["validation/", "suites/"], lines[:3]),
     ):
         (tmp_path / "metrics.jsonl").write_text(text)
-        RunFolder(str(tmp_path)).keep_lines_until(2, redone)
+        with closing(RunFolder(str(tmp_path))) as folder:
+            folder.keep_lines_until(2, redone)
         assert measured(tmp_path) == kept

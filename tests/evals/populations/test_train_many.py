@@ -1,8 +1,10 @@
 """Runs that train together are the runs that hyla-lm train would have made one by one."""
 
 import json
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import jax
@@ -22,6 +24,8 @@ from hyla_lm.cli import main
 from hyla_lm.config import UserError
 from hyla_lm.ending import Preempted
 from hyla_lm.running.checkpoint import Checkpointer
+from hyla_lm.running.lock import LOCK
+from hyla_lm.running.run_folder import RunFolder
 from tests.evals.stops import Stops
 from tests.run_lines import measured
 
@@ -174,6 +178,21 @@ def test_what_a_population_does_not_follow_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=named):
         Population([member.program for member in members(tmp_path, binding)])
+
+
+def test_a_run_that_is_being_trained_is_refused_with_its_population(
+    home: Path, tmp_path: Path
+) -> None:
+    """Planning runs takes no lock; training them does, and gives all back."""
+    planned = members(tmp_path)
+    with closing(RunFolder(str(tmp_path / "b"))):
+        with pytest.raises(UserError, match=f"--workdir={tmp_path}/b is being trained by process"):
+            train_many(planned)
+        RunFolder(str(tmp_path / "a")).close()
+    assert os.listdir(tmp_path / "a") == [LOCK]
+    train_many(members(tmp_path))
+    for name in RUNS:
+        assert measured(tmp_path / name) == measured(home / name)
 
 
 def test_windows_end_at_multiples_and_at_the_last_step() -> None:

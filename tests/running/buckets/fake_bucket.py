@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ PATH = re.compile(r"(/download|/upload)?/storage/v1/b/(?P<bucket>[^/]+)/o(/(?P<n
 MOVE = re.compile(r"(?P<source>.+)/(?P<verb>rewriteTo/b/[^/]+|moveTo)/o/(?P<target>.+)")
 RANGE = re.compile(r"bytes=(?P<first>\d*)-(?P<last>\d*)")
 DROPPED = 0
-TIME = "2026-01-01T00:00:00.000000Z"
+LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @dataclass
@@ -52,6 +53,7 @@ class FakeBucket:
     Each request waits `delay` seconds, a page of a listing has `page` names, `requests` are those
     served so far, `watcher` is told of each before it is answered. The account may use objects and
     list them; whether it may look at buckets says `buckets_can_be_seen`. Generations count writes.
+    `ahead` is by how much its clock is ahead of this machine's.
     """
 
     def __init__(self) -> None:
@@ -62,7 +64,9 @@ class FakeBucket:
         self.buckets_can_be_seen = False
         self.faults: list[Fault] = []
         self.watcher: Callable[[str], None] = lambda _: None
+        self.ahead = timedelta()
         self._generations: dict[str, int] = {}
+        self._updated: dict[str, datetime] = {}
         self._uploads: dict[str, tuple[str, bytes]] = {}
         self._lock = threading.Lock()
         self._server = _Server(("127.0.0.1", 0), type("Bound", (_Handler,), {"store": self}))
@@ -157,13 +161,15 @@ class FakeBucket:
     def _write(self, key: str, content: bytes) -> Answer:
         self.objects[key] = content
         self._generations[key] = 1 + max(self._generations.values(), default=1)
+        self._updated[key] = datetime.now(UTC) + self.ahead
         return Answer(200, self._metadata(key))
 
     def _metadata(self, key: str) -> dict[str, Any]:
         bucket, _, name = key.partition("/")
         facts = {"kind": "storage#object", "bucket": bucket, "name": name}
         facts["generation"] = str(self._generation(key))
-        return facts | {"size": str(len(self.objects[key])), "timeCreated": TIME, "updated": TIME}
+        time = f"{self._updated.get(key, LONG_AGO):%Y-%m-%dT%H:%M:%S.%fZ}"
+        return facts | {"size": str(len(self.objects[key])), "timeCreated": time, "updated": time}
 
     def _listing(self, bucket: str, query: dict[str, str]) -> dict[str, Any]:
         """A page of objects and of folders, whose names end with the delimiter."""
@@ -222,11 +228,13 @@ class FakeBucket:
             key = f"{bucket}/{query['name']}"
             expected = self._is_expected(key, query)
             return self._write(key, body) if expected else failure(412, "another generation")
-        boundary = b"--" + headers["Content-Type"].partition("boundary=")[2].strip('"').encode()
+        boundary = b"--" + headers["Content-Type"].partition("boundary=")[2].strip("\"'").encode()
         _, described, rest = body.split(boundary, 2)
-        name = json.loads(described.partition(b"\n\n")[2])["name"]
-        content = rest.partition(b"\n\n")[2].rpartition(b"\n" + boundary)[0]
-        return self._write(f"{bucket}/{name}", content)
+        end = b"\r\n" if rest.startswith(b"\r\n") else b"\n"
+        key = f"{bucket}/{json.loads(described.partition(end + end)[2])['name']}"
+        if not self._is_expected(key, query):
+            return failure(412, "another generation")
+        return self._write(key, rest.partition(end + end)[2].rpartition(end + boundary)[0])
 
     def _upload_chunk(self, session: str, place: str, body: bytes) -> Answer:
         """Adds a chunk; the object is there when the whole size is known and has come."""

@@ -4,11 +4,13 @@ import json
 import signal
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from hyla_lm.ending import STOPPED as EXIT_STATUS
+from hyla_lm.running.bucket_lease import LEASE_SECONDS
 from tests.run_lines import measured_in
 from tests.running.buckets.fake_bucket import FakeBucket
 from tests.running.buckets.runs import (
@@ -46,6 +48,7 @@ def test_a_killed_run_goes_on_from_the_bucket_alone(
     killed = Trainer(bucket, gin_file, KILLS[moment], signal.SIGKILL)
     assert killed.ended()[0] == -signal.SIGKILL
     newest = assert_lines_until_the_newest_checkpoint(bucket, whole)
+    bucket.ahead = timedelta(seconds=LEASE_SECONDS)  # else the next run waits for the lease
     bucket.watcher = lambda _: None
     done = train(gin_file, WORKDIR, bucket.environment)
     assert done.returncode == 0, done.stderr

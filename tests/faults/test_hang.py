@@ -1,0 +1,267 @@
+"""A run that hangs says what it waits for, leaves its stacks, and ends; a slow one goes on."""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from etils import epath
+
+from hyla_lm.cli import main
+from hyla_lm.config import UserError
+from hyla_lm.experiment import TrainConfig
+from hyla_lm.input.prepared import Rows
+from hyla_lm.running.run_folder import RunFolder
+from hyla_lm.running.watchdog import EXIT_STATUS, Watchdog
+from tests.conftest import SEQUENCE_LENGTH, TINY
+from tests.parallel.test_multihost import run_processes
+from tests.run_lines import measured
+
+SECONDS = 15
+# Trains, and from some moment on one thing takes forever, or each reading some time.
+LAUNCHER = """
+import sys, time
+from dataclasses import replace
+import jax
+from hyla_lm import cli, trainer
+from hyla_lm.input.row_stream import RowStream
+from hyla_lm.running import evaluation
+from hyla_lm.running.checkpoint import Checkpointer
+
+what, arguments = sys.argv[1], sys.argv[2:]
+make_program, read, evaluate = trainer.make_program, RowStream.__next__, evaluation.evaluate
+
+def never_ends(*_):
+    time.sleep(10**6)
+
+def rows_that_end(stream):
+    if stream._rows_read == 5 * stream._batch_size:
+        never_ends()
+    return read(stream)
+
+def slow_rows(stream):
+    time.sleep(1.5)
+    return read(stream)
+
+def program_on_a_device_that_stops(*given):
+    program = make_program(*given)
+    stop = jax.jit(lambda x: jax.pure_callback(never_ends, x, x))
+
+    def train_step(state, batch):
+        number = int(state.step)
+        state, output = program.train_step(state, batch)
+        if number == 5:
+            output = replace(output, objective=(stop(output.objective[0]), output.objective[1]))
+        return state, output
+
+    return replace(program, train_step=train_step)
+
+def evaluate_rows_that_end(step, params, batches, *rest):
+    return evaluate(step, params, iter(never_ends, None), *rest)
+
+if what == "data":
+    RowStream.__next__ = rows_that_end
+elif what == "slow data":
+    RowStream.__next__ = slow_rows
+elif what == "device":
+    trainer.make_program = program_on_a_device_that_stops
+elif what == "save":
+    Checkpointer.save = never_ends
+elif what == "wait":
+    Checkpointer.wait = never_ends
+elif what == "evaluation":
+    evaluation.evaluate = evaluate_rows_that_end
+sys.exit(cli.main(arguments))
+"""
+# What hangs, and where the run says it is.
+CASES = {
+    "data": "step 6 waits for data",
+    "device": "step 6 waits for the device",
+    "save": "step 5 waits for a save",
+    "wait": "step 12 waits for a save",
+    "evaluation": "step 4 waits for rows to evaluate on",
+}
+
+
+@pytest.fixture(scope="module")
+def gin_file(tiny_rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("hang") / "small.gin"
+    text = TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH)
+    path.write_text(f'{text}ModelConfig.num_layers = 1\nModelConfig.attention = "linear"\n')
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(gin_file: Path) -> Path:
+    """The folder of a run that did not hang, which compiles the programs of the others."""
+    workdir = gin_file.with_name("whole")
+    assert main(["train", f"--gin_file={gin_file}", f"--workdir={workdir}"]) == 0
+    return workdir
+
+
+def train(
+    what: str, gin_file: Path, workdir: Path, seconds: int
+) -> subprocess.CompletedProcess[str]:
+    arguments = [f"--gin_file={gin_file}", f"--workdir={workdir}"]
+    setting = f"--gin.TrainConfig.hang_seconds = {seconds}"
+    return subprocess.run(
+        [sys.executable, "-c", LAUNCHER, what, "train", *arguments, setting],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.mark.parametrize(
+    "what",
+    [c if c in ("data", "device") else pytest.param(c, marks=pytest.mark.full) for c in CASES],
+)
+def test_a_run_that_hangs_is_ended_with_the_reason_and_can_go_on(
+    what: str, gin_file: Path, whole: Path, tmp_path: Path
+) -> None:
+    workdir = tmp_path / "run"
+    done = train(what, gin_file, workdir, SECONDS)
+    assert done.returncode == EXIT_STATUS, done.stderr
+    said, *frames = done.stderr.splitlines()
+    assert said == (
+        f"hyla-lm: no progress for {SECONDS} s: {CASES[what]}; stacks of all threads are in "
+        f"{workdir}/hang.txt; the same command goes on from the newest checkpoint"
+    )
+    assert 1 <= len(frames) <= 6
+    assert all(re.fullmatch(r"  \S+:\d+ in \S+", frame) for frame in frames), frames
+    if what != "device":  # there it is not the main thread that never ends
+        assert frames[0].endswith(" in never_ends")
+    stacks = (workdir / "hang.txt").read_text()
+    assert f"no progress for {SECONDS} s: {CASES[what]}" in stacks.splitlines()[0]
+    assert "in never_ends" in stacks and "in train" in stacks
+    assert "in _watch" in stacks and stacks.count("hread 0x") > 2
+    assert main(["train", f"--gin_file={gin_file}", f"--workdir={workdir}"]) == 0
+    assert measured(workdir) == measured(whole)
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("whole")
+def test_a_slow_run_is_left_alone(gin_file: Path, tmp_path: Path) -> None:
+    started = time.monotonic()
+    done = train("slow data", gin_file, tmp_path / "run", SECONDS)
+    assert time.monotonic() - started > SECONDS
+    assert done.returncode == 0 and (tmp_path / "run" / "summary.json").exists(), done.stderr
+    assert not (tmp_path / "run" / "hang.txt").exists()
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What the watchdogs of this process would have ended it for."""
+    places: list[str] = []
+    monkeypatch.setattr(Watchdog, "_end", lambda self: places.append(self._place))
+    yield places
+
+
+def test_progress_keeps_a_run_alive(ended: list[str], tmp_path: Path) -> None:
+    with closing(Watchdog(0.5, epath.Path(tmp_path))) as watchdog:
+        for step in range(10):
+            watchdog.waits_for(f"step {step} waits for data")
+            time.sleep(0.1)
+        assert ended == []
+        time.sleep(1)
+        assert ended == ["step 9 waits for data"]
+
+
+def test_the_start_of_a_run_is_watched(ended: list[str], tmp_path: Path) -> None:
+    with closing(Watchdog(0.1, epath.Path(tmp_path))):
+        time.sleep(0.5)
+    assert ended == ["the start waits for the other processes"]
+
+
+def test_nothing_is_watched_in_a_pause_or_after_the_end(ended: list[str], tmp_path: Path) -> None:
+    watchdog = Watchdog(0.3, epath.Path(tmp_path))
+    with watchdog.paused():
+        time.sleep(0.8)
+    watchdog.close()
+    time.sleep(0.8)
+    assert ended == []
+
+
+def test_a_pause_ends_also_with_an_error(ended: list[str], tmp_path: Path) -> None:
+    with closing(Watchdog(0.3, epath.Path(tmp_path))) as watchdog:
+        with pytest.raises(UserError), watchdog.paused():
+            raise UserError
+        time.sleep(0.8)
+    assert len(ended) == 1
+
+
+def test_0_seconds_never_end_a_run(ended: list[str], tmp_path: Path) -> None:
+    assert TrainConfig(hang_seconds=0).hang_seconds == 0
+    with pytest.raises(UserError, match="TrainConfig.hang_seconds = -1 must be at least 0"):
+        TrainConfig(hang_seconds=-1)
+    with closing(Watchdog(0, epath.Path(tmp_path))):
+        assert "watchdog" not in {thread.name for thread in threading.enumerate()}
+        time.sleep(0.2)
+    assert ended == []
+
+
+ALONE = """
+import sys, time
+from etils import epath
+from hyla_lm.running import watchdog
+
+watchdog.WRITE_SECONDS, watchdog.LAST_SECONDS = 0.5, 2
+if sys.argv[2] == "write":
+    watchdog.write_retrying = lambda *_: time.sleep(10**6)
+elif sys.argv[2] == "everything":
+    watchdog.faulthandler.dump_traceback = lambda *_, **__: time.sleep(10**6)
+watchdog.Watchdog(0.5, epath.Path(sys.argv[1]))
+time.sleep(10**6)
+"""
+
+
+@pytest.mark.parametrize("hangs", ["nothing", "write", "everything"])
+def test_a_folder_that_hangs_too_does_not_keep_the_process(hangs: str, tmp_path: Path) -> None:
+    folder = tmp_path if hangs == "write" else tmp_path / "gone"
+    command = [sys.executable, "-c", ALONE, str(folder), hangs]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == EXIT_STATUS
+    assert len(done.stderr.splitlines()) <= 10
+    if hangs == "everything":
+        return
+    local = re.search(r"are in (\S+-hang\.txt), since \S+ cannot be written to;", done.stderr)
+    assert local is not None, done.stderr
+    assert "most recent call first" in Path(local[1]).read_text()
+    os.unlink(local[1])
+
+
+POD = """
+import sys, time
+from etils import epath
+from hyla_lm.parallel import multihost
+from hyla_lm.running.watchdog import Watchdog
+
+with multihost.joined("runs/mine"):
+    multihost.barrier("the middle")
+    if sys.argv[1] == "hang":
+        Watchdog(1, epath.Path(sys.argv[2])).waits_for("step 3 waits for data")
+        time.sleep(300)
+    while True:
+        multihost.gather(1)
+"""
+
+
+def test_the_others_of_a_pod_end_with_the_one_that_hangs(tmp_path: Path) -> None:
+    acts = [["-c", POD, act, str(tmp_path)] for act in ("work", "hang")]
+    (status, _, error), (own_status, _, own_error) = run_processes(acts, 1)
+    assert status == own_status == EXIT_STATUS
+    assert "no progress for 1 s: step 3 waits for data" in own_error
+    assert re.search(r"hyla-lm: process 1 \(\S+\) is gone; the same command goes on", error)
+    assert "time.sleep" not in error and (tmp_path / "hang.1.txt").exists()
+
+
+def test_a_folder_that_holds_only_stacks_is_an_empty_folder(tmp_path: Path) -> None:
+    (tmp_path / "hang.txt").touch()
+    (tmp_path / "hang.3.txt").touch()
+    RunFolder(str(tmp_path)).close()

@@ -1,0 +1,236 @@
+"""One run a folder, in a bucket: who gets the lease, who waits for it, and who lost it."""
+
+import json
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from hyla_lm.cli import main
+from hyla_lm.config import Unavailable, UserError
+from hyla_lm.input.files import as_path
+from hyla_lm.running import bucket_lease
+from hyla_lm.running.run_folder import RunFolder
+from tests.running.buckets.fake_bucket import FakeBucket
+from tests.running.buckets.runs import WORKDIR, assert_equal, command
+
+pytest.importorskip("gcsfs", reason="runs in gs:// need pip install 'hyla_lm[gcs]'")
+pytestmark = pytest.mark.usefixtures("here")
+
+LOCK = "bucket/run/.lock"
+OTHER = b'{"host": "host-a", "pid": 4242, "started": "2026-01-01T12:00:00+00:00", "token": "x"}'
+NAMED = "process 4242 on host-a since 2026-01-01 12:00 UTC"
+# A trainer that renews its lease, copies its logs and looks at both all the time.
+EAGER = """
+import sys
+from hyla_lm import cli
+from hyla_lm.running import bucket_lease, mirror
+
+bucket_lease.RENEW_SECONDS = bucket_lease.RETRY_SECONDS = mirror.MIRROR_SECONDS = 0.1
+sys.exit(cli.main(sys.argv[1:]))
+"""
+ENDLESS = ("TrainConfig.steps=10000000", "CheckpointConfig.every=10000000")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket_lease, "RETRY_SECONDS", 0.02)
+
+
+def another_takes(bucket: FakeBucket, key: str = LOCK) -> None:
+    bucket.answer(
+        "POST", f"/upload/storage/v1/b/bucket/o?uploadType=media&name={key[7:]}", {}, OTHER
+    )
+
+
+def wait_until(look: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 120
+    while not look():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_lease_is_there_while_the_folder_is_open(bucket: FakeBucket) -> None:
+    for _ in range(2):
+        folder = RunFolder(WORKDIR)
+        assert json.loads(bucket.objects[LOCK])["pid"] > 0
+        assert not any(name.startswith(f"{LOCK}.") for name in bucket.objects)
+        folder.append_line(1, {"x": 1.0})
+        folder.close()
+        assert list(bucket.objects) == ["bucket/run/metrics.jsonl"]
+    written = [r for r in bucket.requests if "metrics.jsonl" in r or "DELETE" in r]
+    assert "DELETE" in written[-1], "the lease goes last"
+
+
+def test_a_lease_is_renewed(bucket: FakeBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket_lease, "RENEW_SECONDS", 0.02)
+    with closing(RunFolder(WORKDIR)) as folder:
+        first = bucket._generations[LOCK]
+        wait_until(lambda: bucket._generations[LOCK] > first + 3)
+        folder.check()
+    assert LOCK not in bucket.objects
+
+
+@pytest.fixture
+def held(bucket: FakeBucket) -> Iterator[FakeBucket]:
+    """A bucket in which another run wrote its lease just now."""
+    another_takes(bucket)
+    yield bucket
+
+
+def test_a_lease_that_is_renewed_meanwhile_refuses(
+    held: FakeBucket, capsys: pytest.CaptureFixture[str]
+) -> None:
+    renewal = threading.Timer(1.0, another_takes, [held])
+    renewal.start()
+    with pytest.raises(UserError, match=f"--workdir={WORKDIR} is being trained by {NAMED}: wait"):
+        RunFolder(WORKDIR)
+    [line] = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(rf"waits up to (89|90) s for the lease of {NAMED}, .*", line)
+    assert held.objects == {LOCK: OTHER}
+
+
+@pytest.mark.parametrize("ahead", [-1000, 0, 1000])
+def test_a_lease_is_waited_out_by_the_clock_of_the_store(
+    ahead: int, bucket: FakeBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_lease, "LEASE_SECONDS", 1.5)
+    bucket.ahead = timedelta(seconds=ahead)
+    another_takes(bucket)
+    started = time.monotonic()
+    with closing(RunFolder(WORKDIR)):
+        assert 1.3 < time.monotonic() - started < 15
+        assert bucket.objects[LOCK] != OTHER
+
+
+def test_a_stale_lease_is_taken_over_at_once(
+    held: FakeBucket, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held.ahead = timedelta(seconds=91)
+    with closing(RunFolder(WORKDIR)):
+        assert held.objects[LOCK] != OTHER
+    assert capsys.readouterr().out == "" and held.objects == {}
+
+
+def test_a_lease_that_is_given_back_is_taken_at_once(held: FakeBucket) -> None:
+    threading.Timer(0.3, lambda: held.objects.pop(LOCK)).start()
+    with closing(RunFolder(WORKDIR)):
+        assert held.objects[LOCK] != OTHER
+
+
+def test_of_two_that_take_over_one_gets_it(held: FakeBucket) -> None:
+    held.ahead = timedelta(seconds=91)
+    other_came = []
+
+    def come_first(request: str) -> None:
+        is_takeover = re.match(r"POST .*ifGenerationMatch=[1-9]", request)
+        if is_takeover and not other_came:
+            other_came.append(request)
+            another_takes(held)
+
+    held.watcher = come_first
+    with pytest.raises(UserError, match=f"is being trained by {NAMED}"):
+        RunFolder(WORKDIR)
+    assert other_came and held.objects == {LOCK: OTHER}
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"[]"])
+def test_a_damaged_lease_names_nobody_and_is_waited_for_like_any(
+    content: bytes, bucket: FakeBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_lease, "LEASE_SECONDS", 0.5)
+    bucket.answer(
+        "POST", "/upload/storage/v1/b/bucket/o?uploadType=media&name=run/.lock", {}, content
+    )
+    with closing(RunFolder(WORKDIR)):
+        assert b"token" in bucket.objects[LOCK]
+
+
+def test_a_write_whose_answer_was_lost_is_known_as_ours(bucket: FakeBucket) -> None:
+    lease = bucket_lease.BucketLease(as_path(WORKDIR))
+    lease._write(lease._generation)  # it is written, but the lease does not learn its generation
+    assert lease._renew()
+    lease.check()
+    lease.release()
+    assert bucket.objects == {}
+
+
+def test_a_run_that_lost_its_lease_writes_no_more(bucket: FakeBucket) -> None:
+    folder = RunFolder(WORKDIR)
+    folder.append_line(1, {"x": 1.0})
+    another_takes(bucket)
+    assert folder._lock is not None and not folder._lock._renew()  # type: ignore[attr-defined]
+    for write in (folder.check, folder.mirror, lambda: folder.write("a", "b"), folder.close):
+        with pytest.raises(UserError, match=f"taken over by {NAMED}"):
+            write()
+    assert bucket.objects == {LOCK: OTHER}
+
+
+def test_a_lease_that_cannot_be_renewed_is_given_up_by_its_own_clock(
+    bucket: FakeBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_lease, "RENEW_SECONDS", 0.05)
+    monkeypatch.setattr(bucket_lease, "LEASE_SECONDS", 2.0)
+    folder = RunFolder(WORKDIR)
+    bucket.fail(503, 10**9, "run/.lock")
+    bucket.fail(503, 10**9, "uploadType=multipart&ifGenerationMatch")
+    time.sleep(1)
+    folder.check()
+    bucket.faults.clear()
+    time.sleep(0.5)
+    folder.check()  # it was renewed again
+    bucket.fail(503, 10**9, "uploadType=multipart&ifGenerationMatch")
+    time.sleep(2.2)
+    for write in (folder.check, lambda: folder.write("a", "b")):
+        with pytest.raises(Unavailable, match="could not be renewed for 2 s .*503.*start again"):
+            write()
+    bucket.faults.clear()
+    wait_until(lambda: folder._lock._renew())  # type: ignore[union-attr]
+    folder.close()
+    assert bucket.objects == {}
+
+
+def test_a_live_run_refuses_another_and_a_taken_lease_ends_it(
+    bucket: FakeBucket, gin_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started = command(gin_file, WORKDIR, bucket.environment, EAGER, *ENDLESS)
+    first = subprocess.Popen(**started)
+    wait_until(lambda: "bucket/run/metrics.jsonl" in bucket.objects or first.poll() is not None)
+    assert first.poll() is None, first.communicate()
+    assert main(["train", f"--gin_file={gin_file}", f"--workdir={WORKDIR}"]) == 2
+    told = capsys.readouterr().err
+    assert re.fullmatch(rf"hyla-lm: .* by process {first.pid} on \S+ since .*folder\.\n", told)
+    assert first.poll() is None
+    another_takes(bucket)
+    _, errors = first.communicate(timeout=60)
+    assert first.returncode == 2
+    [line] = [line for line in errors.splitlines() if "lease" in line]
+    assert line.startswith(f"hyla-lm: --workdir={WORKDIR} was taken over by {NAMED}, since")
+    assert bucket.objects[LOCK] == OTHER and "bucket/run/summary.json" not in bucket.objects
+
+
+def test_a_killed_run_goes_on_when_its_lease_is_over(
+    bucket: FakeBucket, gin_file: Path, whole: Path, tmp_path: Path
+) -> None:
+    bucket.watcher = lambda request: (
+        killed.kill() if "run/checkpoints/4/commit_success" in request else None
+    )
+    killed = subprocess.Popen(**command(gin_file, WORKDIR, bucket.environment))
+    killed.communicate(timeout=300)
+    assert LOCK in bucket.objects
+    bucket.watcher = lambda _: None
+    bucket.ahead = timedelta(seconds=80)
+    started = time.monotonic()
+    again = subprocess.Popen(**command(gin_file, WORKDIR, bucket.environment))
+    output, errors = again.communicate(timeout=300)
+    assert again.returncode == 0, errors
+    assert re.search(r"waits up to \d+ s for the lease of process \d+", output)
+    assert time.monotonic() - started < 90
+    assert_equal(bucket, whole, tmp_path)
+    assert LOCK not in bucket.objects
