@@ -96,11 +96,11 @@ def _open(
     stack.callback(watchdog.waits_for, "the end of the run waits for a save")
     state, data = _restored(program, store, start.step)
     first, train = int(state.step), experiment.train
+    _show_start(program, state, first)
     if first < train.steps:
         watchdog.waits_for("the start waits for the compiler")
         program = compile_step(program)
         _check_numerics(program, store, first, start.strict_numerics)
-    _show_start(program, state, first)
     stack.push(end_on_error_within(seconds))
     guard.begin()
     store.begin(program, first, redone_tags(experiment, first))

@@ -18,6 +18,7 @@ from hyla_lm.train_step import StepOutput
 
 LARGEST_NAMED = 5
 REMEMBERED = 20
+ROWS_SHOWN = 32
 GROWN = 10.0
 
 
@@ -78,7 +79,7 @@ class Alarm:
         named = ", ".join(f"{name} {norms[name]:.3g}" for name in worst[:LARGEST_NAMED])
         return (
             f"step {step}: loss {seen.loss:.4g}, gradient norm {seen.gradient_norm:.4g} on rows "
-            f"{sorted(rows.tolist())}; largest gradients: {named}"
+            f"{_listed(sorted(rows.tolist()))}; largest gradients: {named}"
         )
 
     def _check_limit(self, step: int, skipped: int, found: str) -> None:
@@ -104,6 +105,11 @@ class Alarm:
     def _kept(self) -> str:
         steps = self._store.saved_steps()
         return f"The last checkpoint is of step {steps[-1]}." if steps else "Nothing was saved."
+
+
+def _listed(rows: list[int]) -> str:
+    more = len(rows) - ROWS_SHOWN
+    return f"{rows[:ROWS_SHOWN]} and {more} more" if more > 0 else f"{rows}"
 
 
 def likely_cause(

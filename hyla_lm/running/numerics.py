@@ -19,7 +19,7 @@ PLACES = re.compile(
 def numerics_of(mesh: Mesh, compiled_step: str = "") -> dict[str, Any]:
     """Devices in the order of the mesh, flags, and the hash of the step, where it is compiled."""
     devices = list(mesh.devices.flat)
-    cores = len(os.sched_getaffinity(0)) if devices[0].platform == "cpu" else None
+    cores = _cores() if devices[0].platform == "cpu" else None
     return {
         "device_kind": devices[0].device_kind,
         "devices": " ".join(f"{device.process_index}.{device.id}" for device in devices),
@@ -29,6 +29,11 @@ def numerics_of(mesh: Mesh, compiled_step: str = "") -> dict[str, Any]:
         "compiled_step": compiled_step,
         **{name: os.environ.get(name, "") for name in FLAGS},
     }
+
+
+def _cores() -> int | None:
+    """The cores that this process may use, where the system tells."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def hash_of_step(compiled: jax.stages.Compiled) -> str:

@@ -201,13 +201,13 @@ def test_suites_train_alongside_and_a_stop_in_one_loses_nothing(
     assert at_12[f"{TAG}_standard_error"] == pytest.approx(abs(means[0] - means[1]) / 2)
 
     with monkeypatch.context() as patch:
-        patch.setattr("evals.populations.train_many.PreemptionGuard", lambda: Stops(2))
+        patch.setattr("evals.populations.train_many.PreemptionGuard", lambda _: Stops(2))
         assert train(stopped, tiny_gin, suites_gin, bindings=alongside) == EXIT_STATUS
     told = capsys.readouterr().err
     assert "suite fuzzy_logic stopped after step 2, which is saved; of this run step 7" in told
     assert measured(stopped, "suites/") == []
     with monkeypatch.context() as patch:
-        patch.setattr("evals.populations.train_many.PreemptionGuard", lambda: Stops(2))
+        patch.setattr("evals.populations.train_many.PreemptionGuard", lambda _: Stops(2))
         assert train(stopped, tiny_gin, suites_gin, bindings=alongside) == EXIT_STATUS
     assert len(measured(stopped, "suites/")) == 1
     assert not (stopped / "summary.json").exists()

@@ -90,7 +90,7 @@ def test_a_resumed_run_compares_again_and_replaces_the_lines(
     often = (EVERY_5, "TrainConfig.eval_every=100")
     assert train(tiny_gin, whole, *often) == 0
     with monkeypatch.context() as patch:
-        patch.setattr("hyla_lm.trainer.PreemptionGuard", lambda: Stops(6))
+        patch.setattr("hyla_lm.trainer.PreemptionGuard", lambda _: Stops(6))
         assert train(tiny_gin, stopped, *often) == EXIT_STATUS
     assert [line["step"] for line in measured(stopped, "canary/")] == [0, 5]
     assert train(tiny_gin, stopped, *often) == 0

@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from evals.populations.train_many import Member
 from hyla_lm.ending import STOPPED as EXIT_STATUS
 from hyla_lm.ending import Preempted
 from hyla_lm.experiment import read_experiment
+from hyla_lm.running.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[3]
 
@@ -33,10 +35,11 @@ class FakeTraining:
         assert population == [*members, "compiled"], "what was compiled is what is trained"
         if self.stops_at == len(self.populations):
             raise Preempted("stopped after step 4, which is saved")
-        self.populations.append(["/".join(m.folder.path.parts[-3:]) for m in members])
+        self.populations.append(["/".join(Path(m.workdir).parts[-3:]) for m in members])
         for member in members:
-            member.folder.write("config.gin", member.program.experiment.text)
-            member.folder.write_summary(summary(member))
+            with closing(RunFolder(member.workdir)) as folder:
+                folder.write("config.gin", member.program.experiment.text)
+                folder.write_summary(summary(member))
 
 
 def summary(member: Member) -> dict[str, Any]:

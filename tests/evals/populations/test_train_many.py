@@ -70,7 +70,8 @@ def params(folder: Path, home: Path) -> list[np.ndarray]:
     """The parameters of the last step."""
     program = members(home)[0].program
     checkpoints = Checkpointer(folder / "checkpoints", 3)
-    state, _ = checkpoints.restore(12, program.abstract_state)
+    meta = checkpoints.meta(12)
+    state, _ = checkpoints.restore(12, program.abstract_state, meta)
     checkpoints.close()
     return [np.asarray(leaf) for leaf in jax.tree.leaves(state.params)]
 
@@ -115,7 +116,7 @@ def test_a_population_that_was_compiled_ahead_compiles_no_step_again(
 def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder in which both runs were asked to stop after the second window."""
     with monkeypatch.context() as patch:
-        patch.setattr("evals.populations.train_many.PreemptionGuard", lambda: Stops(3))
+        patch.setattr("evals.populations.train_many.PreemptionGuard", lambda _: Stops(3))
         with pytest.raises(Preempted, match="step 8"):
             train_many(members(tmp_path))
     yield tmp_path
