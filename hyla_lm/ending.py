@@ -20,6 +20,7 @@ from hyla_lm.config import CHECKOUT, UserError, exit_status
 DONE, FAILED, STOPPED, INTERRUPTED = 0, 1, 75, 130
 DEBUG = "--debug"
 LONGEST_REASON, FRAMES_SHOWN = 300, 3
+SPECIFICATION = " [tensorstore_spec"
 LONG_QUOTE = re.compile(r'"[^"]{60,}"')
 _shows_all = False
 
@@ -51,7 +52,7 @@ def sentence_of(error: BaseException) -> str:
 
 def reason_of(error: BaseException) -> str:
     """The first line of what a library says, without the long paths that it repeats."""
-    first = str(error).strip().partition("\n")[0]
+    first = str(error).strip().partition("\n")[0].partition(SPECIFICATION)[0]
     return LONG_QUOTE.sub('"…"', first)[:LONGEST_REASON] or type(error).__name__
 
 
@@ -99,7 +100,8 @@ def _quiet(name: str, debug: bool) -> Iterator[None]:
     if debug:
         yield
         return
-    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    for library in ("absl", "asyncio"):  # what they say at errors is in what they raise
+        logging.getLogger(library).setLevel(logging.CRITICAL)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     before = threading.excepthook, sys.excepthook, sys.unraisablehook
     say = _once(name)
@@ -113,8 +115,11 @@ def _quiet(name: str, debug: bool) -> Iterator[None]:
 
 
 def _once(name: str) -> Callable[[BaseException | None], None]:
-    """Says an error that no command can catch, in a line, the first time that it happens."""
-    seen: set[str] = set()
+    """Says an error that no command can catch, in a line, the first time that it happens.
+
+    TensorStore's threads find Orbax's event loop closed once a command has caught their error.
+    """
+    seen = {f"{name}: in a thread, RuntimeError: Event loop is closed"}
 
     def say(error: BaseException | None) -> None:
         line = f"{name}: in a thread, {type(error).__name__}: {error and reason_of(error)}"

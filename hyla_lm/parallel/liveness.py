@@ -87,9 +87,13 @@ class Liveness:
         """
         if not isinstance(error, UserError):
             time.sleep(CAUSE_SECONDS)
-        first = sentence_of(error).partition("\n")[0]
-        sentence = f"process {self._index} ({socket.gethostname()}) ended: {first}"
-        self.end(sentence, status_of(error), f"hyla-lm: {told(error)}\n")
+        self.stop(sentence_of(error), status_of(error), told(error))
+
+    def stop(self, sentence: str, status: int, everything: str = "") -> NoReturn:
+        """Ends this process, and tells the others the first line of why; never returns."""
+        first = sentence.partition("\n")[0]
+        why = f"process {self._index} ({socket.gethostname()}) ended: {first}"
+        self._end(why, status, f"hyla-lm: {everything or sentence}\n")
 
     def _ping(self) -> None:
         while True:
@@ -109,7 +113,7 @@ class Liveness:
         except OSError:
             pass  # as at the end of what it sends
         if other not in self._left:
-            self.end(f"process {other} ({connection.name}) {why}", EXIT_STATUS)
+            self._end(f"process {other} ({connection.name}) {why}", EXIT_STATUS)
 
     def _next(self, connection: Connection) -> Message | None:
         """The next message; raises TimeoutError when none has come for long enough.
@@ -128,7 +132,7 @@ class Liveness:
         if "failed" in message:
             is_mistake = number(message, "status") == USER_MISTAKE
             status = USER_MISTAKE if is_mistake else EXIT_STATUS
-            self.end(shown(text(message, "failed")), status)
+            self._end(shown(text(message, "failed")), status)
         elif "at" in message:
             self._arrive(other, text(message, "at"))
         elif "passed" in message:
@@ -165,9 +169,9 @@ class Liveness:
             for index in sorted(missing)
         )
         sentence = f"process {named} did not come to {name} within {self._seconds:g} s of the first"
-        self.end(f"{sentence}: see its log.", EXIT_STATUS)
+        self._end(f"{sentence}: see its log.", EXIT_STATUS)
 
-    def end(self, sentence: str, status: int, printed: str = "") -> NoReturn:
+    def _end(self, sentence: str, status: int, printed: str = "") -> NoReturn:
         """Ends this process, even if it is waiting, and tells the others why; never returns."""
         self._ending.acquire()  # never released: the first thread to come here ends the process
         try:

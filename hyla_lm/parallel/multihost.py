@@ -90,7 +90,7 @@ def barrier(name: str) -> None:
 
 def end(sentence: str, status: int) -> NoReturn:
     """Ends this process, whatever it waits for, and tells the others why; never returns."""
-    _liveness.end(sentence, status)
+    _liveness.stop(sentence, status)
 
 
 def _bind_address(place: Place) -> str | None:

@@ -14,7 +14,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from tests.faults.phases import CLOSE, COMMIT, COMPILE, EVALUATION, SAVE, STEP, PhaseWriter
+from tests.faults.phases import CLOSE, COMMIT, COMPILE, EVALUATION, SAVE, START, STEP, PhaseWriter
 
 MEASURED_EVERY = 100
 # The phase of a duty, and the phase after it.
@@ -39,7 +39,7 @@ def measured_path(phases: Path) -> Path:
 
 
 def follow_steps(phases: PhaseWriter, measured: Path) -> None:
-    """The loop; its first step compiles, and what comes after it closes the run."""
+    """The compilation, the loop, and what comes after it, which closes the run."""
     from hyla_lm import trainer
 
     train_steps = trainer.train_steps
@@ -54,6 +54,7 @@ def follow_steps(phases: PhaseWriter, measured: Path) -> None:
             phases.set(CLOSE)
 
     trainer.train_steps = followed
+    trainer.compile_step = inside(COMPILE, phases, trainer.compile_step, START)
 
 
 def followed_step(
@@ -65,9 +66,8 @@ def followed_step(
         nonlocal done
         if done and done % MEASURED_EVERY == 0:
             measure(measured, first + done, done)
-        phases.set(STEP if done else COMPILE)
-        found = train_step(state, batch)
         phases.set(STEP)
+        found = train_step(state, batch)
         done += 1
         return found
 

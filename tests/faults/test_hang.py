@@ -35,7 +35,7 @@ from hyla_lm.running import evaluation
 from hyla_lm.running.checkpoint import Checkpointer
 
 what, arguments = sys.argv[1], sys.argv[2:]
-make_program, read, evaluate = trainer.make_program, RowStream.__next__, evaluation.evaluate
+compile_step, read, evaluate = trainer.compile_step, RowStream.__next__, evaluation.evaluate
 
 def never_ends(*_):
     time.sleep(10**6)
@@ -50,7 +50,7 @@ def slow_rows(stream):
     return read(stream)
 
 def program_on_a_device_that_stops(*given):
-    program = make_program(*given)
+    program = compile_step(*given)
     stop = jax.jit(lambda x: jax.pure_callback(never_ends, x, x))
 
     def train_step(state, batch):
@@ -70,7 +70,7 @@ if what == "data":
 elif what == "slow data":
     RowStream.__next__ = slow_rows
 elif what == "device":
-    trainer.make_program = program_on_a_device_that_stops
+    trainer.compile_step = program_on_a_device_that_stops
 elif what == "save":
     Checkpointer.save = never_ends
 elif what == "wait":
@@ -257,7 +257,7 @@ def test_the_others_of_a_pod_end_with_the_one_that_hangs(tmp_path: Path) -> None
     (status, _, error), (own_status, _, own_error) = run_processes(acts, 1)
     assert status == own_status == EXIT_STATUS
     assert "no progress for 1 s: step 3 waits for data" in own_error
-    assert re.search(r"hyla-lm: process 1 \(\S+\) is gone; the same command goes on", error)
+    assert re.search(r"hyla-lm: process 1 \(\S+\) ended: no progress for 1 s: step 3 waits", error)
     assert "time.sleep" not in error and (tmp_path / "hang.1.txt").exists()
 
 
