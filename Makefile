@@ -4,7 +4,7 @@ BIN := .venv/bin
 GIN ?= gin/quickstart.gin
 WORKDIR ?= runs/$(notdir $(basename $(GIN)))
 
-.PHONY: train compare test test-full test-seqio faults evals-smoke lint bench bench-data bench-tpu bench-plan bench-evals plans clean
+.PHONY: train compare test test-full test-seqio faults evals-smoke lint bench bench-data bench-tpu bench-plan bench-evals bench-checkpoint plans clean
 
 train: .venv/core
 	$(BIN)/hyla-lm train --gin_file=$(GIN) --workdir=$(WORKDIR)
@@ -64,6 +64,9 @@ bench-plan: .venv/full
 
 bench-evals: .venv/dev
 	$(BIN)/python tests/benchmarks/bench_evals.py
+
+bench-checkpoint: .venv/dev
+	$(BIN)/python tests/benchmarks/bench_checkpoint.py
 
 plans: .venv/full
 	$(BIN)/python docs/make_plans.py $(PLANS)

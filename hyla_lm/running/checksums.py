@@ -1,15 +1,15 @@
 """Checksums that tell whether a checkpoint still holds what was saved.
 
 The checksum of an array is the sum over its 32-bit words of word x weight, modulo 2**32. A weight
-is the product of an odd number for the row and one for the column, so that any change of one word
-changes the sum, and a word in another place as well. Sums of shards add to that of the whole, so
-one mesh may save and another restore.
+is a product of odd numbers, one for the index on each axis, so that any change of one word changes
+the sum, and a word in another place as well. Sums of shards add to that of the whole, so one mesh
+may save and another restore.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,9 +18,10 @@ import numpy as np
 from hyla_lm.parallel import multihost
 from hyla_lm.parallel.mesh import path_of
 
-ROW, COLUMN = np.uint32(0x9E3779B2), np.uint32(0x85EBCA6A)  # even: times any number plus 1 is odd
+EVEN = 0x9E3779B2
 WORD_BYTES = 4
-THREADS = 8
+# Words that are multiplied by a vector of weights at a time: it stays in the cache.
+LONGEST_ROW = 2**15
 
 
 def checksums(tree: Any) -> dict[str, str]:
@@ -29,8 +30,7 @@ def checksums(tree: Any) -> dict[str, str]:
     Each process sums the shards that it holds and that no other counts.
     """
     leaves = {path_of(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
-    with ThreadPoolExecutor(THREADS) as pool:
-        own = dict(zip(leaves, pool.map(_sum_of_own_shards, leaves.values()), strict=True))
+    own = {name: _sum_of_own_shards(leaf) for name, leaf in leaves.items()}
     everyone = multihost.gather(own)
     return {name: f"{sum(sums[name] for sums in everyone) % 2**32:08x}" for name in leaves}
 
@@ -53,29 +53,42 @@ def is_sealed(value: Mapping[str, Any]) -> bool:
 
 def _sum_of_own_shards(array: jax.Array) -> int:
     shards = [shard for shard in array.addressable_shards if shard.replica_id == 0]
-    return sum(_weighted_sum(np.asarray(s.data), s.index, array.shape) for s in shards) % 2**32
+    starts = [[part.start or 0 for part in shard.index] for shard in shards]
+    parts = zip((np.asarray(shard.data) for shard in shards), starts, strict=True)
+    return sum(weighted_sum(part, start) for part, start in parts) % 2**32
 
 
-def _weighted_sum(part: np.ndarray, index: tuple[slice, ...], shape: tuple[int, ...]) -> int:
-    """The sum of a part of an array of this shape; rows are all axes but the last."""
-    if part.size == 0:
-        return 0
-    missing = max(2 - len(shape), 0)
-    shape, index = (1,) * missing + shape, (slice(None),) * missing + index
-    *leading, last = (range(n)[part] for n, part in zip(shape, index, strict=True))
-    rows = np.zeros((), np.uint32)
-    for size, places in zip(shape, leading, strict=False):
-        rows = rows[..., None] * np.uint32(size) + np.array(places, np.uint32)
-    words = _words(part).reshape(rows.size, -1)
-    per_column = words.shape[1] // len(last)
-    columns = np.arange(last.start * per_column, last.stop * per_column, dtype=np.uint32)
-    of_rows = np.einsum("ij,j->i", words, columns * COLUMN + np.uint32(1))
-    return int(np.sum(of_rows * (rows.ravel() * ROW + np.uint32(1)), dtype=np.uint32))
+def weighted_sum(part: np.ndarray, starts: Sequence[int]) -> int:
+    """The sum of a part of an array that begins at these indices, one for each axis."""
+    words, starts = _words(part), [*starts, 0]
+    weights = [
+        np.arange(start, start + size, dtype=np.uint32) * _factor(axis) + np.uint32(1)
+        for axis, (start, size) in enumerate(zip(starts, words.shape, strict=True))
+    ]
+    first = 0
+    while math.prod(words.shape[first:]) > LONGEST_ROW and first < words.ndim - 1:
+        first += 1
+    columns, rows = _products(weights[first:]), _products(weights[:first])
+    of_rows = np.einsum("ij,j->i", words.reshape(rows.size, columns.size), columns)
+    return int(np.sum(of_rows * rows, dtype=np.uint32))
 
 
 def _words(array: np.ndarray) -> np.ndarray:
-    """The bits of an array as 32-bit words."""
-    flat = np.ascontiguousarray(array).ravel()
+    """The bits of an array as 32-bit words, on an axis more."""
+    contiguous = np.ascontiguousarray(array).reshape(*array.shape, 1)
     if array.dtype.itemsize >= WORD_BYTES:
-        return flat.view(np.uint32)
-    return flat.view(f"u{array.dtype.itemsize}").astype(np.uint32)
+        return contiguous.view(np.uint32)
+    return contiguous.view(f"u{array.dtype.itemsize}").astype(np.uint32)
+
+
+def _factor(axis: int) -> np.uint32:
+    """An even number of an axis: its product with an index, plus 1, is odd."""
+    return np.uint32(EVEN * (2 * axis + 1) % 2**32)
+
+
+def _products(weights: Sequence[np.ndarray]) -> np.ndarray:
+    """The product of a weight of each axis, for all indices of these axes in order."""
+    found = np.ones(1, np.uint32)
+    for weight in weights:
+        found = np.multiply.outer(found, weight).ravel()
+    return found

@@ -144,6 +144,15 @@ def test_runs_saved_at_different_steps_go_on_from_one_that_all_have(
     assert measured(stopped / "b") == measured(home / "b")
 
 
+def test_a_damaged_checkpoint_of_a_run_is_named(stopped: Path) -> None:
+    damaged = stopped / "b" / "checkpoints" / "8"
+    (damaged / "data" / "metadata").write_text("{}")
+    with pytest.raises(UserError, match=f"{damaged} cannot be restored .*: move it elsewhere"):
+        train_many(members(stopped))
+    damaged.rename(stopped / "b" / "8")
+    train_many(members(stopped))
+
+
 def test_a_run_that_diverges_leaves_the_others_alone(home: Path, tmp_path: Path) -> None:
     wild = [*SMALL, *RUNS["b"], "OptimizerConfig.learning_rate=1e30"]
     both = [

@@ -1,0 +1,103 @@
+"""What decides the last bits is kept with a checkpoint, and told when a run goes on with others."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hyla_lm.cli import main
+from hyla_lm.running import program
+
+SAID = "other numerics than those of step 12, so maybe other bits: "
+LONGER = "--gin.TrainConfig.steps=15"
+
+
+@pytest.fixture(scope="module")
+def gin_file(tiny_rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.conftest import SEQUENCE_LENGTH, TINY
+
+    path = tmp_path_factory.mktemp("numerics") / "tiny.gin"
+    path.write_text(TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH))
+    return path
+
+
+@pytest.fixture
+def workdir(gin_file: Path, tmp_path: Path) -> Path:
+    assert main(["train", f"--gin_file={gin_file}", f"--workdir={tmp_path / 'run'}"]) == 0
+    return tmp_path / "run"
+
+
+def train(gin_file: Path, workdir: Path, *arguments: str, **environment: str) -> tuple[int, str]:
+    """Status and all output of a process of its own, with other variables of the environment."""
+    command = [sys.executable, "-m", "hyla_lm", "train"]
+    command += [f"--gin_file={gin_file}", f"--workdir={workdir}", *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, **environment}
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def stopped_early(gin_file: Path, workdir: Path) -> None:
+    """Leaves the checkpoint of step 10 as the newest, as after a kill."""
+    assert main(["train", f"--gin_file={gin_file}", f"--workdir={workdir}"]) == 0
+    shutil.rmtree(workdir / "checkpoints" / "12")
+    (workdir / "summary.json").unlink()
+
+
+def test_the_same_command_goes_on_in_silence(gin_file: Path, tmp_path: Path) -> None:
+    """Also in another process, with and without programs that JAX has compiled before."""
+    for cache in ("", str(tmp_path / "another")):
+        stopped_early(gin_file, tmp_path / f"run{bool(cache)}")
+        more = {"JAX_COMPILATION_CACHE_DIR": cache} if cache else {}
+        status, said = train(gin_file, tmp_path / f"run{bool(cache)}", "--strict_numerics", **more)
+        assert status == 0, said
+        assert "from the checkpoint of step 10" in said and "other numerics" not in said
+
+
+def test_other_flags_are_told_and_refused_on_request(gin_file: Path, workdir: Path) -> None:
+    flag = {"XLA_FLAGS": "--xla_cpu_enable_fast_math=false"}
+    status, said = train(gin_file, workdir, LONGER, "--strict_numerics", **flag)
+    assert status == 2
+    assert f"XLA_FLAGS nothing became {flag['XLA_FLAGS']}" in said
+    assert said.splitlines()[-1].startswith("hyla-lm: --strict_numerics: since the checkpoint of")
+    status, said = train(gin_file, workdir, LONGER, **flag)
+    assert status == 0, said
+    (line,) = [line for line in said.splitlines() if line.startswith(SAID)]
+    assert f"XLA_FLAGS nothing became {flag['XLA_FLAGS']}" in line
+    status, said = train(gin_file, workdir, LONGER, **flag)
+    assert status == 0 and SAID[:14] not in said, "the newest checkpoint was made with the flag"
+
+
+def test_another_schedule_is_another_compiled_step(
+    gin_file: Path, workdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [f"--gin_file={gin_file}", f"--workdir={workdir}", LONGER]
+    capsys.readouterr()
+    assert main(["train", *arguments]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith(SAID)]
+    assert "compiled_step " in line and "XLA_FLAGS" not in line
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("jaxlib", "0.0.1"), ("jax", "9.9.9"), ("libtpu", "0.0.7")]
+)
+def test_other_versions_are_told(
+    name: str,
+    value: str,
+    gin_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stopped_early(gin_file, tmp_path / "run")
+    installed = program._version
+    monkeypatch.setattr(program, "_version", lambda p: value if p == name else installed(p))
+    arguments = [f"--gin_file={gin_file}", f"--workdir={tmp_path / 'run'}"]
+    capsys.readouterr()
+    assert main(["train", *arguments, "--strict_numerics"]) == 2
+    assert f"{name} {installed(name)} became {value}" in capsys.readouterr().err
+    assert main(["train", *arguments]) == 0
+    assert f"{name} {installed(name)} became {value}" in capsys.readouterr().out
