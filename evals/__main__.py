@@ -113,4 +113,4 @@ def _report(options: argparse.Namespace, bindings: list[str], command: str) -> N
 
 
 if __name__ == "__main__":
-    ending.leave(main())
+    ending.process(main)

@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def entry_point() -> None:
     """The console script."""
-    ending.leave(main())
+    ending.process(main)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -2,12 +2,13 @@
 
 0 is done. 2 is a mistake that the user can mend. The same command goes on after 69, a store or
 another process does not answer, and after 75, the run was asked to stop. 1 is an error of the
-program, and 130 an interruption of a command that saves nothing.
+program, and 130 an interruption by Ctrl-C.
 """
 
 import logging
 import os
 import re
+import signal
 import sys
 import threading
 import traceback
@@ -19,6 +20,7 @@ from hyla_lm.config import CHECKOUT, UserError, exit_status
 
 DONE, FAILED, STOPPED, INTERRUPTED = 0, 1, 75, 130
 DEBUG = "--debug"
+PROJECT = ("hyla_lm", "evals", "data", "tpu")
 LONGEST_REASON, FRAMES_SHOWN = 300, 3
 SPECIFICATION = " [tensorstore_spec"
 LONG_QUOTE = re.compile(r'"[^"]{60,}"')
@@ -74,8 +76,14 @@ def run(name: str, command: Callable[[], int | None], debug: bool = False) -> in
             return status_of(error)
 
 
-def leave(status: int) -> None:
-    """Ends the process; a command that failed does not wait for what it left behind."""
+def process(main: Callable[[], int]) -> None:
+    """Runs the main function of a process, which ends with its status.
+
+    Ctrl-C ends it without a traceback, but where hyla_lm.signals answers. A command that failed
+    does not wait for what it left behind.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    status = main()
     sys.stdout.flush()
     sys.stderr.flush()
     if status != DONE:
@@ -84,12 +92,15 @@ def leave(status: int) -> None:
 
 def _frames(error: BaseException) -> list[str]:
     """The innermost places of this project that the error came through."""
-    places = [
-        f"  {Path(frame.filename).relative_to(CHECKOUT)}:{frame.lineno} in {frame.name}"
+    frames = [
+        frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if Path(frame.filename).is_relative_to(CHECKOUT) and ".venv" not in frame.filename
+        if any(Path(frame.filename).is_relative_to(CHECKOUT / name) for name in PROJECT)
     ]
-    return places[-FRAMES_SHOWN:]
+    return [
+        f"  {Path(frame.filename).relative_to(CHECKOUT)}:{frame.lineno} in {frame.name}"
+        for frame in frames[-FRAMES_SHOWN:]
+    ]
 
 
 @contextmanager

@@ -71,8 +71,8 @@ class Signals:
         threading.Thread(target=self._read, args=(reading,), name="signals", daemon=True).start()
 
     def _uninstall(self) -> None:
-        for cancel in self._cancels:
-            cancel()
+        while self._cancels:
+            self._cancels.pop()()
         signal.set_wakeup_fd(self._fd_before)
         for number, handler in self._before.items():
             signal.signal(number, handler)

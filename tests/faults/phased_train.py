@@ -22,7 +22,7 @@ DUTY_PHASES = {"evaluate": (EVALUATION, STEP), "finish": (CLOSE, CLOSE)}
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background job ignores it
     path = Path(sys.argv[1])
     phases = PhaseWriter(path)
     from hyla_lm import cli

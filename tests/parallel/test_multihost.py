@@ -187,14 +187,15 @@ def test_processes_train_as_one_and_another_number_goes_on(
     assert (workdir / "summary.json").is_file()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_all_processes_stop_at_one_step_when_one_is_asked_to(
-    gin_file: Path, tmp_path: Path
+    number: int, gin_file: Path, tmp_path: Path
 ) -> None:
     workdir = tmp_path / "run"
     command = train_command(gin_file, workdir, "TrainConfig.steps=100000")
     processes = start_processes([command] * 2, 1)
     wait_for(workdir / "metrics.jsonl")
-    processes[1].send_signal(signal.SIGTERM)
+    processes[1].send_signal(number)
     errors = [process.communicate(timeout=300)[1] for process in processes]
     assert [process.returncode for process in processes] == [EXIT_STATUS] * 2, errors
     stopped = {re.search(r"stopped after step (\d+)", error)[1] for error in errors}
