@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -68,9 +68,11 @@ def run(name: str, command: Callable[[], int | None], debug: bool = False) -> in
     """Runs a command and returns its status; says why, in a few lines, where it fails."""
     global _shows_all
     _shows_all = debug
-    with _quiet(name, debug):
+    with _quiet(name, debug) as of_threads:
         try:
-            return command() or DONE
+            status = command() or DONE
+            print(*of_threads, sep="\n", end="\n" if of_threads else "", file=sys.stderr)
+            return status
         except (Exception, KeyboardInterrupt) as error:
             print(f"{name}: {told(error)}", file=sys.stderr, flush=True)
             return status_of(error)
@@ -104,38 +106,30 @@ def _frames(error: BaseException) -> list[str]:
 
 
 @contextmanager
-def _quiet(name: str, debug: bool) -> Iterator[None]:
-    """Keeps libraries from writing more than errors, unless everything is wanted."""
+def _quiet(name: str, debug: bool) -> Iterator[Collection[str]]:
+    """Keeps libraries from writing more than errors, unless everything is wanted.
+
+    Gives lines on errors of threads, which a command that fails repeats.
+    """
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("hyla_lm").setLevel(logging.INFO)
     if debug:
-        yield
+        yield []
         return
     for library in ("absl", "asyncio"):  # what they say at errors is in what they raise
         logging.getLogger(library).setLevel(logging.CRITICAL)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     before = threading.excepthook, sys.excepthook, sys.unraisablehook
-    say = _once(name)
-    threading.excepthook = lambda failed: say(failed.exc_value)
-    sys.excepthook = lambda kind, error, trace: say(error)  # also of threads of C++ libraries
-    sys.unraisablehook = lambda failed: say(failed.exc_value)
+    found: dict[str, None] = {}
+
+    def keep(error: BaseException | None) -> None:
+        if error is not None:
+            found[f"{name}: in a thread, {type(error).__name__}: {reason_of(error)}"] = None
+
+    threading.excepthook = lambda failed: keep(failed.exc_value)
+    sys.excepthook = lambda kind, error, trace: keep(error)  # also of threads of C++ libraries
+    sys.unraisablehook = lambda failed: keep(failed.exc_value)
     try:
-        yield
+        yield found
     finally:
         threading.excepthook, sys.excepthook, sys.unraisablehook = before
-
-
-def _once(name: str) -> Callable[[BaseException | None], None]:
-    """Says an error that no command can catch, in a line, the first time that it happens.
-
-    TensorStore's threads find Orbax's event loop closed once a command has caught their error.
-    """
-    seen = {f"{name}: in a thread, RuntimeError: Event loop is closed"}
-
-    def say(error: BaseException | None) -> None:
-        line = f"{name}: in a thread, {type(error).__name__}: {error and reason_of(error)}"
-        if line not in seen:
-            print(line, file=sys.stderr, flush=True)
-        seen.add(line)
-
-    return say

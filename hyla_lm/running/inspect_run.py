@@ -12,6 +12,7 @@ from hyla_lm.config import UserError
 from hyla_lm.input.files import as_path
 from hyla_lm.parallel.mesh import path_of
 from hyla_lm.running.checkpoint import Checkpointer, differences, no_such_step
+from hyla_lm.running.saved_files import told_of_changes
 
 ALIKE, DIFFERENT = 0, 1
 MEGABYTE = 1e6
@@ -58,6 +59,7 @@ def description(found: Checkpoint) -> list[str]:
     return [
         f"{found.path}: checkpoints of steps {', '.join(map(str, found.steps))}",
         f"step {found.step}: {verified}",
+        *filter(None, [told_of_changes(found.path, found.step)]),
         f"not finite: {', '.join(bad)}" if bad else "all numbers are finite",
         f"saved with {_in_line(meta['versions'])}",
         f"numerics: {_in_line(meta.get('numerics', {})) or 'not known'}",

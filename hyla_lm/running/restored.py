@@ -1,6 +1,7 @@
 """A trained run, opened again to evaluate or sample."""
 
 import argparse
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,9 +22,12 @@ from hyla_lm.running.checkpoint import (
 )
 from hyla_lm.running.evaluation import evaluate_sets
 from hyla_lm.running.program import Program, identity, make_program
+from hyla_lm.running.saved_files import told_of_changes
 from hyla_lm.tasks.language_model import LanguageModelTask
 from hyla_lm.tasks.protocol import Task
 from hyla_lm.tasks.sampling import Sampling, generate
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -95,4 +99,6 @@ def open_run(
     except Damaged as damage:
         raise UserError(f"{damage}: {remedy(step, steps)}") from damage
     checkpoints.close()
+    if changes := told_of_changes(workdir, step):
+        log.warning(changes)
     return RestoredRun(program, state.params, step)

@@ -10,7 +10,7 @@ import os
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,11 +30,12 @@ from hyla_lm.input.files import (
     write_whole,
 )
 from hyla_lm.parallel import multihost
+from hyla_lm.running import saved_files
 from hyla_lm.running.bucket_lease import BucketLease
 from hyla_lm.running.lock import DiskLock, FolderLock
 from hyla_lm.running.mirror import Mirror
 
-SET_ASIDE, SAVED = "set_aside", ".saved"
+SET_ASIDE = "set_aside"
 OURS = {
     "config.gin",
     "checkpoints",
@@ -121,14 +122,14 @@ class RunFolder:
         content = read_whole(path)
         return {} if content is None else _parse_object(content, f"{path}")
 
-    def note_saved(self, step: int) -> None:
-        """Notes the newest step that was ever saved whole."""
-        self.write(SAVED, f"{step}\n")
+    def note_saved(self, step: int, kept: Collection[int]) -> None:
+        """Notes a step that was saved whole, and the files of all checkpoints that are kept."""
+        if self._lead:
+            self.write(saved_files.NAME, saved_files.note(self.path, step, kept))
 
     def saved_step(self) -> int | None:
         """The newest step that was ever saved whole; None if none is known."""
-        noted = (read_whole(self.path / SAVED) or b"").decode(errors="replace").strip()
-        return int(noted) if noted.isdecimal() else self.read_summary().get("step")
+        return saved_files.newest_noted(self.path) or self.read_summary().get("step")
 
     def keep_lines_until(self, step: int, redone: Sequence[str] = ()) -> list[dict[str, Any]]:
         """Drops lines that will be written again, or that a kill cut short; returns the lines kept.

@@ -1,5 +1,6 @@
 """What a run keeps, beneath every trainer: checkpoints, metric lines with their curves, summary."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -9,11 +10,13 @@ from hyla_lm.parallel import multihost
 from hyla_lm.running.checkpoint import Checkpointer, check_same_run, differences
 from hyla_lm.running.program import Program, identity, meta_of
 from hyla_lm.running.run_folder import RunFolder
+from hyla_lm.running.saved_files import told_of_changes
 from hyla_lm.running.tensorboard import TensorBoard
 from hyla_lm.tasks.protocol import Task
 from hyla_lm.train_step import TrainState
 
 LONGEST_SHOWN = 60
+log = logging.getLogger(__name__)
 
 
 class RunStore:
@@ -47,6 +50,8 @@ class RunStore:
         check_same_run(self._meta["identity"], identity(self._program), self.folder.path)
         state, data = self._checkpoints.restore(step, self._program.abstract_state, self._meta)
         data["window"].pop("objective", None)  # which older checkpoints kept there
+        if multihost.is_lead() and (changes := told_of_changes(self.folder.path, step)):
+            log.warning(changes)
         return state, data
 
     def other_numerics(self, program: Program[Task]) -> str:
@@ -119,7 +124,7 @@ class RunStore:
     def _note_saved(self) -> None:
         """Notes that a save has ended, so that a later loss of all checkpoints is noticed."""
         if self._saved != self._noted and not self._checkpoints.is_saving():
-            self.folder.note_saved(self._saved or 0)
+            self.folder.note_saved(self._saved or 0, self.saved_steps())
             self._noted = self._saved
 
     def finish(self, trained: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:

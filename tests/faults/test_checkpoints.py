@@ -18,6 +18,7 @@ from hyla_lm.experiment import read_experiment
 from hyla_lm.running.checkpoint import Checkpointer
 from hyla_lm.running.checksums import checksums, sealed
 from hyla_lm.running.program import Program, make_program
+from hyla_lm.running.saved_files import changed_files
 from hyla_lm.tasks.protocol import Task
 from tests.run_lines import measured
 
@@ -86,10 +87,10 @@ def flip(path: Path, rng: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("flips", [40, pytest.param(500, marks=pytest.mark.faults)])
-def test_a_flipped_bit_is_named_or_changes_nothing(
+def test_a_flipped_bit_is_named_and_where_it_does_harm_refused(
     flips: int, program: Program[Task], workdir: Path
 ) -> None:
-    """Files that a restore reads in part, or not at all, may differ without harm."""
+    """Of files that a restore reads in part, or not at all, it is told that they have changed."""
     folder, rng = workdir / "checkpoints", random.Random(0)
     saved = contents(program, folder, 12)
     files = sorted(path for path in (folder / "12").rglob("*") if path.is_file())
@@ -99,7 +100,10 @@ def test_a_flipped_bit_is_named_or_changes_nothing(
         path = files[index % len(files)]
         before = flip(path, rng)
         try:
-            outcome = "equal" if contents(program, folder, 12) == saved else "SILENT"
+            is_equal = contents(program, folder, 12) == saved
+            changed = changed_files(epath.Path(workdir), 12)
+            is_told = changed == [path.relative_to(folder / "12").as_posix()]
+            outcome = "told" if is_equal and is_told else "SILENT"
         except UserError as error:
             assert str(error).startswith(f"{folder / '12'} cannot be restored ("), error
             assert len(str(error)) < 500 and "\n" not in str(error)
@@ -241,6 +245,16 @@ def test_a_step_that_is_not_saved_is_named(command: Command) -> None:
     status, lines = command("train", "--step=7")
     assert (status, len(lines)) == (2, 1)
     assert "has no checkpoint of step 7 (it has 5, 10, 12)." in lines[0]
+
+
+def test_a_change_without_harm_is_told(
+    command: Command, workdir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    flip(workdir / "checkpoints" / "12" / "state" / "_sharding", random.Random(0))
+    for reading in ("train", "evaluate"):
+        caplog.clear()
+        assert command(reading)[0] == 0
+        assert "12: state/_sharding changed since the save, but not what a restore" in caplog.text
 
 
 def test_going_back_on_purpose_loses_nothing(command: Command, workdir: Path, whole: Path) -> None:
