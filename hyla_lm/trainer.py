@@ -12,7 +12,7 @@ from hyla_lm.config import UserError
 from hyla_lm.experiment import Experiment
 from hyla_lm.parallel import multihost
 from hyla_lm.parallel.preemption import PreemptionGuard
-from hyla_lm.running.checkpoint import Damaged, no_such_step, remedy
+from hyla_lm.running.checkpoint import Damaged, remedy
 from hyla_lm.running.console import TrainingProgress, show_summary
 from hyla_lm.running.duties import look, redone_tags
 from hyla_lm.running.program import Program, compile_step, identity, make_program
@@ -133,9 +133,7 @@ def _restored(
     if step is None and not steps:
         store.check_nothing_saved()
         return program.init(), {}
-    step = steps[-1] if step is None else step
-    if step not in steps:
-        raise UserError(no_such_step(path, step, steps))
+    step = store.choose(step)
     if step > last:
         raise UserError(
             f"{path} holds step {step}, beyond TrainConfig.steps = {last}: "

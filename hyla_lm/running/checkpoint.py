@@ -67,6 +67,16 @@ class Checkpointer:
         """The steps with a whole checkpoint."""
         return sorted(self._manager.all_steps())
 
+    def choose(self, step: int | None) -> int:
+        """The step, or the newest; raises UserError for one that is not saved."""
+        steps, run = self.steps(), self.folder.parent
+        if not steps:
+            raise UserError(f"{run} has no checkpoint yet: train it first.")
+        if step is not None and step not in steps:
+            known = ", ".join(map(str, steps))
+            raise UserError(f"{run} has no checkpoint of step {step} (it has {known}).")
+        return steps[-1] if step is None else step
+
     def check(self) -> None:
         """Raises the error of a failed background save."""
         with _storage_errors(self.folder):
@@ -169,12 +179,6 @@ def remedy(step: int, steps: list[int]) -> str:
     if earlier := [known for known in steps if known < step]:
         return f"go on from step {earlier[-1]} with --step={earlier[-1]}; later ones are set aside."
     return "no earlier one is left: train again in another --workdir."
-
-
-def no_such_step(path: epath.Path, step: int, steps: list[int]) -> str:
-    """The sentence for a step that a run has not saved."""
-    known = ", ".join(map(str, steps)) or "none"
-    return f"{path} has no checkpoint of step {step} (it has {known})."
 
 
 def _check_sums(state: Any, data: Mapping[str, Any], saved: Mapping[str, Any] | None) -> None:

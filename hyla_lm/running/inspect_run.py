@@ -11,7 +11,7 @@ from etils import epath
 from hyla_lm.config import UserError
 from hyla_lm.input.files import as_path
 from hyla_lm.parallel.mesh import path_of
-from hyla_lm.running.checkpoint import Checkpointer, differences, no_such_step
+from hyla_lm.running.checkpoint import Checkpointer, differences
 from hyla_lm.running.saved_files import told_of_changes
 
 ALIKE, DIFFERENT = 0, 1
@@ -36,18 +36,13 @@ def read_checkpoint(workdir: str, step: int | None) -> Checkpoint:
     if not (path / "checkpoints").exists():
         raise UserError(f"--workdir={workdir} has no checkpoints: give the folder of a run.")
     checkpoints = Checkpointer(path / "checkpoints", keep=None)
-    steps = checkpoints.steps()
-    if not steps:
-        raise UserError(f"{path} has no checkpoint yet: train it first.")
-    step = steps[-1] if step is None else step
-    if step not in steps:
-        raise UserError(no_such_step(path, step, steps))
+    step = checkpoints.choose(step)
     meta = checkpoints.meta(step)
     state, data = checkpoints.contents(step, meta)
     checkpoints.close()
     leaves = jax.tree_util.tree_leaves_with_path(state)
     arrays = {path_of(place): np.asarray(leaf) for place, leaf in leaves}
-    return Checkpoint(path, steps, step, arrays, data, meta)
+    return Checkpoint(path, checkpoints.steps(), step, arrays, data, meta)
 
 
 def description(found: Checkpoint) -> list[str]:

@@ -17,7 +17,6 @@ from hyla_lm.running.checkpoint import (
     Checkpointer,
     Damaged,
     check_same_run,
-    no_such_step,
     remedy,
 )
 from hyla_lm.running.evaluation import evaluate_sets
@@ -86,18 +85,13 @@ def open_run(
     if not (workdir / "checkpoints").exists():
         raise UserError(f"{workdir} has no checkpoint yet: train it first.")
     checkpoints = Checkpointer(workdir / "checkpoints", keep=None)
-    steps = checkpoints.steps()
-    if not steps:
-        raise UserError(f"{workdir} has no checkpoint yet: train it first.")
-    step = steps[-1] if step is None else step
-    if step not in steps:
-        raise UserError(no_such_step(workdir, step, steps))
+    step = checkpoints.choose(step)
     try:
         meta = checkpoints.meta(step)
         check_same_run(meta["identity"], identity(program), workdir)
         state, _ = checkpoints.restore(step, program.abstract_state, meta)
     except Damaged as damage:
-        raise UserError(f"{damage}: {remedy(step, steps)}") from damage
+        raise UserError(f"{damage}: {remedy(step, checkpoints.steps())}") from damage
     checkpoints.close()
     if changes := told_of_changes(workdir, step):
         log.warning(changes)

@@ -36,6 +36,10 @@ class RunStore:
         """Every step with a whole checkpoint."""
         return self._checkpoints.steps()
 
+    def choose(self, step: int | None) -> int:
+        """The step, or the newest; raises UserError for one that is not saved."""
+        return self._checkpoints.choose(step)
+
     def is_saved(self, step: int) -> bool:
         """Whether the newest checkpoint, or the save under way, is of this step."""
         return step == self._saved
