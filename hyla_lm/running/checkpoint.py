@@ -183,8 +183,8 @@ def remedy(step: int, steps: list[int]) -> str:
 
 def _check_sums(state: Any, data: Mapping[str, Any], saved: Mapping[str, Any] | None) -> None:
     """Raises Damaged, naming what differs from its checksum."""
-    if set(data) < DATA:
-        raise Damaged(f"its data lacks {sorted(DATA - set(data))[0]!r}")
+    if missing := sorted(DATA - set(data)):
+        raise Damaged(f"its data lacks {missing[0]!r}")
     if saved is None:
         return
     if sha256_of(data) != saved["data"]:

@@ -280,6 +280,10 @@ def test_a_checkpoint_without_checksums_is_of_an_older_version(
     assert "step 12 was saved by a version without checksums: it is not verified" in caplog.text
     path.write_text(json.dumps({**older, "numerics": {}}))
     assert command("train")[0] == 2, "a meta that is neither"
+    path.write_text(json.dumps(older))
+    lose_the_position(workdir / "checkpoints" / "12")
+    status, lines = command("train")
+    assert status == 2 and "(its data lacks 'streams')" in lines[0]
 
 
 def test_a_seal_is_broken_by_any_change(command: Command, workdir: Path) -> None:
