@@ -1,10 +1,13 @@
 """A checkpoint that is not what was saved is named, and the run goes on from the one before."""
 
+import gc
 import json
 import os
 import random
 import shutil
+import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -21,6 +24,24 @@ from hyla_lm.running.program import Program, make_program
 from hyla_lm.running.saved_files import changed_files
 from hyla_lm.tasks.protocol import Task
 from tests.run_lines import measured
+
+# Orbax and TensorStore leave coroutines and callbacks behind when a restore fails.
+LOOSE_ENDS_SECONDS = 0.5
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture(autouse=True)
+def loose_ends() -> Iterator[None]:
+    """What a restore leaves behind goes with the test that failed it, and not with a later one."""
+    yield
+    gc.collect()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def last_loose_ends() -> Iterator[None]:
+    yield
+    time.sleep(LOOSE_ENDS_SECONDS)
+    gc.collect()
 
 
 @pytest.fixture(scope="module")
