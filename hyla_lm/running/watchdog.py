@@ -16,6 +16,7 @@ from pathlib import Path
 import jax
 from etils import epath
 
+from hyla_lm.ending import reason_of
 from hyla_lm.input.files import write_retrying
 from hyla_lm.parallel import multihost
 
@@ -86,8 +87,9 @@ class Watchdog:
         writing = ThreadPoolExecutor(1).submit(write_retrying, self._path, local.read_bytes())
         try:
             writing.result(WRITE_SECONDS)
-        except Exception:
-            return f"{local}, since {self._path.parent} cannot be written to"
+        except Exception as error:
+            why = f"{self._path.parent} cannot be written to ({reason_of(error)})"
+            return f"{local}, since {why}"
         local.unlink()
         return str(self._path)
 

@@ -1,0 +1,28 @@
+"""Checksums of arrays tell every change of a word, and of its place."""
+
+import jax
+import numpy as np
+import pytest
+
+from hyla_lm.running.checksums import checksums
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.bool_, jax.numpy.bfloat16])
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (5, 3), (2, 3, 4)])
+def test_every_change_of_a_word_and_of_its_place_changes_the_sum(shape, dtype) -> None:
+    values = (np.random.default_rng(0).standard_normal(shape) * 8).astype(dtype)
+
+    def sum_of(array: np.ndarray) -> str:
+        return checksums({"x": jax.numpy.asarray(array)})["x"]
+
+    before = sum_of(values)
+    flat = np.atleast_1d(values).reshape(-1)
+    for place in range(flat.size):
+        changed = flat.copy()
+        changed[place] = ~changed[place] if dtype == np.bool_ else -changed[place] - 1
+        assert sum_of(changed.reshape(shape)) != before
+    for place in range(1, flat.size):
+        changed = flat.copy()
+        changed[[0, place]] = changed[[place, 0]]
+        if changed[0] != flat[0]:
+            assert sum_of(changed.reshape(shape)) != before
