@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from data.corpus import Document
-from data.progress import track
-from data.prose import TERMINAL, paragraphs
+from hyla_lm.data.corpus import Document
+from hyla_lm.data.progress import track
+from hyla_lm.data.prose import TERMINAL, paragraphs
 from hyla_lm.input.workers import end_with_parent
 
 SKIPPED_FOLDERS = frozenset(

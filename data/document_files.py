@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from data.row_writer import encoded
 from hyla_lm.config import UserError
+from hyla_lm.data.row_writer import encoded
 from hyla_lm.input.documents import read_texts
 from hyla_lm.input.files import READ_ATTEMPTS, as_path, names_and_sizes
 from hyla_lm.input.packing import Block

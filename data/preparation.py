@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from etils import epath
 
 import hyla_lm
-from data.row_writer import ShardReport, manifest_of, shard_name, write_shard
 from hyla_lm.config import UserError
+from hyla_lm.data.row_writer import ShardReport, manifest_of, shard_name, write_shard
 from hyla_lm.input.files import as_path, bucket_errors, bucket_of, write_whole
 from hyla_lm.input.manifest import (
     FORMAT,

@@ -4,12 +4,12 @@ import argparse
 import time
 from collections.abc import Sequence
 
-from data.command_line import parse_with_bindings
-from data.document_files import DocumentFiles
-from data.engines import default_workers, run_here, run_on_beam
-from data.preparation import Preparation
 from hyla_lm import gin_files
 from hyla_lm.config import UserError
+from hyla_lm.data.command_line import parse_with_bindings
+from hyla_lm.data.document_files import DocumentFiles
+from hyla_lm.data.engines import default_workers, run_here, run_on_beam
+from hyla_lm.data.preparation import Preparation
 from hyla_lm.input.files import list_files
 from hyla_lm.input.manifest import Manifest
 from hyla_lm.input.tokenizer import Tokenizer
@@ -48,7 +48,7 @@ def preparation_of(options: argparse.Namespace, bindings: Sequence[str]) -> Prep
     tokenizer = Tokenizer(options.tokenizer)
     _ = tokenizer.special_ids  # raises UserError for a model that cannot mark documents
     if options.task:
-        from data.seqio_documents import SeqioTasks, TaskDocuments
+        from hyla_lm.data.seqio_documents import SeqioTasks, TaskDocuments
 
         (settings,) = gin_files.read(options.gin_file, bindings, SeqioTasks).values
         source = TaskDocuments.open(options.task, options.split, tokenizer, settings)

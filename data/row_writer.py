@@ -13,8 +13,8 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from etils import epath
 
 import hyla_lm
-from data.progress import track
 from hyla_lm.config import UserError
+from hyla_lm.data.progress import track
 from hyla_lm.input.files import as_path, bucket_of, written_aside
 from hyla_lm.input.manifest import MANIFEST, Manifest, Shard, row_dtype, write_manifest
 from hyla_lm.input.packing import Block, Packed, Packer, encode_texts

@@ -11,13 +11,13 @@ from pathlib import Path
 from rich.console import Console
 
 import hyla_lm
-from data.baselines import bigram_bits_per_byte, compressor_bits_per_byte
-from data.corpus import corpus_file, split_of, write_documents
-from data.docstrings import collect, installed_roots
-from data.prepare import summary
-from data.row_writer import write_rows
-from data.train_tokenizer import train_tokenizer
 from hyla_lm.config import UserError, configurable, setting
+from hyla_lm.data.baselines import bigram_bits_per_byte, compressor_bits_per_byte
+from hyla_lm.data.corpus import corpus_file, split_of, write_documents
+from hyla_lm.data.docstrings import collect, installed_roots
+from hyla_lm.data.prepare import summary
+from hyla_lm.data.row_writer import write_rows
+from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.input.documents import read_texts
 from hyla_lm.input.manifest import FORMAT, MANIFEST, read_manifest, write_manifest
 from hyla_lm.input.prepared import Rows

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from data.row_writer import DOCUMENTS_PER_BLOCK
 from hyla_lm.config import UserError, check_given, configurable, setting
+from hyla_lm.data.row_writer import DOCUMENTS_PER_BLOCK
 from hyla_lm.input.packing import Block, block_of
 from hyla_lm.input.source import LanguageData, Reading
 from hyla_lm.input.stream import rows_in_memory
@@ -19,7 +19,7 @@ from hyla_lm.parallel.batch_shard import BatchShard
 try:
     import seqio
 
-    from data.tasks import MIXTURE, TASKS, SeqioTasks, register
+    from hyla_lm.data.tasks import MIXTURE, TASKS, SeqioTasks, register
 except ImportError as error:
     raise UserError(f"SeqIO tasks need SeqIO: pip install 'hyla_lm[seqio]' ({error}).") from error
 

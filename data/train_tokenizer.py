@@ -10,9 +10,9 @@ from pathlib import Path
 
 import sentencepiece
 
-from data.command_line import parse_with_bindings
 from hyla_lm import gin_files
 from hyla_lm.config import UserError
+from hyla_lm.data.command_line import parse_with_bindings
 from hyla_lm.input.documents import read_texts
 from hyla_lm.input.files import list_files, write_whole
 
@@ -115,7 +115,7 @@ def _texts(options: argparse.Namespace, bindings: Sequence[str]) -> Iterator[str
     if options.task is None:
         gin_files.read(options.gin_file, bindings)  # refuses bindings: text files have no settings
         return chain.from_iterable(map(read_texts, list_files(options.input, "--input")))
-    from data.seqio_documents import SeqioTasks, task_texts
+    from hyla_lm.data.seqio_documents import SeqioTasks, task_texts
 
     (settings,) = gin_files.read(options.gin_file, bindings, SeqioTasks).values
     return task_texts(options.task, options.split, settings)

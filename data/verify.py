@@ -12,9 +12,9 @@ from tempfile import NamedTemporaryFile
 import numpy as np
 from etils import epath
 
-from data.engines import default_workers
-from data.prepare import summary
 from hyla_lm.config import UserError
+from hyla_lm.data.engines import default_workers
+from hyla_lm.data.prepare import summary
 from hyla_lm.input.files import READ_ATTEMPTS, as_path, bucket_of, chunks, size_of
 from hyla_lm.input.manifest import (
     MANIFEST,

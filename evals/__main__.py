@@ -6,9 +6,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from evals.latent_codes.look import add_choices, check_extra, chosen, count
 from hyla_lm import ending
 from hyla_lm.config import split_arguments
+from hyla_lm.evals.latent_codes.look import add_choices, check_extra, chosen, count
 from hyla_lm.signals import signals
 
 
@@ -72,10 +72,10 @@ def _train(options: argparse.Namespace, bindings: list[str], command: str) -> No
 
 
 def _train_and_report(options: argparse.Namespace, bindings: list[str], command: str) -> None:
-    from evals.experiments import board
-    from evals.experiments.paper import BENCHMARKS
-    from evals.experiments.report import write_report
-    from evals.experiments.runner import Request, train
+    from hyla_lm.evals.experiments import board
+    from hyla_lm.evals.experiments.paper import BENCHMARKS
+    from hyla_lm.evals.experiments.report import write_report
+    from hyla_lm.evals.experiments.runner import Request, train
 
     if options.split:
         bindings.append(f'{BENCHMARKS[options.suite].task}.split = "{options.split}"')
@@ -98,7 +98,7 @@ def _train_and_report(options: argparse.Namespace, bindings: list[str], command:
 
 
 def _look(options: argparse.Namespace, bindings: list[str], command: str) -> None:
-    from evals.latent_codes.table import look_at_all
+    from hyla_lm.evals.latent_codes.table import look_at_all
 
     check_extra()
     look_at_all(options.folder, chosen(options), options.tsne_examples, command)
@@ -106,7 +106,7 @@ def _look(options: argparse.Namespace, bindings: list[str], command: str) -> Non
 
 
 def _report(options: argparse.Namespace, bindings: list[str], command: str) -> None:
-    from evals.experiments.report import write_report
+    from hyla_lm.evals.experiments.report import write_report
 
     write_report(options.folder)
     print(options.folder / "report.md")

@@ -8,15 +8,14 @@ the suite trains alongside: after that many steps of the run it catches up to th
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from evals.populations.population import generated_task
-from evals.populations.train_many import Member, check_schedule, open_member, train_many
-from hyla_lm.config import CHECKOUT, UserError, configurable, setting
+from hyla_lm.config import UserError, configurable, setting
+from hyla_lm.evals.populations.population import generated_task
+from hyla_lm.evals.populations.train_many import Member, check_schedule, open_member, train_many
 from hyla_lm.experiment import read_experiment
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.parallel.mesh import MeshConfig, make_mesh
@@ -27,9 +26,7 @@ from hyla_lm.running.program import make_program
 class SuiteConfig:
     """Settings that every suite has."""
 
-    gin_file: str = setting(
-        "", "gin file of the small models; a path from here or from the checkout"
-    )
+    gin_file: str = setting("", "gin file of the small models; a path from here or of the package")
     bindings: tuple[str, ...] = setting(
         (), "bindings over gin_file, such as ('TrainConfig.steps = 5000',); the run sets attention"
     )
@@ -55,7 +52,7 @@ class SuiteConfig:
         title = type(self).__name__
         try:
             bindings = self._bindings(model, self.seeds[0])
-            experiment = read_experiment([self._gin_path()], bindings)
+            experiment = read_experiment([self.gin_file], bindings)
             program = make_program(experiment, jax.local_devices()[:1])
             generated_task(program)
             check_schedule(program.experiment)
@@ -80,7 +77,7 @@ class SuiteConfig:
 
     def _member(self, model: ModelConfig, seed: int, folder: str) -> Member:
         bindings = self._bindings(model, seed)
-        return open_member([self._gin_path()], bindings, f"{folder}/seed{seed}")
+        return open_member([self.gin_file], bindings, f"{folder}/seed{seed}")
 
     def _bindings(self, model: ModelConfig, seed: int) -> list[str]:
         attention = [
@@ -88,9 +85,6 @@ class SuiteConfig:
             f"ModelConfig.value_activation = {model.value_activation!r}",
         ]
         return [*self.bindings, *attention, f"SEED = {seed}"]
-
-    def _gin_path(self) -> str:
-        return self.gin_file if Path(self.gin_file).is_file() else str(CHECKOUT / self.gin_file)
 
 
 @configurable

@@ -16,7 +16,7 @@ import gin
 T = TypeVar("T")
 REGISTRY: dict[str, type] = {}
 _PREFIX = "--gin."
-CHECKOUT = Path(__file__).parents[1]
+PACKAGE = Path(__file__).parent
 
 
 class UserError(Exception):

@@ -16,11 +16,10 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hyla_lm.config import CHECKOUT, UserError, exit_status
+from hyla_lm.config import PACKAGE, UserError, exit_status
 
 DONE, FAILED, STOPPED, INTERRUPTED = 0, 1, 75, 130
 DEBUG = "--debug"
-PROJECT = ("hyla_lm", "evals", "data", "tpu")
 LONGEST_REASON, FRAMES_SHOWN = 300, 3
 SPECIFICATION = " [tensorstore_spec"
 LONG_QUOTE = re.compile(r'"[^"]{60,}"')
@@ -97,10 +96,10 @@ def _frames(error: BaseException) -> list[str]:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if any(Path(frame.filename).is_relative_to(CHECKOUT / name) for name in PROJECT)
+        if Path(frame.filename).is_relative_to(PACKAGE)
     ]
     return [
-        f"  {Path(frame.filename).relative_to(CHECKOUT)}:{frame.lineno} in {frame.name}"
+        f"  {Path(frame.filename).relative_to(PACKAGE.parent)}:{frame.lineno} in {frame.name}"
         for frame in frames[-FRAMES_SHOWN:]
     ]
 

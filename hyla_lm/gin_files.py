@@ -3,7 +3,7 @@
 import threading
 import tokenize
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from gin.config_parser import (
 )
 
 from hyla_lm.config import (
-    CHECKOUT,
+    PACKAGE,
     REGISTRY,
     UserError,
     importing_fields,
@@ -39,10 +39,9 @@ GIN_ERRORS = (
     ),
     *(ArithmeticError, LookupError, NameError, RuntimeError, AssertionError, MemoryError),
 )
-PROJECT = ("hyla_lm", "evals", "data", "tpu")
 MACRO = "gin.macro"
 _LOCK = threading.Lock()
-gin.add_config_file_search_path(str(CHECKOUT))
+gin.add_config_file_search_path(str(PACKAGE))
 
 
 @dataclass(frozen=True)
@@ -147,18 +146,17 @@ def _parse_file(file: GinFile) -> None:
     if isinstance(file, Written):
         remedy = "it was written by another version of hyla_lm, so give --gin_file"
         _parse(_parse_trusted if file.is_trusted else _parse_untrusted, file, file.place, remedy)
-    elif _is_file(file):
-        _parse(gin.parse_config_file, file, printable(file), "correct that binding")
     else:
-        path = printable(file)
-        raise UserError(f"--gin_file={path} does not exist: give the path of a gin file.")
+        _parse(gin.parse_config_file, _found(file), printable(file), "correct that binding")
 
 
-def _is_file(path: str) -> bool:
-    try:
-        return Path(path).is_file()
-    except OSError:
-        return False
+def _found(path: str) -> str:
+    """The path of a gin file: as it is given, or else of a file that comes with the package."""
+    for candidate in (Path(path), PACKAGE / path):
+        with suppress(OSError, ValueError):
+            if candidate.is_file():
+                return str(candidate)
+    raise UserError(f"--gin_file={printable(path)} does not exist: give the path of a gin file.")
 
 
 def _parse(parse: Callable[[Any], Any], argument: Any, where: str, remedy: str) -> None:
@@ -200,7 +198,7 @@ def _parse_untrusted(file: Written) -> None:
 
 def _is_ours(module: str) -> bool:
     first, *rest = module.split(".")
-    return first in PROJECT and not any(part.startswith("__") for part in rest)
+    return first == PACKAGE.name and not any(part.startswith("__") for part in rest)
 
 
 def _distrust(file: Written, what: str) -> UserError:

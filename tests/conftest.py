@@ -8,8 +8,8 @@ import hypothesis
 import jax
 import pytest
 
-from data.row_writer import write_rows
-from data.train_tokenizer import train_tokenizer
+from hyla_lm.data.row_writer import write_rows
+from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.input.prepared import Rows
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.kernels import blocked

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import evals.suites  # noqa: F401  registers a class that a tuple takes
+import hyla_lm.evals.suites  # noqa: F401  registers a class that a tuple takes
 from hyla_lm import config, gin_files
 from hyla_lm.config import REGISTRY, UserError, check_fields, setting
 from hyla_lm.input.prepared import Rows

@@ -48,7 +48,7 @@ def read_again(experiment: Experiment) -> Experiment:
         ["TrainConfig.task = @short/LanguageModel()", "short/LanguageModel.sequence_length = 8"],
         ["Rows.train = 'it\\'s \"quoted\" \\\\ and = long " + "x" * 200 + "'"],
         ["ModelConfig.value_activation = 'gelu'", "ModelConfig.value_dim = 4"],
-        ["import evals.suites", "TrainConfig.suites = (@FuzzyLogicSuite(),)"],
+        ["import hyla_lm.evals.suites", "TrainConfig.suites = (@FuzzyLogicSuite(),)"],
     ],
     ids="; ".join,
 )
@@ -214,10 +214,10 @@ def test_a_replaced_reference_leaves_no_trace(tiny_gin: Path, tiny_rows: Rows) -
 
 def test_a_text_of_another_version_is_named() -> None:
     with pytest.raises(UserError) as error:
-        read_experiment([Written("runs/a/config.gin", "import evals.gone\n")], [])
+        read_experiment([Written("runs/a/config.gin", "import hyla_lm.evals.gone\n")], [])
     assert str(error.value) == (
-        "runs/a/config.gin: No module named 'evals.gone'; it was written by another version of "
-        "hyla_lm, so give --gin_file."
+        "runs/a/config.gin: No module named 'hyla_lm.evals.gone'; it was written by another "
+        "version of hyla_lm, so give --gin_file."
     )
 
 

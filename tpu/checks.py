@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 from hyla_lm.config import UserError
-from tpu.job import Slice
+from hyla_lm.tpu.job import Slice
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 DEVICES = ("/dev/accel", "/dev/vfio/")

@@ -13,8 +13,8 @@ from enum import Enum
 from typing import Any, Protocol
 
 from hyla_lm.config import UserError
-from tpu import commands
-from tpu.job import Job
+from hyla_lm.tpu import commands
+from hyla_lm.tpu.job import Job
 
 LOST_CONNECTION = 255
 OWN_ERROR = "ERROR: (gcloud"

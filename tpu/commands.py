@@ -3,8 +3,8 @@
 import hashlib
 from shlex import join, quote
 
-from tpu.job import Job
-from tpu.metadata import JOIN_SECRET
+from hyla_lm.tpu.job import Job
+from hyla_lm.tpu.metadata import JOIN_SECRET
 
 TPUS = ("gcloud", "compute", "tpus")
 # --best-effort exists in the alpha track alone.

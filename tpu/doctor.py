@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hyla_lm.config import UserError
-from tpu import checks
-from tpu.checks import FAIL, Check
-from tpu.job import Slice
+from hyla_lm.tpu import checks
+from hyla_lm.tpu.checks import FAIL, Check
+from hyla_lm.tpu.job import Slice
 
-PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
+PYPROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
 PACKAGES = ("hyla_lm", "jax", "libtpu")
 
 

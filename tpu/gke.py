@@ -9,9 +9,9 @@ from pathlib import Path
 from string import Template
 
 from hyla_lm.config import UserError, split_arguments
-from tpu.cloud import SECRET_BYTES, run_for_real
-from tpu.commands import ENVIRONMENT
-from tpu.job import NAME, Slice, Training
+from hyla_lm.tpu.cloud import SECRET_BYTES, run_for_real
+from hyla_lm.tpu.commands import ENVIRONMENT
+from hyla_lm.tpu.job import NAME, Slice, Training
 
 TEMPLATE = Path(__file__).with_name("gke.yaml")
 SPOT = "cloud.google.com/gke-spot"

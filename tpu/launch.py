@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hyla_lm.config import UserError, split_arguments
-from tpu import operations
-from tpu.cloud import Cloud, Rehearsal, run_for_real
-from tpu.job import Code, Job, Slice, Training
-from tpu.supervise import supervise
+from hyla_lm.tpu import operations
+from hyla_lm.tpu.cloud import Cloud, Rehearsal, run_for_real
+from hyla_lm.tpu.job import Code, Job, Slice, Training
+from hyla_lm.tpu.supervise import supervise
 
 FROM_NOTHING = ("create", "resume", "supervise")
 

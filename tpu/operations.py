@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 from hyla_lm.config import UserError
-from tpu import commands
-from tpu.cloud import POLL_SECONDS, Cloud, CloudError, Found, Kind, State, kind_of
+from hyla_lm.tpu import commands
+from hyla_lm.tpu.cloud import POLL_SECONDS, Cloud, CloudError, Found, Kind, State, kind_of
 
 BILLED = "{name} still exists, and is billed while its machines do: `delete` ends that."
 NOTHING_LEFT = "What was made of {name} has been deleted, so nothing is billed."

@@ -4,9 +4,9 @@ from enum import Enum
 from typing import Any
 
 from hyla_lm.config import UserError
-from tpu import commands, operations
-from tpu.cloud import Cloud, CloudError, Kind, State
-from tpu.worker import PREEMPTED
+from hyla_lm.tpu import commands, operations
+from hyla_lm.tpu.cloud import Cloud, CloudError, Kind, State
+from hyla_lm.tpu.worker import PREEMPTED
 
 LOOK_SECONDS = 60.0
 FIRST_WAIT_SECONDS = 30.0

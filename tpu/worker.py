@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tpu import metadata
+from hyla_lm.tpu import metadata
 
 PREEMPTED = 75
 WHOLE = "commit_success.txt"  # what Orbax writes last in a bucket
@@ -56,7 +56,7 @@ def start(folder: Path, workdir: str, command: Sequence[str]) -> dict[str, Any]:
     if lock is None:
         return {"started": False, **status(folder)}
     wrapper = folder / "worker"
-    checkout = Path(__file__).parents[1]
+    checkout = Path(__file__).resolve().parents[1]
     wrapper.write_text(WRAPPER.format(checkout=checkout, python=sys.executable))
     wrapper.chmod(0o755)
     last = _read(folder)

@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from evals import experiments
-from evals.tasks.ambiguity import Posterior, paper_code_count, posterior
-from evals.tasks.generated import key_of, keys_of_rows
-from evals.tasks.sraven import draw_instance
-from evals.tasks.sraven_rules import RULES
+from hyla_lm.evals import experiments
+from hyla_lm.evals.tasks.ambiguity import Posterior, paper_code_count, posterior
+from hyla_lm.evals.tasks.generated import key_of, keys_of_rows
+from hyla_lm.evals.tasks.sraven import draw_instance
+from hyla_lm.evals.tasks.sraven_rules import RULES
 from hyla_lm.input.files import write_whole
 
 MEASUREMENTS = Path(experiments.__file__).with_name("ambiguity_measurements.json")

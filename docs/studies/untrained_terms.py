@@ -17,8 +17,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from evals.tasks.fuzzy_logic import FuzzyLogicTask
 from hyla_lm.config import UserError, exit_status
+from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogicTask
 from hyla_lm.input.files import write_whole
 from hyla_lm.running.restored import RestoredRun, open_run
 

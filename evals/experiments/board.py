@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from evals.experiments.results import Section
+from hyla_lm.evals.experiments.results import Section
 from hyla_lm.running.tensorboard import TensorBoard
 
 

@@ -2,8 +2,8 @@
 
 import io
 
-from evals.experiments.results import Section
 from hyla_lm.config import UserError
+from hyla_lm.evals.experiments.results import Section
 
 try:
     import matplotlib

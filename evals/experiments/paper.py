@@ -4,14 +4,14 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from evals.experiments.published import (
+from hyla_lm.evals.experiments.published import (
     FUZZY_LOGIC_A1,
     SRAVEN_A1,
     SRAVEN_ACTIVATIONS,
     SRAVEN_AMBIGUITY,
     Estimate,
 )
-from evals.experiments.rows import (
+from hyla_lm.evals.experiments.rows import (
     Benchmark,
     Column,
     Experiment,

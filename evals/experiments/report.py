@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from evals.experiments import figures, results
-from evals.experiments.paper import BENCHMARKS
-from evals.experiments.results import Mean, Point, Section
-from evals.experiments.rows import Estimate, Experiment, Row
-from evals.experiments.tables import NONE, markdown, shown
-from evals.latent_codes import table as latent_table
+from hyla_lm.evals.experiments import figures, results
+from hyla_lm.evals.experiments.paper import BENCHMARKS
+from hyla_lm.evals.experiments.results import Mean, Point, Section
+from hyla_lm.evals.experiments.rows import Estimate, Experiment, Row
+from hyla_lm.evals.experiments.tables import NONE, markdown, shown
+from hyla_lm.evals.latent_codes import table as latent_table
 from hyla_lm.input.files import write_retrying
 
 FIGURE_ONLY = "figure only"

@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from evals.experiments.paper import BENCHMARKS
-from evals.experiments.rows import Benchmark, Column, Experiment, Row
 from hyla_lm.config import UserError
+from hyla_lm.evals.experiments.paper import BENCHMARKS
+from hyla_lm.evals.experiments.rows import Benchmark, Column, Experiment, Row
 from hyla_lm.input.files import write_retrying
 
 SHORT = {"learning_rate": "lr", "weight_decay": "wd", "warmup_steps": "warmup"}

@@ -14,14 +14,14 @@ from pathlib import Path
 import jax
 from etils import epath
 
-from evals.experiments import results
-from evals.experiments.paper import BENCHMARKS, PRESETS
-from evals.experiments.results import Result
-from evals.experiments.rows import Benchmark, Row
-from evals.populations.population import Population
-from evals.populations.train_many import Member, compiled, open_member, train_many
-from evals.tasks.generated import GeneratedConfig
-from hyla_lm.config import CHECKOUT, UserError
+from hyla_lm.config import PACKAGE, UserError
+from hyla_lm.evals.experiments import results
+from hyla_lm.evals.experiments.paper import BENCHMARKS, PRESETS
+from hyla_lm.evals.experiments.results import Result
+from hyla_lm.evals.experiments.rows import Benchmark, Row
+from hyla_lm.evals.populations.population import Population
+from hyla_lm.evals.populations.train_many import Member, compiled, open_member, train_many
+from hyla_lm.evals.tasks.generated import GeneratedConfig
 from hyla_lm.experiment import read_experiment
 from hyla_lm.running.checkpoint import check_same_run
 
@@ -51,7 +51,7 @@ class Request:
 
     @property
     def gin_file(self) -> str:
-        return str(CHECKOUT / "gin" / "evals" / f"{self.suite}_{self.preset}.gin")
+        return str(PACKAGE / "gin" / "evals" / f"{self.suite}_{self.preset}.gin")
 
 
 @dataclass(frozen=True)

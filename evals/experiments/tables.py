@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from evals.experiments.results import Mean
+from hyla_lm.evals.experiments.results import Mean
 
 NONE = "–"
 

@@ -2,6 +2,6 @@
 
 import sys
 
-from evals.latent_codes.look import main
+from hyla_lm.evals.latent_codes.look import main
 
 sys.exit(main())

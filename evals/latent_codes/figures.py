@@ -12,8 +12,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from sklearn.manifold import TSNE
 
-from evals.latent_codes.statistics import effective_rank
-from evals.tasks.sraven_rules import RULES
+from hyla_lm.evals.latent_codes.statistics import effective_rank
+from hyla_lm.evals.tasks.sraven_rules import RULES
 from hyla_lm.input.files import written_aside
 
 CELL_INCHES = 3.2

@@ -14,8 +14,8 @@ from typing import Any
 
 import jax
 
-from evals.latent_codes.samples import Choices
 from hyla_lm.config import UserError, exit_status, split_arguments
+from hyla_lm.evals.latent_codes.samples import Choices
 from hyla_lm.input.files import write_whole
 
 NEEDED = ("sklearn", "matplotlib")
@@ -46,7 +46,7 @@ def check_extra() -> None:
 
 def analyse(options: argparse.Namespace, bindings: Sequence[str]) -> None:
     """Looks at one run as the options say, and prints a table."""
-    from evals.latent_codes.report import lines
+    from hyla_lm.evals.latent_codes.report import lines
 
     out = Path(options.out or Path(options.workdir) / "latent_code")
     found = look_at(
@@ -66,8 +66,8 @@ def look_at(
     bindings: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Collects codes of a run and writes the report to `out`; returns its report.json."""
-    from evals.latent_codes import language as language_codes
-    from evals.latent_codes import report as latent_report
+    from hyla_lm.evals.latent_codes import language as language_codes
+    from hyla_lm.evals.latent_codes import report as latent_report
     from hyla_lm.running.restored import open_run
     from hyla_lm.tasks.language_model import LanguageModelTask
 

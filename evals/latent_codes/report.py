@@ -7,19 +7,24 @@ from typing import Any
 
 import numpy as np
 
-from evals.latent_codes import figures as latent_figures
-from evals.latent_codes.decoding import by_layer, decode_left_out_tasks, decode_rule, decode_terms
-from evals.latent_codes.samples import Choices, CodeSample, Collector, any_active
-from evals.latent_codes.statistics import (
+from hyla_lm.evals.latent_codes import figures as latent_figures
+from hyla_lm.evals.latent_codes.decoding import (
+    by_layer,
+    decode_left_out_tasks,
+    decode_rule,
+    decode_terms,
+)
+from hyla_lm.evals.latent_codes.samples import Choices, CodeSample, Collector, any_active
+from hyla_lm.evals.latent_codes.statistics import (
     about_their_mean,
     cosine_similarity,
     dead_units,
     effective_rank,
     mean_codes,
 )
-from evals.populations.population import generated_task
-from evals.tasks.fuzzy_logic import FuzzyLogicTask
-from evals.tasks.sraven_rules import RULES
+from hyla_lm.evals.populations.population import generated_task
+from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogicTask
+from hyla_lm.evals.tasks.sraven_rules import RULES
 from hyla_lm.input.files import written_aside
 from hyla_lm.running.restored import RestoredRun
 

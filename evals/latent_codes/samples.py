@@ -15,18 +15,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from evals.tasks.draws import orders, random_bits
-from evals.tasks.fuzzy_logic import FuzzyLogicTask, example_of
-from evals.tasks.generated import GeneratedTask, key_of, keys_of_rows
-from evals.tasks.sraven import (
+from hyla_lm.config import UserError
+from hyla_lm.evals.tasks.draws import orders, random_bits
+from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogicTask, example_of
+from hyla_lm.evals.tasks.generated import GeneratedTask, key_of, keys_of_rows
+from hyla_lm.evals.tasks.sraven import (
     SravenTask,
     draw_instance,
     draw_unambiguous,
     permute_columns,
     tokenize,
 )
-from evals.tasks.sraven_rules import COLUMNS
-from hyla_lm.config import UserError
+from hyla_lm.evals.tasks.sraven_rules import COLUMNS
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.inspection import LayerView, attention_layers
 

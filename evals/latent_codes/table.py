@@ -10,11 +10,11 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from evals.experiments import results
-from evals.experiments.results import Mean, Section, mean_of
-from evals.experiments.tables import markdown, shown
-from evals.latent_codes.samples import Choices
 from hyla_lm.config import UserError
+from hyla_lm.evals.experiments import results
+from hyla_lm.evals.experiments.results import Mean, Section, mean_of
+from hyla_lm.evals.experiments.tables import markdown, shown
+from hyla_lm.evals.latent_codes.samples import Choices
 from hyla_lm.input.files import write_retrying
 
 FOLDER = "latent_codes"
@@ -69,7 +69,7 @@ def look_at_all(folder: Path, choices: Choices, tsne_examples: int, command: str
 
     Runs that diverged are left out. Raises UserError if a run's folder is gone.
     """
-    from evals.latent_codes.look import look_at
+    from hyla_lm.evals.latent_codes.look import look_at
 
     finished = results.read(folder / "results")
     for result in [one for one in finished if one.summary.get("diverged_at") is None]:

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from evals.tasks.generated import GeneratedTask
 from hyla_lm.config import UserError, as_dict
+from hyla_lm.evals.tasks.generated import GeneratedTask
 from hyla_lm.metrics import Metrics
 from hyla_lm.optim import cosine_end, make_optimizer, warmup_cosine
 from hyla_lm.running.program import Program, init_params

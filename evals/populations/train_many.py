@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from evals.populations.population import Population, of_run
-from evals.tasks.generated import GeneratedTask
 from hyla_lm.config import UserError
 from hyla_lm.ending import Preempted
+from hyla_lm.evals.populations.population import Population, of_run
+from hyla_lm.evals.tasks.generated import GeneratedTask
 from hyla_lm.experiment import Experiment, read_experiment
 from hyla_lm.metrics import HostMetrics, means, to_host
 from hyla_lm.parallel.preemption import PreemptionGuard

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from evals.tasks.sraven_rules import RULES, completions, row_likelihoods
+from hyla_lm.evals.tasks.sraven_rules import RULES, completions, row_likelihoods
 
 TIE = 1e-9  # Equal sums of float64 differ by 1e-15, different posteriors by far more.
 

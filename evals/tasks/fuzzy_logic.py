@@ -20,10 +20,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from evals.tasks.draws import below, random_bits
-from evals.tasks.generated import GeneratedConfig, GeneratedTask, keys_of_rows
-from evals.tasks.splits import make_split
 from hyla_lm.config import UserError, configurable, setting
+from hyla_lm.evals.tasks.draws import below, random_bits
+from hyla_lm.evals.tasks.generated import GeneratedConfig, GeneratedTask, keys_of_rows
+from hyla_lm.evals.tasks.splits import make_split
 from hyla_lm.metrics import Metrics, Pair
 from hyla_lm.model.config import Features
 from hyla_lm.model.decoder import Decoder

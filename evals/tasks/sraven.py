@@ -21,12 +21,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from evals.tasks.ambiguity import is_ambiguous, posterior
-from evals.tasks.draws import below, orders, random_bits
-from evals.tasks.generated import GeneratedConfig, GeneratedTask, keys_of_rows
-from evals.tasks.splits import make_split
-from evals.tasks.sraven_rules import COLUMNS, RULES, draw_grids
 from hyla_lm.config import UserError, configurable, setting
+from hyla_lm.evals.tasks.ambiguity import is_ambiguous, posterior
+from hyla_lm.evals.tasks.draws import below, orders, random_bits
+from hyla_lm.evals.tasks.generated import GeneratedConfig, GeneratedTask, keys_of_rows
+from hyla_lm.evals.tasks.splits import make_split
+from hyla_lm.evals.tasks.sraven_rules import COLUMNS, RULES, draw_grids
 from hyla_lm.metrics import Metrics, Pair
 from hyla_lm.model.config import Features
 from hyla_lm.model.decoder import Decoder

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from evals.tasks.draws import below, orders, random_bits
+from hyla_lm.evals.tasks.draws import below, orders, random_bits
 
 COLUMNS = 3
 STEPS = (0, 1, 2, -1, -2)

@@ -111,7 +111,7 @@ def test_a_run_without_a_checkpoint_is_named(
 
 def test_a_run_of_another_version_is_named(reject: Reject, trained: Path, tmp_path: Path) -> None:
     own = (trained / "config.gin").read_bytes()
-    for text in (b"import evals.gone\n" + own, own + b"\xff"):
+    for text in (b"import hyla_lm.evals.gone\n" + own, own + b"\xff"):
         (tmp_path / "config.gin").write_bytes(text)
         line = reject("evaluate", f"--workdir={tmp_path}")
         assert f"{tmp_path}/config.gin: " in line and "another version" in line

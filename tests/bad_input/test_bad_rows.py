@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from data.train_tokenizer import train_tokenizer
+from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.input.prepared import Rows
 from hyla_lm.input.source import Reading
 from tests.bad_input.conftest import Reject, bound_to

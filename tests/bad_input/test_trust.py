@@ -49,7 +49,7 @@ def workdir_of(folder: Path, *lines: str) -> Path:
 def test_a_config_that_could_run_code_is_refused(
     reject: Reject, tmp_path: Path, mark: Path, command: list[str], line: str, named: str
 ) -> None:
-    workdir = workdir_of(tmp_path / "run", "import evals.suites", line, "import stranger")
+    workdir = workdir_of(tmp_path / "run", "import hyla_lm.evals.suites", line, "import stranger")
     told = reject(*command, f"--workdir={workdir}")
     assert f"{workdir}/config.gin {named}" in told and "--trust_imports" in told
     assert not mark.exists()
@@ -101,7 +101,7 @@ def test_settings_that_name_modules_are_refused_too(
 
 
 def test_a_run_may_save_what_it_imports_of_this_project(tiny_gin: Path) -> None:
-    bindings = ["import evals.suites", "TrainConfig.suites = (@FuzzyLogicSuite(),)"]
+    bindings = ["import hyla_lm.evals.suites", "TrainConfig.suites = (@FuzzyLogicSuite(),)"]
     saved = read_experiment([str(tiny_gin)], bindings)
-    assert "import evals.suites" in saved.text
+    assert "import hyla_lm.evals.suites" in saved.text
     assert read_experiment([Written("config.gin", saved.text)], []) == saved

@@ -17,11 +17,11 @@ from rich.console import Console
 from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from data.docstrings import collect, installed_roots
-from data.document_files import DocumentFiles
-from data.preparation import Preparation
-from data.prepare import prepare
-from data.train_tokenizer import train_tokenizer
+from hyla_lm.data.docstrings import collect, installed_roots
+from hyla_lm.data.document_files import DocumentFiles
+from hyla_lm.data.preparation import Preparation
+from hyla_lm.data.prepare import prepare
+from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.input.files import as_path
 from hyla_lm.input.manifest import read_manifest
 from hyla_lm.input.prepared import PreparedText

@@ -15,7 +15,7 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
-from evals.populations.population import Population, generated_task
+from hyla_lm.evals.populations.population import Population, generated_task
 from hyla_lm.experiment import read_experiment
 from hyla_lm.model.config import Features
 from hyla_lm.model.decoder import Decoder

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from data.row_writer import write_rows
-from data.train_tokenizer import train_tokenizer
+from hyla_lm.data.row_writer import write_rows
+from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.input.manifest import Manifest
 from hyla_lm.input.tokenizer import Tokenizer
 

@@ -6,8 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.baselines import Bigram, bigram_bits_per_byte, compressor_bits_per_byte, count_bigrams
-from data.row_writer import write_rows
+from hyla_lm.data.baselines import (
+    Bigram,
+    bigram_bits_per_byte,
+    compressor_bits_per_byte,
+    count_bigrams,
+)
+from hyla_lm.data.row_writer import write_rows
 from hyla_lm.input.rows import RowReader
 from hyla_lm.input.tokenizer import Tokenizer
 
@@ -25,7 +30,7 @@ def test_by_hand() -> None:
 def test_rows_count_every_pair_and_sum_to_one(
     tmp_path: Path, texts: list[str], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("data.baselines.ROWS_PER_CHUNK", 7)
+    monkeypatch.setattr("hyla_lm.data.baselines.ROWS_PER_CHUNK", 7)
     packing = {"source": "test", "sequence_length": 16, "seed": 0}
     train = write_rows(texts[:50], tokenizer, tmp_path / "t", split="train", **packing)
     manifest = write_rows(texts[50:], tokenizer, tmp_path / "v", split="validation", **packing)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from data.corpus import Document, split_of, write_documents
-from data.docstrings import collect
 from hyla_lm.config import UserError
+from hyla_lm.data.corpus import Document, split_of, write_documents
+from hyla_lm.data.docstrings import collect
 from hyla_lm.input.documents import read_texts
 
 SENTENCES = [f"This is sentence number {n}, and it is long enough." for n in "abcdef"]
@@ -63,7 +63,7 @@ def test_workers_read_what_one_process_reads(
 ) -> None:
     root = python_root(40)
     alone = collect([root])
-    monkeypatch.setattr("data.docstrings.SERIAL_BELOW", 0)
+    monkeypatch.setattr("hyla_lm.data.docstrings.SERIAL_BELOW", 0)
     assert collect([root]) == alone
     assert len(alone.documents) == 40
 

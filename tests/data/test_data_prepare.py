@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data import prepare
-from data.prepare import main
-from data.train_tokenizer import train_tokenizer
-from data.verify import verify
+from hyla_lm.data import prepare
+from hyla_lm.data.prepare import main
+from hyla_lm.data.train_tokenizer import train_tokenizer
+from hyla_lm.data.verify import verify
 from hyla_lm.input.manifest import MANIFEST, read_manifest
 from hyla_lm.input.rows import RowReader
 from hyla_lm.input.tokenizer import Tokenizer
@@ -36,7 +36,7 @@ LINES = [json.dumps({"text": text}) for text in TEXTS]
 KILLED = """
 import os, pkgutil, signal, sys
 from unittest.mock import patch
-from data.prepare import main
+from hyla_lm.data.prepare import main
 after, count, *arguments = sys.argv[1:]
 real, calls = pkgutil.resolve_name(after), []
 def dying(*given, **named):
@@ -159,15 +159,15 @@ def test_every_run_gives_the_same_bytes(asked: Request, whole: Contents, workers
 @pytest.mark.parametrize(
     ("after", "count", "finished"),
     [
-        ("data.preparation.write_whole", 1, 0),  # the request
-        ("data.row_writer.encode_rows", 1, 0),  # some rows of a shard
-        ("data.row_writer.encode_rows", 3, 1),
-        ("data.row_writer._checked_rows", 2, 1),  # a shard before its rename
-        ("data.preparation.write_shard", 2, 1),  # its rename
-        ("data.preparation.write_whole", 3, 2),  # its report
-        ("data.preparation.write_whole", 4, 3),  # the last report
-        ("data.preparation.write_whole", 4, 2),  # and then the last shard is cut short
-        ("data.preparation.write_manifest", 1, 3),  # before the reports are removed
+        ("hyla_lm.data.preparation.write_whole", 1, 0),  # the request
+        ("hyla_lm.data.row_writer.encode_rows", 1, 0),  # some rows of a shard
+        ("hyla_lm.data.row_writer.encode_rows", 3, 1),
+        ("hyla_lm.data.row_writer._checked_rows", 2, 1),  # a shard before its rename
+        ("hyla_lm.data.preparation.write_shard", 2, 1),  # its rename
+        ("hyla_lm.data.preparation.write_whole", 3, 2),  # its report
+        ("hyla_lm.data.preparation.write_whole", 4, 3),  # the last report
+        ("hyla_lm.data.preparation.write_whole", 4, 2),  # and then the last shard is cut short
+        ("hyla_lm.data.preparation.write_manifest", 1, 3),  # before the reports are removed
     ],
 )
 def test_a_killed_run_goes_on(

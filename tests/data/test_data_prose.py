@@ -2,7 +2,7 @@
 
 import pytest
 
-from data.prose import is_prose, paragraphs
+from hyla_lm.data.prose import is_prose, paragraphs
 
 NUMPY = """Sum of array elements over
 a given axis.

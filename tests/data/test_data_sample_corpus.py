@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 import hyla_lm
-from data import sample_corpus
-from data.sample_corpus import SampleCorpus, build_folder, main
 from hyla_lm import gin_files
 from hyla_lm.config import UserError
+from hyla_lm.data import sample_corpus
+from hyla_lm.data.sample_corpus import SampleCorpus, build_folder, main
 from hyla_lm.input.manifest import read_manifest
 from hyla_lm.input.source import DataSource, open_rows
 from hyla_lm.input.tokenizer import Tokenizer
 
 KILLED_BUILD = """
 import os, pathlib, signal, sys
-from data import sample_corpus
+from hyla_lm.data import sample_corpus
 sample_corpus.installed_roots = lambda: [pathlib.Path(sys.argv[1])]
 sample_corpus.bigram_bits_per_byte = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 sample_corpus.SampleCorpus(sys.argv[2], 512, 16).prepare()
@@ -31,7 +31,7 @@ sample_corpus.SampleCorpus(sys.argv[2], 512, 16).prepare()
 @pytest.fixture(autouse=True)
 def small_root(python_root: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     root = python_root(120)
-    monkeypatch.setattr("data.sample_corpus.installed_roots", lambda: [root])
+    monkeypatch.setattr("hyla_lm.data.sample_corpus.installed_roots", lambda: [root])
     return root
 
 
@@ -52,7 +52,7 @@ def test_prepare_is_reproducible_and_builds_once(
     second.prepare()
     made = hashes(tmp_path / "a")
     assert made == hashes(tmp_path / "b") and len(made) == 7
-    monkeypatch.setattr("data.sample_corpus.build_folder", None)
+    monkeypatch.setattr("hyla_lm.data.sample_corpus.build_folder", None)
     assert first.prepare() == rows
     for folder in (rows.train, rows.validation):
         open_rows(folder, Tokenizer(rows.tokenizer), 16, 1)
@@ -65,8 +65,8 @@ def test_sequence_lengths_share_corpus_and_tokenizer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short = SampleCorpus(str(tmp_path), 512, 16).prepare()
-    monkeypatch.setattr("data.sample_corpus.collect", None)
-    monkeypatch.setattr("data.sample_corpus.train_tokenizer", None)
+    monkeypatch.setattr("hyla_lm.data.sample_corpus.collect", None)
+    monkeypatch.setattr("hyla_lm.data.sample_corpus.train_tokenizer", None)
     long = SampleCorpus(str(tmp_path), 512, 32).prepare()
     assert short.tokenizer == long.tokenizer
     assert read_manifest(Path(long.train)).sequence_length == 32
@@ -74,7 +74,7 @@ def test_sequence_lengths_share_corpus_and_tokenizer(
 
 def test_a_killed_build_leaves_nothing_that_passes(tmp_path: Path, small_root: Path) -> None:
     command = [sys.executable, "-c", KILLED_BUILD, str(small_root), str(tmp_path)]
-    checkout = Path(sample_corpus.__file__).parent.parent
+    checkout = Path(sample_corpus.__file__).resolve().parents[1]
     killed = subprocess.run(command, cwd=checkout, capture_output=True, timeout=60)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     home = next(tmp_path.glob("sample-*"))

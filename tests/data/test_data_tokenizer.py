@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from data.train_tokenizer import main, sample, train_tokenizer
 from hyla_lm.config import UserError
+from hyla_lm.data.train_tokenizer import main, sample, train_tokenizer
 from hyla_lm.input.tokenizer import Tokenizer
 
 

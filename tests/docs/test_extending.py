@@ -28,8 +28,9 @@ PROGRAMS = {
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
+    without = shutil.ignore_patterns("__pycache__")
     for name in ("hyla_lm", "evals", "data", "gin"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=without)
     shutil.copy(ROOT / "LICENSE", tmp_path)
     (tmp_path / "runs").mkdir()
     return tmp_path

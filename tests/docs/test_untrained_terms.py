@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from docs.studies.untrained_terms import by_untrained, main
-from evals.tasks.fuzzy_logic import FuzzyLogic
 from hyla_lm.cli import main as hyla_lm
+from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogic
 
 SMALL = """
 TrainConfig.steps = 3

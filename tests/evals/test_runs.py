@@ -175,7 +175,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType
 
-from evals.tasks.fuzzy_logic import FuzzyLogic
+from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogic
 from hyla_lm.parallel.batch_shard import BatchShard
 
 task = FuzzyLogic(sequence_length=4, evaluation_examples=8).prepare_task(8)

@@ -10,13 +10,13 @@ import jax
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from evals.populations.train_many import Member, open_member
-from evals.suites import FuzzyLogicSuite, SravenSuite, mean_metrics, steps_at
 from hyla_lm import gin_files
 from hyla_lm.cli import main
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.ending import STOPPED as EXIT_STATUS
 from hyla_lm.ending import Preempted
+from hyla_lm.evals.populations.train_many import Member, open_member
+from hyla_lm.evals.suites import FuzzyLogicSuite, SravenSuite, mean_metrics, steps_at
 from hyla_lm.experiment import CheckpointConfig, Experiment, LogConfig, TrainConfig
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.optim import OptimizerConfig
@@ -49,7 +49,7 @@ def suites_gin(tmp_path: Path) -> Path:
     """A gin file to add to that of a language model."""
     path = tmp_path / "suites.gin"
     path.write_text(
-        "import evals.suites\nTrainConfig.suites = (@FuzzyLogicSuite(),)\n"
+        "import hyla_lm.evals.suites\nTrainConfig.suites = (@FuzzyLogicSuite(),)\n"
         f"FuzzyLogicSuite.seeds = (0, 3)\nFuzzyLogicSuite.bindings = {BINDINGS!r}\n"
     )
     return path
@@ -201,13 +201,13 @@ def test_suites_train_alongside_and_a_stop_in_one_loses_nothing(
     assert at_12[f"{TAG}_standard_error"] == pytest.approx(abs(means[0] - means[1]) / 2)
 
     with monkeypatch.context() as patch:
-        patch.setattr("evals.populations.train_many.PreemptionGuard", lambda _: Stops(2))
+        patch.setattr("hyla_lm.evals.populations.train_many.PreemptionGuard", lambda _: Stops(2))
         assert train(stopped, tiny_gin, suites_gin, bindings=alongside) == EXIT_STATUS
     told = capsys.readouterr().err
     assert "suite fuzzy_logic stopped after step 2, which is saved; of this run step 7" in told
     assert measured(stopped, "suites/") == []
     with monkeypatch.context() as patch:
-        patch.setattr("evals.populations.train_many.PreemptionGuard", lambda _: Stops(2))
+        patch.setattr("hyla_lm.evals.populations.train_many.PreemptionGuard", lambda _: Stops(2))
         assert train(stopped, tiny_gin, suites_gin, bindings=alongside) == EXIT_STATUS
     assert len(measured(stopped, "suites/")) == 1
     assert not (stopped / "summary.json").exists()

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 WAIT_SECONDS, END_SECONDS = 120, 5
 TRAINING = ["-m", "hyla_lm", "train", "--gin.LanguageModel.read_workers=2"]
-COLLECTING = ["-c", "from data.docstrings import *; collect(installed_roots())"]
+COLLECTING = ["-c", "from hyla_lm.data.docstrings import *; collect(installed_roots())"]
 
 
 def workers_of(pid: int) -> list[int]:

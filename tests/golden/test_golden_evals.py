@@ -8,16 +8,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from evals.tasks.ambiguity import consistent_panels, is_ambiguous, paper_code_count, posterior
-from evals.tasks.fuzzy_logic import (
+from hyla_lm.evals.tasks.ambiguity import (
+    consistent_panels,
+    is_ambiguous,
+    paper_code_count,
+    posterior,
+)
+from hyla_lm.evals.tasks.fuzzy_logic import (
     FuzzyLogic,
     example_of,
     fuzzy_function,
     regression_metrics,
     term_bits,
 )
-from evals.tasks.sraven import Sraven, panel_metrics, permute_columns, tokenize
-from evals.tasks.sraven_rules import completions, draw_grids
+from hyla_lm.evals.tasks.sraven import Sraven, panel_metrics, permute_columns, tokenize
+from hyla_lm.evals.tasks.sraven_rules import completions, draw_grids
 from hyla_lm.metrics import means, to_host
 
 Load = Callable[[str], dict[str, np.ndarray]]

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.document_files import DocumentFiles
-from data.preparation import Preparation
-from data.prepare import prepare
-from data.verify import verify
 from hyla_lm.config import UserError
+from hyla_lm.data.document_files import DocumentFiles
+from hyla_lm.data.preparation import Preparation
+from hyla_lm.data.prepare import prepare
+from hyla_lm.data.verify import verify
 from hyla_lm.input import files
 from hyla_lm.input.files import as_path, chunks, list_files
 from hyla_lm.input.manifest import read_manifest

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-import evals.tasks.fuzzy_logic  # noqa: F401  makes FuzzyLogic known to gin
+import hyla_lm.evals.tasks.fuzzy_logic  # noqa: F401  makes FuzzyLogic known to gin
 from hyla_lm.config import UserError
 from hyla_lm.experiment import read_experiment
 from hyla_lm.kernels import registry

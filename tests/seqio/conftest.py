@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from data.train_tokenizer import train_tokenizer
 from hyla_lm import gin_files
+from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.input.tokenizer import Tokenizer
 from tests.conftest import sentences
 from tests.data.c4_layouts import build_tfds, write_json_gz
@@ -45,7 +45,7 @@ class C4:
 
     def tasks(self, *bindings: str) -> Any:
         """The settings of the registered tasks, with more bindings."""
-        from data.tasks import SeqioTasks
+        from hyla_lm.data.tasks import SeqioTasks
 
         return gin_files.read([], [*self.bindings, *bindings], SeqioTasks).values[0]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.document_files import DocumentFiles
-from data.preparation import Preparation
-from data.prepare import prepare
+from hyla_lm.data.document_files import DocumentFiles
+from hyla_lm.data.preparation import Preparation
+from hyla_lm.data.prepare import prepare
 from hyla_lm.input.files import list_files
 from hyla_lm.input.rows import RowReader
 from hyla_lm.input.source import Reading
@@ -60,7 +60,7 @@ def preparation(c4: C4, output: Path) -> Preparation:
 
 
 def prepared_task(c4: C4, task: str, output: Path) -> Documents:
-    from data.seqio_documents import TaskDocuments
+    from hyla_lm.data.seqio_documents import TaskDocuments
 
     documents = TaskDocuments.open(task, "train", c4.tokenizer, c4.tasks())
     shards = documents.default_shards()

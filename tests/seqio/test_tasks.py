@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.train_tokenizer import train_tokenizer
 from hyla_lm.cli import main
 from hyla_lm.config import UserError, importing_fields
+from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.input.source import LanguageData, Reading
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.parallel.batch_shard import BatchShard
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def opened(c4: C4, task: str, **settings: object) -> LanguageData:
-    from data.seqio_documents import SeqioTask
+    from hyla_lm.data.seqio_documents import SeqioTask
 
     source = SeqioTask(name=task, tokenizer=c4.tokenizer.path, tasks=c4.tasks(), **settings)
     return source.open(LENGTH, BATCH, Reading())
@@ -52,7 +52,7 @@ def test_the_validation_split_is_exact(c4: C4) -> None:
 def test_processes_divide_a_task(c4: C4) -> None:
     import seqio
 
-    from data.seqio_documents import TaskDocuments
+    from hyla_lm.data.seqio_documents import TaskDocuments
 
     task = TaskDocuments.open("c4_lm", "train", c4.tokenizer, c4.tasks())
     shares = (task.documents(seqio.ShardInfo(i, 2), epochs=1, shuffle_seed=0) for i in range(2))
@@ -64,7 +64,7 @@ def test_processes_divide_a_task(c4: C4) -> None:
 def test_other_users_of_seqio_find_the_tasks(c4: C4) -> None:
     code = f"""
 import seqio
-from data.tasks import SeqioTasks, register
+from hyla_lm.data.tasks import SeqioTasks, register
 register("{c4.tokenizer.path}", SeqioTasks(tfds_folder="{c4.tfrecord}"))
 task = seqio.get_mixture_or_task("c4_lm")
 example = next(task.get_dataset(None, "train", shuffle=False).as_numpy_iterator())
@@ -79,7 +79,7 @@ print(task.output_features["targets"].vocabulary.vocab_size)
 
 def test_a_run_trains_on_a_task(c4: C4, tmp_path: Path, tiny_gin: Path) -> None:
     bindings = [
-        "import data.seqio_documents",
+        "import hyla_lm.data.seqio_documents",
         "LanguageModel.data = @SeqioTask()",
         "SeqioTask.name = 'c4_lm_json'",
         "SeqioTask.tasks = @SeqioTasks()",
@@ -104,8 +104,8 @@ seqio.TaskRegistry.add("mine", source=source, output_features={{"targets": featu
 def test_what_does_not_fit_is_named(
     c4: C4, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from data.seqio_documents import SeqioTask, TaskDocuments
-    from data.tasks import SeqioTasks
+    from hyla_lm.data.seqio_documents import SeqioTask, TaskDocuments
+    from hyla_lm.data.tasks import SeqioTasks
 
     other = tmp_path / "other.model"
     train_tokenizer(TRAIN, 300, other)
@@ -145,9 +145,9 @@ def test_the_command_prepares_a_task(c4: C4, tmp_path: Path) -> None:
 
 def test_importing_hyla_lm_loads_no_tensorflow_even_where_it_is_installed() -> None:
     code = (
-        "import sys, hyla_lm.cli, hyla_lm.trainer, hyla_lm.experiment, data.prepare, data.verify, "
-        "data.sample_corpus; print([name for name in ('tensorflow', 'seqio', 'apache_beam', "
-        "'tensorflow_datasets') if name in sys.modules])"
+        "import sys, hyla_lm.cli, hyla_lm.trainer, hyla_lm.experiment, hyla_lm.data.prepare, "
+        "hyla_lm.data.verify, hyla_lm.data.sample_corpus; print([name for name in ("
+        "'tensorflow', 'seqio', 'apache_beam', 'tensorflow_datasets') if name in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
@@ -156,6 +156,6 @@ def test_importing_hyla_lm_loads_no_tensorflow_even_where_it_is_installed() -> N
 
 
 def test_the_setting_that_imports_modules_says_so() -> None:
-    import data.tasks  # noqa: F401  makes SeqioTasks known
+    import hyla_lm.data.tasks  # noqa: F401  makes SeqioTasks known
 
     assert importing_fields("SeqioTasks") == {"modules": ()}

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from hyla_lm.tpu import launch
 from tests.tpu import fake_gcloud
-from tpu import launch
 
 ROOT = Path(__file__).parents[2]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from hyla_lm.input.files import as_path
+from hyla_lm.tpu import checks, doctor
+from hyla_lm.tpu.checks import FAIL, OK, WARN, Check
+from hyla_lm.tpu.job import Slice
 from tests.running.buckets.fake_bucket import FakeBucket, lead_here
-from tpu import checks, doctor
-from tpu.checks import FAIL, OK, WARN, Check
-from tpu.job import Slice
 
 POD = Slice("v5litepod-16")
 

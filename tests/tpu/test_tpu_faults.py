@@ -2,8 +2,8 @@
 
 import pytest
 
+from hyla_lm.tpu.cloud import BUSY_WAITS, CONNECTION_WAITS
 from tests.tpu.conftest import FakeCloud
-from tpu.cloud import BUSY_WAITS, CONNECTION_WAITS
 
 PREFIX = "ERROR: (gcloud.compute.tpus.queued-resources.create) "
 QUOTA = (

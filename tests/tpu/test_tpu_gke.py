@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from hyla_lm.tpu import gke
 from tests.tpu.conftest import write_program
-from tpu import gke
 
 FLAGS = ["--name=hyla", "--image=i", "--gin_file=gin/a.gin", "--workdir=/mnt/r"]
 REFUSALS = {

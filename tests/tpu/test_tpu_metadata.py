@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tpu import metadata, worker
+from hyla_lm.tpu import metadata, worker
 
 PREFIX = "/computeMetadata/v1/instance/"
 

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import pytest
 
 from hyla_lm.config import UserError
+from hyla_lm.tpu import launch
+from hyla_lm.tpu.cloud import CONNECTION_WAITS, Cloud, Done, State
+from hyla_lm.tpu.supervise import FIRST_WAIT_SECONDS, Action, decide
 from tests.tpu.conftest import CODE, PLACE, FakeCloud
 from tests.tpu.test_tpu_faults import CONNECTION, DENIED, NO_CAPACITY, is_empty
-from tpu import launch
-from tpu.cloud import CONNECTION_WAITS, Cloud, Done, State
-from tpu.supervise import FIRST_WAIT_SECONDS, Action, decide
 
 
 @pytest.fixture
@@ -238,7 +238,7 @@ def test_the_supervisor_does_not_make_again_what_someone_deleted(active: FakeClo
 
 
 def test_attempts_are_bounded(cloud: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpu.supervise.MOST_ATTEMPTS", 2)
+    monkeypatch.setattr("hyla_lm.tpu.supervise.MOST_ATTEMPTS", 2)
     cloud.fault("resources create", NO_CAPACITY, times=99)
     code, printed = cloud.launch("supervise")
     assert code == 2 and "did not train in 2 attempts" in printed

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from hyla_lm.tpu import gke, launch
 from tests.tpu.conftest import CODE, COMMIT, PLACE, FakeCloud
-from tpu import gke, launch
 
 HERE = Path(__file__).parent / "transcripts"
 ROWS = """--gin.Rows.train='"gs://my-bucket/c4-512/train"'"""

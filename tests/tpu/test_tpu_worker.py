@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from hyla_lm.tpu import worker
 from tests.tpu.conftest import write_program
-from tpu import worker
 
 HANGS = "trap 'exit 75' TERM; sleep 60 & wait"
 

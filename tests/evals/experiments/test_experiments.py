@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from evals.experiments.paper import BENCHMARKS, PRESETS
-from evals.experiments.runner import Request, Run, plan
 from hyla_lm.attention import VARIANTS
+from hyla_lm.evals.experiments.paper import BENCHMARKS, PRESETS
+from hyla_lm.evals.experiments.runner import Request, Run, plan
 from hyla_lm.experiment import Experiment, read_experiment
 
 PAPER = Path(__file__).parents[3].parent / "shared" / "paper" / "attention_as_a_hypernetwork.md"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from evals.__main__ import main
-from evals.experiments import figures, results
-from evals.experiments.results import Result, sections
+from hyla_lm.evals.__main__ import main
+from hyla_lm.evals.experiments import figures, results
+from hyla_lm.evals.experiments.results import Result, sections
 
 ROOT = Path(__file__).parents[3]
 MADE_ON = {"device": "NVIDIA H200", "jax": "0.10.2", "git_revision": "0123456789abcdef"}

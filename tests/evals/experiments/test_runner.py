@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from evals.__main__ import main
-from evals.experiments.runner import Request, plan, populations
-from evals.populations.train_many import Member
 from hyla_lm.ending import STOPPED as EXIT_STATUS
 from hyla_lm.ending import Preempted
+from hyla_lm.evals.__main__ import main
+from hyla_lm.evals.experiments import runner
+from hyla_lm.evals.experiments.runner import Request, plan, populations
+from hyla_lm.evals.populations.train_many import Member
 from hyla_lm.experiment import read_experiment
 from hyla_lm.running.run_folder import RunFolder
 
@@ -54,8 +55,8 @@ def summary(member: Member) -> dict[str, Any]:
 @pytest.fixture
 def training(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeTraining]:
     fake = FakeTraining()
-    monkeypatch.setattr("evals.experiments.runner.train_many", fake)
-    monkeypatch.setattr("evals.experiments.runner.compiled", lambda members: [*members, "compiled"])
+    monkeypatch.setattr(runner, "train_many", fake)
+    monkeypatch.setattr(runner, "compiled", lambda members: [*members, "compiled"])
     yield fake
 
 

@@ -5,14 +5,14 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from evals.latent_codes.decoding import (
+from hyla_lm.evals.latent_codes.decoding import (
     decode_left_out_tasks,
     decode_rule,
     decode_terms,
     term_scores,
 )
-from evals.latent_codes.figures import embed
-from evals.latent_codes.statistics import (
+from hyla_lm.evals.latent_codes.figures import embed
+from hyla_lm.evals.latent_codes.statistics import (
     about_their_mean,
     cosine_similarity,
     effective_rank,

@@ -9,17 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from evals.latent_codes import look as latent_code
-from evals.latent_codes.language import pick
-from evals.latent_codes.samples import Choices, Collector, active_units, any_active, draw_of
-from evals.latent_codes.statistics import (
+from hyla_lm.attention import VARIANTS, attend_request, latent_codes, latent_codes_of, make_request
+from hyla_lm.evals.latent_codes import look as latent_code
+from hyla_lm.evals.latent_codes.language import pick
+from hyla_lm.evals.latent_codes.samples import Choices, Collector, active_units, any_active, draw_of
+from hyla_lm.evals.latent_codes.statistics import (
     dead_units,
 )
-from evals.tasks.fuzzy_logic import FuzzyLogic
-from evals.tasks.generated import key_of
-from evals.tasks.sraven import Sraven
-from evals.tasks.sraven_rules import RULES, STEPS
-from hyla_lm.attention import VARIANTS, attend_request, latent_codes, latent_codes_of, make_request
+from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogic
+from hyla_lm.evals.tasks.generated import key_of
+from hyla_lm.evals.tasks.sraven import Sraven
+from hyla_lm.evals.tasks.sraven_rules import RULES, STEPS
 from hyla_lm.model.config import Features, ModelConfig
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.inspection import LayerView, attention_layers
@@ -217,6 +217,6 @@ def test_mistakes_are_told_in_one_sentence(
     with pytest.raises(SystemExit):
         latent_code.main([f"--workdir={tmp_path}", "--examples=0"])
     assert "0 must be a number above 0" in capsys.readouterr().err
-    monkeypatch.setattr("evals.latent_codes.look.find_spec", lambda name: None)
+    monkeypatch.setattr("hyla_lm.evals.latent_codes.look.find_spec", lambda name: None)
     assert latent_code.main([f"--workdir={tmp_path}"]) == 2
     assert "pip install 'hyla_lm[evals]'" in capsys.readouterr().err

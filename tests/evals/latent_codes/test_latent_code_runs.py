@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evals.__main__ import main as evals_main
-from evals.latent_codes import look as latent_code
 from hyla_lm.cli import main
+from hyla_lm.evals.__main__ import main as evals_main
+from hyla_lm.evals.latent_codes import look as latent_code
 
 pytestmark = pytest.mark.full
 SMALL = """

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from evals.__main__ import main
-from evals.experiments import results
-from evals.experiments.results import Result, sections
-from evals.latent_codes import look as latent_code
-from evals.latent_codes import table as latent_table
-from evals.latent_codes.samples import Choices
-from evals.latent_codes.table import Decoded
 from hyla_lm.config import UserError
+from hyla_lm.evals.__main__ import main
+from hyla_lm.evals.experiments import results
+from hyla_lm.evals.experiments.results import Result, sections
+from hyla_lm.evals.latent_codes import look as latent_code
+from hyla_lm.evals.latent_codes import table as latent_table
+from hyla_lm.evals.latent_codes.samples import Choices
+from hyla_lm.evals.latent_codes.table import Decoded
 
 POINT = {"learning_rate": 1e-3, "weight_decay": 0.1, "warmup_steps": 100}
 FUZZY_MEANS = {"auc": 0.6, "f1": 0.3, "majority_f1": 0.0, "always_f1": 0.2}

@@ -11,8 +11,11 @@ import jax
 import numpy as np
 import pytest
 
-from evals.populations.population import Population
-from evals.populations.train_many import (
+from hyla_lm.cli import main
+from hyla_lm.config import UserError
+from hyla_lm.ending import Preempted
+from hyla_lm.evals.populations.population import Population
+from hyla_lm.evals.populations.train_many import (
     Member,
     check_schedule,
     compiled,
@@ -20,9 +23,6 @@ from evals.populations.train_many import (
     train_many,
     windows,
 )
-from hyla_lm.cli import main
-from hyla_lm.config import UserError
-from hyla_lm.ending import Preempted
 from hyla_lm.running.checkpoint import Checkpointer
 from hyla_lm.running.lock import LOCK
 from hyla_lm.running.run_folder import RunFolder
@@ -116,7 +116,7 @@ def test_a_population_that_was_compiled_ahead_compiles_no_step_again(
 def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder in which both runs were asked to stop after the second window."""
     with monkeypatch.context() as patch:
-        patch.setattr("evals.populations.train_many.PreemptionGuard", lambda _: Stops(3))
+        patch.setattr("hyla_lm.evals.populations.train_many.PreemptionGuard", lambda _: Stops(3))
         with pytest.raises(Preempted, match="step 8"):
             train_many(members(tmp_path))
     yield tmp_path

@@ -9,8 +9,13 @@ import numpy as np
 import pytest
 
 from docs.studies.measure_ambiguity import MEASUREMENTS, measurements
-from evals.tasks.ambiguity import consistent_panels, is_ambiguous, paper_code_count, posterior
-from evals.tasks.sraven_rules import completions, row_likelihoods
+from hyla_lm.evals.tasks.ambiguity import (
+    consistent_panels,
+    is_ambiguous,
+    paper_code_count,
+    posterior,
+)
+from hyla_lm.evals.tasks.sraven_rules import completions, row_likelihoods
 
 # Two features (rows by columns); (2, 5) and (2, 7) both fit modulo 8.
 TWO_ANSWERS = [[(6, 7), (0, 0), (1, 6)], [(0, 4), (5, 4), (6, 4)], [(6, 0), (1, 1), (2, 7)]]

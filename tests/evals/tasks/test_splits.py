@@ -6,10 +6,10 @@ import jax
 import numpy as np
 import pytest
 
-from evals.tasks.fuzzy_logic import FuzzyLogic
-from evals.tasks.splits import make_split
-from evals.tasks.sraven import Sraven
 from hyla_lm.config import UserError
+from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogic
+from hyla_lm.evals.tasks.splits import make_split
+from hyla_lm.evals.tasks.sraven import Sraven
 
 PAIRS = np.array(list(combinations(range(12), 2)))
 PUBLISHED_SEEDS = (0, 1, 2, 2024)
@@ -32,7 +32,7 @@ def test_covering_splits_hold_every_pair_once_and_train_every_term(fraction: flo
 
 def test_some_seeds_needed_another_draw() -> None:
     """13.7 % of random splits of this size miss a term, so of 40 seeds some must have."""
-    from evals.tasks.splits import _cut, _hashed_order
+    from hyla_lm.evals.tasks.splits import _cut, _hashed_order
 
     first = [_cut(PAIRS, _hashed_order(66, seed, 0), 46) for seed in range(40)]
     missed = [seed for seed, split in enumerate(first) if split.missing_parts()]

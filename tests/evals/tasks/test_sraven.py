@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from evals.tasks.sraven import Sraven, SravenTask, panel_metrics, permute_columns, tokenize
-from evals.tasks.sraven_rules import completions
 from hyla_lm.config import UserError
+from hyla_lm.evals.tasks.sraven import Sraven, SravenTask, panel_metrics, permute_columns, tokenize
+from hyla_lm.evals.tasks.sraven_rules import completions
 from hyla_lm.metrics import means, to_host
 from hyla_lm.parallel.batch_shard import BatchShard
 
