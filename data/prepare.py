@@ -1,12 +1,13 @@
-"""Makes rows of text: python -m data.prepare --help."""
+"""Makes rows of text: hyla-lm data prepare --help."""
 
 import argparse
+import sys
 import time
 from collections.abc import Sequence
 
-from hyla_lm import gin_files
+from hyla_lm import ending, gin_files
+from hyla_lm.command_line import add_gin_files, run_one
 from hyla_lm.config import UserError
-from hyla_lm.data.command_line import parse_with_bindings
 from hyla_lm.data.document_files import DocumentFiles
 from hyla_lm.data.engines import default_workers, run_here, run_on_beam
 from hyla_lm.data.preparation import Preparation
@@ -14,16 +15,18 @@ from hyla_lm.input.files import list_files
 from hyla_lm.input.manifest import Manifest
 from hyla_lm.input.tokenizer import Tokenizer
 
+HELP = "make rows of text files or of a SeqIO task; unknown flags go to Beam"
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command line; unknown flags go to Beam."""
-    options, bindings = parse_with_bindings(_parser(), arguments)
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line of this module alone."""
+    return run_one("python -m data.prepare", sys.modules[__name__], arguments)
+
+
+def run(options: argparse.Namespace, bindings: list[str]) -> None:
     started = time.monotonic()
-    try:
-        preparation = preparation_of(options, bindings)
-        manifest = prepare(preparation, options.engine, options.workers, options.unknown)
-    except UserError as error:
-        raise SystemExit(f"error: {error}") from None
+    preparation = preparation_of(options, bindings)
+    manifest = prepare(preparation, options.engine, options.workers, options.unknown)
     print(summary(manifest))
     print(f"{options.output} made in {time.monotonic() - started:.1f} s")
 
@@ -78,8 +81,7 @@ def summary(manifest: Manifest) -> str:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m data.prepare", description=__doc__)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--input", nargs="+", metavar="FILE", help="paths or globs of text files")
     source.add_argument("--task", help="name of a SeqIO task or mixture (extra seqio)")
@@ -90,9 +92,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--shards", type=int, help="files to write (default: one a file read)")
     parser.add_argument("--workers", type=int, default=default_workers(), help="processes")
     parser.add_argument("--engine", choices=("plain", "beam"), default="plain")
-    parser.add_argument("--gin_file", action="append", default=[], help="bindings of SeqIO tasks")
-    return parser
+    add_gin_files(parser, "bindings of SeqIO tasks")
 
 
 if __name__ == "__main__":
-    main()
+    ending.process(main)

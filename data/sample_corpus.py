@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 import hyla_lm
+from hyla_lm import gin_files
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.data.baselines import bigram_bits_per_byte, compressor_bits_per_byte
 from hyla_lm.data.corpus import corpus_file, split_of, write_documents
@@ -25,6 +26,7 @@ from hyla_lm.input.rows import RowReader
 from hyla_lm.input.source import LanguageData, Reading
 from hyla_lm.input.tokenizer import Tokenizer
 
+HELP = "make the sample corpus and print its folders"
 SPLITS = ("train", "validation")
 MODEL = "tokenizer.model"
 SEED = 0
@@ -160,23 +162,16 @@ def _say(text: str) -> None:
     Console(stderr=True, highlight=False, soft_wrap=True, markup=False).print(text)
 
 
-def main() -> None:
-    """The command line."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     defaults = SampleCorpus()
-    parser = argparse.ArgumentParser(description="Makes the sample corpus and prints its folders.")
     parser.add_argument("--cache", default=defaults.cache)
     parser.add_argument("--vocab_size", type=int, default=defaults.vocab_size)
     parser.add_argument("--sequence_length", type=int, default=defaults.sequence_length)
-    options = parser.parse_args()
-    try:
-        rows = SampleCorpus(**vars(options)).prepare()
-    except UserError as error:
-        raise SystemExit(f"error: {error}") from None
-    manifest = read_manifest(rows.validation)
-    _say(summary(manifest))
+
+
+def run(options: argparse.Namespace, bindings: list[str]) -> None:
+    gin_files.read([], bindings)  # refuses bindings: the options say all
+    rows = SampleCorpus(options.cache, options.vocab_size, options.sequence_length).prepare()
+    _say(summary(read_manifest(rows.validation)))
     for path in (rows.train, rows.validation, rows.tokenizer):
         print(path)
-
-
-if __name__ == "__main__":
-    main()

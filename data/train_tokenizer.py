@@ -1,21 +1,23 @@
-"""Trains a SentencePiece tokenizer: python -m data.train_tokenizer --help."""
+"""Trains a SentencePiece tokenizer: hyla-lm data tokenizer --help."""
 
 import argparse
 import hashlib
 import heapq
 import io
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
 import sentencepiece
 
-from hyla_lm import gin_files
+from hyla_lm import ending, gin_files
+from hyla_lm.command_line import add_gin_files, run_one
 from hyla_lm.config import UserError
-from hyla_lm.data.command_line import parse_with_bindings
 from hyla_lm.input.documents import read_texts
 from hyla_lm.input.files import list_files, write_whole
 
+HELP = "train a SentencePiece tokenizer"
 SAMPLE_BYTES = 4_000_000
 MAX_LINE_CHARACTERS = 1000
 MAX_LINE_BYTES = 4 * MAX_LINE_CHARACTERS
@@ -91,9 +93,7 @@ def _write(path: Path, content: bytes) -> None:
         ) from error
 
 
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Trains a SentencePiece tokenizer.")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--input", nargs="+", metavar="FILE", help="paths or globs of text files")
     source.add_argument("--task", help="name of a SeqIO task or mixture (extra seqio)")
@@ -101,14 +101,18 @@ def main() -> None:
     parser.add_argument("--vocab_size", type=int, default=4096)
     parser.add_argument("--sample_bytes", type=int, default=SAMPLE_BYTES, help="text to train on")
     parser.add_argument("--output", type=Path, required=True, help="the .model file to write")
-    parser.add_argument("--gin_file", action="append", default=[], help="bindings of SeqIO tasks")
-    options, bindings = parse_with_bindings(parser)
-    try:
-        texts = _texts(options, bindings)
-        train_tokenizer(texts, options.vocab_size, options.output, options.sample_bytes)
-    except UserError as error:
-        raise SystemExit(f"error: {error}") from None
+    add_gin_files(parser, "bindings of SeqIO tasks")
+
+
+def run(options: argparse.Namespace, bindings: list[str]) -> None:
+    texts = _texts(options, bindings)
+    train_tokenizer(texts, options.vocab_size, options.output, options.sample_bytes)
     print(options.output)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line of this module alone."""
+    return run_one("python -m data.train_tokenizer", sys.modules[__name__], arguments)
 
 
 def _texts(options: argparse.Namespace, bindings: Sequence[str]) -> Iterator[str]:
@@ -122,4 +126,4 @@ def _texts(options: argparse.Namespace, bindings: Sequence[str]) -> Iterator[str
 
 
 if __name__ == "__main__":
-    main()
+    ending.process(main)

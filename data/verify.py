@@ -1,8 +1,9 @@
-"""Checks folders of rows against their manifests: python -m data.verify FOLDER [FOLDER …]."""
+"""Checks folders of rows against their manifests: hyla-lm data verify FOLDER [FOLDER …]."""
 
 import argparse
 import hashlib
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from tempfile import NamedTemporaryFile
 import numpy as np
 from etils import epath
 
+from hyla_lm import ending, gin_files
+from hyla_lm.command_line import run_one
 from hyla_lm.config import UserError
 from hyla_lm.data.engines import default_workers
 from hyla_lm.data.prepare import summary
@@ -27,6 +30,8 @@ from hyla_lm.input.manifest import (
 from hyla_lm.input.records import Records
 from hyla_lm.input.rows import RowReader, decode_rows
 from hyla_lm.input.tokenizer import SPECIAL, Tokenizer
+
+HELP = "check folders of rows against their manifests"
 
 ROWS_PER_READ = 4096
 
@@ -143,20 +148,23 @@ def _count(tokens: np.ndarray, text_bytes: np.ndarray, bos: int) -> Found:
     )
 
 
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m data.verify", description=__doc__)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="+", metavar="FOLDER")
     parser.add_argument("--tokenizer", help="also check that this model made the rows")
     parser.add_argument("--workers", type=int, default=default_workers(), help="threads")
-    options = parser.parse_args()
+
+
+def run(options: argparse.Namespace, bindings: list[str]) -> None:
+    gin_files.read([], bindings)  # refuses bindings: rows have no settings
     tokenizer = Tokenizer(options.tokenizer) if options.tokenizer else None
-    try:
-        for folder in options.folders:
-            print(f"{folder} is whole. {summary(verify(folder, options.workers, tokenizer))}")
-    except UserError as error:
-        raise SystemExit(f"error: {error}") from None
+    for folder in options.folders:
+        print(f"{folder} is whole. {summary(verify(folder, options.workers, tokenizer))}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line of this module alone."""
+    return run_one("python -m data.verify", sys.modules[__name__], arguments)
 
 
 if __name__ == "__main__":
-    main()
+    ending.process(main)

@@ -1,4 +1,4 @@
-"""The evaluation suites: python -m evals fuzzy_logic|sraven|latent_codes|report."""
+"""The paper's experiments on fuzzy logic and SRAVEN."""
 
 import argparse
 import shlex
@@ -6,25 +6,24 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hyla_lm import ending
-from hyla_lm.config import split_arguments
-from hyla_lm.evals.latent_codes.look import add_choices, check_extra, chosen, count
+from hyla_lm import command_line, ending
+from hyla_lm.evals.latent_codes import look
 from hyla_lm.signals import signals
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; statuses and messages are as hyla-lm's."""
+    """Runs a command and returns its status."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
-    own, bindings = split_arguments(argv)
-    options = _parser().parse_args(own)
-    command = shlex.join(["python", "-m", "evals", *argv])
-    return ending.run("evals", lambda: options.run(options, bindings, command), options.debug)
+    found = parser()
+    found.set_defaults(command=shlex.join(["hyla-lm", "evals", *argv]))
+    return command_line.run(found, argv)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("evals", description=__doc__)
+def parser() -> argparse.ArgumentParser:
+    """The parser of all commands on experiments."""
+    parser = argparse.ArgumentParser("hyla-lm evals", description=__doc__)
     commands = parser.add_subparsers(
-        required=True, metavar="fuzzy_logic|sraven|latent_codes|report"
+        required=True, metavar="fuzzy_logic|sraven|latent_codes|look|report"
     )
     for suite in ("fuzzy_logic", "sraven"):
         command = commands.add_parser(
@@ -40,13 +39,16 @@ def _parser() -> argparse.ArgumentParser:
         add("--variants", type=_names, default=(), help="rows, such as softmax,hyla; all")
         add("--seeds", type=_seeds, default=(0, 1, 2), help="such as 0,1,2 (default)")
         add("--grid", action="store_true", help="train the published grid and choose by row")
-        add("--steps", type=count, help="a shortened schedule; default: the published one")
+        add("--steps", type=look.count, help="a shortened schedule; default: the published one")
         add("--split", help="covering, published or published_new_jax; default: the preset's")
-        add("--runs_at_once", type=count, help="runs trained together; default: 3, 24 on a GPU")
-    look = commands.add_parser("latent_codes", help="look inside all finished runs of a folder")
-    look.set_defaults(run=_look)
-    look.add_argument("folder", type=Path, help="the --workdir of the runs")
-    add_choices(look)
+        add("--runs_at_once", type=look.count, help="trained together; default: 3, 24 on a GPU")
+    every = commands.add_parser("latent_codes", help="look inside all finished runs of a folder")
+    every.set_defaults(run=_look_at_all)
+    every.add_argument("folder", type=Path, help="the --workdir of the runs")
+    look.add_choices(every)
+    one = commands.add_parser("look", help="look inside the latent code of one run")
+    one.set_defaults(run=look.run)
+    look.add_arguments(one)
     report = commands.add_parser("report", help="write the report of a folder's results again")
     report.set_defaults(run=_report)
     report.add_argument("folder", type=Path, help="folder that has results/")
@@ -66,12 +68,12 @@ def _seeds(text: str) -> tuple[int, ...]:
     return seeds
 
 
-def _train(options: argparse.Namespace, bindings: list[str], command: str) -> None:
+def _train(options: argparse.Namespace, bindings: list[str]) -> None:
     with signals():
-        _train_and_report(options, bindings, command)
+        _train_and_report(options, bindings)
 
 
-def _train_and_report(options: argparse.Namespace, bindings: list[str], command: str) -> None:
+def _train_and_report(options: argparse.Namespace, bindings: list[str]) -> None:
     from hyla_lm.evals.experiments import board
     from hyla_lm.evals.experiments.paper import BENCHMARKS
     from hyla_lm.evals.experiments.report import write_report
@@ -89,7 +91,7 @@ def _train_and_report(options: argparse.Namespace, bindings: list[str], command:
         options.grid,
         options.steps,
         tuple(bindings),
-        command,
+        options.command,
     )
     train(request, options.runs_at_once)
     workdir = Path(options.workdir)
@@ -97,15 +99,15 @@ def _train_and_report(options: argparse.Namespace, bindings: list[str], command:
     print(f"{workdir / 'report.md'}; curves: tensorboard --logdir {workdir}")
 
 
-def _look(options: argparse.Namespace, bindings: list[str], command: str) -> None:
+def _look_at_all(options: argparse.Namespace, bindings: list[str]) -> None:
     from hyla_lm.evals.latent_codes.table import look_at_all
 
-    check_extra()
-    look_at_all(options.folder, chosen(options), options.tsne_examples, command)
-    _report(options, bindings, command)
+    look.check_extra()
+    look_at_all(options.folder, look.chosen(options), options.tsne_examples, options.command)
+    _report(options, bindings)
 
 
-def _report(options: argparse.Namespace, bindings: list[str], command: str) -> None:
+def _report(options: argparse.Namespace, bindings: list[str]) -> None:
     from hyla_lm.evals.experiments.report import write_report
 
     write_report(options.folder)

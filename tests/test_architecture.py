@@ -11,9 +11,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # Each room or front file may import from itself and from those before it.
 ORDER = (
-    *("config", "ending", "signals", "gin_files", "metrics", "kernels", "attention"),
-    *("parallel", "model", "input", "tasks", "optim", "train_step", "update_policy"),
-    *("experiment", "running", "trainer", "plan", "cli", "__main__"),
+    *("config", "ending", "command_line", "signals", "gin_files", "metrics", "kernels"),
+    *("attention", "parallel", "model", "input", "tasks", "optim", "train_step"),
+    *("update_policy", "experiment", "running", "trainer", "plan", "commands", "cli", "__main__"),
 )
 # The folders beside hyla_lm/, which has links to them. Of hyla_lm only the command line uses them.
 FOLDERS = ("data", "evals", "tpu")

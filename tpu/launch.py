@@ -80,7 +80,7 @@ def _run(cloud: Cloud, options: argparse.Namespace) -> None:
 def _parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """The options and the gin bindings."""
     own, bindings = split_arguments(_expand(argv))
-    return _parser().parse_args(own), bindings
+    return parser().parse_args(own), bindings
 
 
 def _expand(argv: Sequence[str]) -> list[str]:
@@ -98,8 +98,9 @@ def _expand(argv: Sequence[str]) -> list[str]:
     return expanded
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tpu.launch", description=__doc__)
+def parser() -> argparse.ArgumentParser:
+    """The parser of the launcher's commands."""
+    parser = argparse.ArgumentParser(prog="hyla-lm tpu", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     helps = {
         "create": "ask for a slice and wait until its machines answer",

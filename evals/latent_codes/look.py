@@ -1,4 +1,4 @@
-"""Looks inside the latent code of a trained run: python -m evals.latent_codes --workdir=RUN.
+"""Looks inside the latent code of a trained run: hyla-lm evals look --workdir=RUN.
 
 For fuzzy logic and SRAVEN it decodes terms and rules from codes of held-out tasks and draws
 pictures of the codes; for language models it saves codes of validation tokens.
@@ -14,25 +14,25 @@ from typing import Any
 
 import jax
 
-from hyla_lm.config import UserError, exit_status, split_arguments
+from hyla_lm import ending
+from hyla_lm.command_line import run_one
+from hyla_lm.config import UserError
 from hyla_lm.evals.latent_codes.samples import Choices
 from hyla_lm.input.files import write_whole
 
+HELP = "look inside the latent code of one run; bindings change its config.gin"
 NEEDED = ("sklearn", "matplotlib")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes report.json, codes.npz and pictures to --out; a mistake of the user is status 2."""
-    argv = list(sys.argv[1:] if arguments is None else arguments)
-    own, bindings = split_arguments(argv)
-    options = _parser().parse_args(own)
-    try:
-        check_extra()
-        analyse(options, bindings)
-    except UserError as error:
-        print(f"latent_code: {error}", file=sys.stderr)
-        return exit_status(error)
-    return 0
+    """The command line of this module alone."""
+    return run_one("python -m evals.latent_codes", sys.modules[__name__], arguments)
+
+
+def run(options: argparse.Namespace, bindings: list[str]) -> None:
+    """Writes report.json, codes.npz and pictures to --out."""
+    check_extra()
+    analyse(options, bindings)
 
 
 def check_extra() -> None:
@@ -88,19 +88,13 @@ def chosen(options: argparse.Namespace) -> Choices:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "latent_codes",
-        description=__doc__,
-        epilog="--gin.Class.field=value changes a binding of the run's config.gin.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workdir", required=True, help="folder of a run with checkpoints")
     parser.add_argument("--step", type=int, help="checkpoint to take (default: the newest)")
     parser.add_argument(
         "--out", help="folder for the results (default: latent_code in the workdir)"
     )
     add_choices(parser)
-    return parser
 
 
 def add_choices(parser: argparse.ArgumentParser) -> None:
@@ -137,4 +131,4 @@ def count(text: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ending.process(main)

@@ -16,15 +16,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hyla_lm.config import UserError
 from hyla_lm.data import prepare
-from hyla_lm.data.prepare import main
 from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.data.verify import verify
 from hyla_lm.input.manifest import MANIFEST, read_manifest
 from hyla_lm.input.rows import RowReader
 from hyla_lm.input.tokenizer import Tokenizer
 from tests.data.c4_layouts import write_array_records, write_json_gz
-from tests.data.conftest import prose
+from tests.data.conftest import prose, run_command
 
 Contents = dict[str, bytes]
 ROOT = Path(__file__).parents[2]
@@ -60,7 +60,7 @@ class Request:
         return [*paths, "--tokenizer", self.tokenizer.path, "--sequence_length=16", *more]
 
     def run(self, *more: str) -> Contents:
-        main(self.flags(*more))
+        run_command(prepare, self.flags(*more))
         return contents(self.folder)
 
     def start(self, *more: str, **options) -> subprocess.Popen[str]:
@@ -242,7 +242,7 @@ def test_a_full_disk_is_reported_and_the_run_goes_on(
     if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("to mount a small disk takes root")
     try:
-        with pytest.raises(SystemExit, match="error: .* cannot be written .*No space left"):
+        with pytest.raises(UserError, match=".* cannot be written .*No space left"):
             asked.run()
         check_unfinished(asked, whole, shards)
         subprocess.run(["mount", "-o", "remount,size=64m", tmp_path], check=True)
@@ -287,7 +287,7 @@ def test_another_request_for_a_folder_is_refused(
         (f"documents = .{second.name}", replace(asked, files=[first, third, second]), []),
         (f"documents = .{second.name}", replace(asked, files=[first, changed, third]), []),
     ][: 7 if is_finished else 6]:
-        with pytest.raises(SystemExit, match=f"was begun with {what}.* but is asked for with"):
+        with pytest.raises(UserError, match=f"was begun with {what}.* but is asked for with"):
             other.run(*more)
         assert places(asked.folder) == before
 
@@ -298,7 +298,7 @@ def test_a_damaged_file_may_be_mended_unless_a_shard_was_made_of_it(
     second = asked.files[1]
     good = second.read_bytes()
     second.write_bytes(good[:-20])
-    with pytest.raises(SystemExit, match=f"{second.name} is cut short"):
+    with pytest.raises(UserError, match=f"{second.name} is cut short"):
         asked.run()
     made = places(asked.folder)
     second.write_bytes(good)

@@ -12,9 +12,10 @@ import pytest
 
 import hyla_lm
 from hyla_lm import gin_files
+from hyla_lm.cli import main
 from hyla_lm.config import UserError
 from hyla_lm.data import sample_corpus
-from hyla_lm.data.sample_corpus import SampleCorpus, build_folder, main
+from hyla_lm.data.sample_corpus import SampleCorpus, build_folder
 from hyla_lm.input.manifest import read_manifest
 from hyla_lm.input.source import DataSource, open_rows
 from hyla_lm.input.tokenizer import Tokenizer
@@ -123,11 +124,8 @@ def test_key_names_the_producer_and_the_python_version() -> None:
     assert platform.python_version() in key
 
 
-def test_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--cache", str(tmp_path), "--vocab_size", "512", "--sequence_length", "16"]
-    monkeypatch.setattr(sys, "argv", ["sample_corpus", *arguments])
-    main()
+    assert main(["data", "sample_corpus", *arguments]) == 0
     printed = capsys.readouterr().out.split()
     assert len(printed) == 3 and all(Path(path).exists() for path in printed)

@@ -1,6 +1,5 @@
 """The trained tokenizer: special ids, round trips, determinism and the command line."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -63,14 +62,12 @@ def test_no_text(tmp_path: Path) -> None:
 
 
 def test_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: list[str], tokenizer: Tokenizer
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], texts: list[str], tokenizer: Tokenizer
 ) -> None:
     source, model = tmp_path / "a.txt", tmp_path / "a.model"
     source.write_text("\n".join(texts))
     arguments = ["--input", str(source), "--vocab_size", "512", "--output", str(model)]
-    monkeypatch.setattr(sys, "argv", ["train_tokenizer", *arguments])
-    main()
+    assert main(arguments) == 0
     assert Tokenizer(str(model)).vocab_size == 512
-    monkeypatch.setattr(sys, "argv", ["train_tokenizer", "--input", "none", "--output", "x"])
-    with pytest.raises(SystemExit, match="error: --input = none matches no file"):
-        main()
+    assert main(["--input", "none", "--output", "x"]) == 2
+    assert "--input = none matches no file" in capsys.readouterr().err

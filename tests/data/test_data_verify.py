@@ -18,13 +18,14 @@ import sentencepiece
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from hyla_lm.config import UserError
-from hyla_lm.data.prepare import main
+from hyla_lm.data import prepare
 from hyla_lm.data.verify import verify
 from hyla_lm.input.manifest import MANIFEST, Manifest, Shard, read_manifest, write_manifest
 from hyla_lm.input.rows import RowReader, encode_rows
 from hyla_lm.input.source import open_rows
 from hyla_lm.input.tokenizer import Tokenizer
 from tests.data.c4_layouts import write_array_records, write_json_gz
+from tests.data.conftest import run_command
 
 Packed = tuple[Path, Manifest]
 ROOT = Path(__file__).parents[2]
@@ -176,7 +177,7 @@ def test_an_id_beyond_the_vocabulary_is_named(
 def prepared(tokenizer: Tokenizer, folder: Path, *inputs: Path) -> Manifest:
     """The rows of some files in one shard, which would not show a file that is left out."""
     files = ["--input", *map(str, inputs), "--output", str(folder), "--shards=1", "--workers=1"]
-    main([*files, "--sequence_length=16", "--tokenizer", tokenizer.path])
+    run_command(prepare, [*files, "--sequence_length=16", "--tokenizer", tokenizer.path])
     return read_manifest(folder)
 
 
@@ -199,7 +200,7 @@ def test_damaged_files_are_named(tmp_path: Path, texts: list[str], tokenizer: To
         ("text.csv", b"a", "is of no known format"),
     ):
         (tmp_path / name).write_bytes(data)
-        with pytest.raises(SystemExit, match=f"error: .*{name}.* {reason}"):
+        with pytest.raises(UserError, match=f".*{name}.* {reason}"):
             prepared(tokenizer, tmp_path / f"rows of {name}", whole, tmp_path / name)
         assert not (tmp_path / f"rows of {name}" / MANIFEST).exists()
 
@@ -215,7 +216,7 @@ def test_no_bit_that_differs_in_a_file_changes_the_rows(
         file.write_bytes(flipped(data, chance.choice(filled), chance.randrange(8)))
         try:
             assert prepared(tokenizer, tmp_path / str(number), file) == wanted
-        except SystemExit as error:
+        except UserError as error:
             assert file.name in str(error)
             damaged += 1
     assert damaged > 30
@@ -246,7 +247,7 @@ def test_without_what_marks_documents_a_tokenizer_is_refused(
     file = write_json_gz(texts, tmp_path, "train", 1)[0]
     for lacking in ({"bos_id": -1, "pad_id": -1}, {"eos_id": -1}):
         tokenizer = with_special(tmp_path / "some", texts, **lacking)
-        with pytest.raises(SystemExit, match="some.model lacks EOS, or both BOS and PAD"):
+        with pytest.raises(UserError, match="some.model lacks EOS, or both BOS and PAD"):
             prepared(tokenizer, tmp_path / "rows", file)
         assert not (tmp_path / "rows").exists()
 

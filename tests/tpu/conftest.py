@@ -18,7 +18,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 PLACE = ["--name=hyla", "--project=my-project", "--zone=us-west4-a"]
 CODE = ["--repository=https://example.com/hyla_lm.git", f"--revision={COMMIT}"]
 HOST_PROGRAMS = {
-    "git": f"""[ "$3" = checkout ] && ln -s "{ROOT}/tpu" "$2/tpu"; exit 0""",
+    "git": f"""[ "$3" = checkout ] && ln -s "{ROOT}/tpu" "{ROOT}/hyla_lm" "$2"; exit 0""",
     "python3": f"""
 [ "$2 $3" = "uv venv" ] || exit 0
 mkdir -p "$7/bin"
