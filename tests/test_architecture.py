@@ -49,7 +49,7 @@ def test_imports_follow_the_arrow(path: Path) -> None:
         assert name.split(".")[0] not in (*FOLDERS, "tests"), f"{path}: {name}"
         if name.startswith("hyla_lm."):
             used = name.split(".")[1]
-            assert (used in FOLDERS and here == "cli") or (
+            assert (used in FOLDERS and here == "commands") or (
                 ORDER.index(used) <= ORDER.index(here)
             ), f"{here} imports {used}"
 

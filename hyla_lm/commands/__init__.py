@@ -1,1 +1,41 @@
 """The commands of hyla-lm: a file for each, which imports what it needs when it runs."""
+
+import argparse
+from importlib import import_module
+from types import ModuleType
+
+from hyla_lm.command_line import Command, parser_of_commands
+from hyla_lm.commands import completion, describe, evaluate, inspect, plan, sample, train
+
+DOC = "Trains, evaluates and looks at language models whose attention is a hypernetwork."
+COMMANDS: dict[str, Command] = {
+    "train": train,
+    "evaluate": evaluate,
+    "sample": sample,
+    "inspect": inspect,
+    "plan": plan,
+    "describe": describe,
+    "completion": completion,
+}
+FOLDERS = {
+    "data": "rows and tokenizers of text: prepare, verify, tokenizer, sample_corpus",
+    "evals": "the paper's experiments: fuzzy_logic, sraven, latent_codes, look, report",
+    "tpu": "launch on Cloud TPU: create, run, supervise, delete and more",
+}
+
+
+def folder(name: str) -> ModuleType:
+    """The commands of a folder beside hyla_lm: its `main(arguments)` and `parser()`."""
+    return import_module(f"hyla_lm.{name}.__main__")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of hyla-lm, which knows the names of the folders alone."""
+    folders = {name: argparse.ArgumentParser(description=text) for name, text in FOLDERS.items()}
+    return parser_of_commands("hyla-lm", DOC, COMMANDS, folders)
+
+
+def whole_parser() -> argparse.ArgumentParser:
+    """One parser of all commands, those of the folders too, for completion and reference."""
+    folders = {name: folder(name).parser() for name in FOLDERS}
+    return parser_of_commands("hyla-lm", DOC, COMMANDS, folders)

@@ -2,8 +2,6 @@
 
 import argparse
 
-from hyla_lm.config import UserError
-
 HELP = 'what a shell needs to complete commands: eval "$(hyla-lm completion bash)"'
 SHELLS = ("bash", "zsh", "tcsh")
 
@@ -13,12 +11,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
-    from hyla_lm.cli import whole_parser
+    import shtab
 
-    try:
-        import shtab
-    except ImportError:
-        raise UserError(
-            "completion needs the package shtab: pip install 'shtab>=1.7', and try again."
-        ) from None
+    from hyla_lm.commands import whole_parser
+
     print(shtab.complete(whole_parser(), options.shell))

@@ -193,8 +193,8 @@ def workers_of(process: subprocess.Popen[str], folder: Path) -> list[int]:
 def error_of(process: subprocess.Popen[str]) -> str:
     """What a run that fails says in its last line, and no traceback before it."""
     error = process.communicate()[1]
-    assert process.returncode == 1 and "Traceback" not in error
-    return error[error.index("error: ") :]
+    assert process.returncode == 2 and "Traceback" not in error
+    return error[error.index("data.prepare: ") :]
 
 
 def wait_until(condition: Callable[[], object]) -> None:

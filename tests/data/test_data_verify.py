@@ -282,8 +282,8 @@ def test_commands_fail_in_one_line_and_change_nothing(
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     done = run(*(re.sub("IN|OUT|MODEL", lambda m: str(places[m[0]]), a) for a in arguments))
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    assert done.returncode != 0 and done.stdout == "" and "Traceback" not in done.stderr
-    assert re.search(f"error: .*{re.escape(said)}.*\n$", done.stderr)
+    assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
+    assert re.search(f"(error|data.{arguments[0]}): .*{re.escape(said)}.*\n$", done.stderr)
 
 
 def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -295,6 +295,6 @@ def test_commands_say_what_they_take_and_found(packed: Packed) -> None:
     for module in ("prepare", "verify"):
         assert run(module, "--help").stdout.startswith(f"usage: python -m data.{module}")
     done = run("verify", str(packed[0]), "absent")
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert done.stdout.startswith(f"{packed[0]} is whole. train: 60 documents, ")
-    assert done.stderr.startswith("error: absent/manifest.json does not exist")
+    assert done.stderr.startswith("python -m data.verify: absent/manifest.json does not exist")

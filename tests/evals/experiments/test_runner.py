@@ -84,7 +84,7 @@ def test_seeds_of_a_row_train_together_and_each_leaves_a_result(
     )
     assert found["point"] == {"learning_rate": 0.001, "weight_decay": 0.1, "warmup_steps": 100}
     assert (found["steps"], found["share"]) == (50000, 1.0)
-    assert found["command"].startswith("python -m evals fuzzy_logic --workdir=")
+    assert found["command"].startswith("hyla-lm evals fuzzy_logic --workdir=")
     assert found["summary"]["validation"]["held_out_r2"] == 0.49
 
 
@@ -210,7 +210,7 @@ def test_a_mistake_is_told_before_anything_trains(
     arguments, message = MISTAKES[mistake]
     assert main(command(tmp_path / "runs", *arguments)) == 2
     error = capsys.readouterr().err
-    assert error.startswith("evals: ") and len(error.splitlines()) == 1
+    assert error.startswith("hyla-lm evals: ") and len(error.splitlines()) == 1
     assert re.search(message, error)
     assert training.populations == [] and not (tmp_path / "runs").exists()
 

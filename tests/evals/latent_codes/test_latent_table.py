@@ -137,7 +137,7 @@ def test_each_run_is_looked_at_once_with_the_same_choices(
     assert [one["choices"]["seed"] for one in kept] == [1, 1]
     report = (folder / "report.md").read_text()
     assert report.count("| HYLA | fixed") == 2
-    assert f"python -m evals latent_codes {folder} --fixed=query --seed=1" in report
+    assert f"hyla-lm evals latent_codes {folder} --fixed=query --seed=1" in report
 
 
 def test_runs_that_are_gone_are_told(
