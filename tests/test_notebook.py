@@ -1,0 +1,55 @@
+"""The notebook runs from its first cell to its last, on a CPU and at a small size."""
+
+import os
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from tensorboard import manager
+
+from tests.data.conftest import prose
+
+NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "quickstart.ipynb"
+SMALL = (
+    "--gin.TrainConfig.steps=4 --gin.TrainConfig.batch_size=2 --gin.LogConfig.every=2 "
+    "--gin.OptimizerConfig.warmup_steps=2 --gin.ModelConfig.model_dim=16 "
+    "--gin.ModelConfig.mlp_dim=16 --gin.ModelConfig.num_layers=1 "
+)
+
+
+def outputs(cell: nbformat.NotebookNode) -> str:
+    return "".join(part.get("text", "") for part in cell.outputs)
+
+
+@pytest.fixture
+def executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> nbformat.NotebookNode:
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    [parameters] = [c for c in notebook.cells if "parameters" in c.metadata.get("tags", ())]
+    (tmp_path / "text").mkdir()
+    for seed in range(40):
+        (tmp_path / "text" / f"{seed}.txt").write_text(prose(seed))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    corpus = f"--gin.SampleCorpus.cache={tmp_path}/cache --gin.SampleCorpus.vocab_size=512"
+    parameters.source += f"\nOPTIONS = '{SMALL}{corpus}'"
+    client = NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}})
+    try:
+        return client.execute()
+    finally:
+        for board in manager.get_all():
+            os.kill(board.pid, 15)
+
+
+def test_the_notebook_is_committed_without_outputs() -> None:
+    cells = [c for c in nbformat.read(NOTEBOOK, as_version=4).cells if c.cell_type == "code"]
+    assert not any(cell.outputs or cell.execution_count for cell in cells)
+
+
+def test_the_notebook_trains_samples_and_draws(executed: nbformat.NotebookNode) -> None:
+    code = [cell for cell in executed.cells if cell.cell_type == "code"]
+    [train] = [cell for cell in code if "hyla_lm train" in cell.source]
+    assert "bits a byte" in outputs(train)
+    [sample] = [cell for cell in code if "model.generate" in cell.source]
+    assert outputs(sample).count("Return the") == 3
+    drawn = [cell for cell in code if any("image/png" in part.get("data", {}) for part in cell.outputs)]
+    assert len(drawn) == 2
