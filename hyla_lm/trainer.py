@@ -12,9 +12,9 @@ from hyla_lm.config import UserError
 from hyla_lm.experiment import Experiment
 from hyla_lm.parallel import multihost
 from hyla_lm.parallel.preemption import PreemptionGuard
-from hyla_lm.running.checkpoint import Damaged, remedy
+from hyla_lm.running.beginning import Beginning, begin
 from hyla_lm.running.console import TrainingProgress, show_summary
-from hyla_lm.running.duties import look, redone_tags
+from hyla_lm.running.duties import look, redone_tags, save
 from hyla_lm.running.program import Program, compile_step, identity, make_program
 from hyla_lm.running.run import Run
 from hyla_lm.running.run_folder import RunFolder, check_shared, git_revision
@@ -94,9 +94,10 @@ def _open(
     watchdog.waits_for("the start waits for a checkpoint")
     store = stack.enter_context(closing(RunStore(program, folder)))
     stack.callback(watchdog.waits_for, "the end of the run waits for a save")
-    state, data = _restored(program, store, start.step)
-    first, train = int(state.step), experiment.train
-    _show_start(program, state, first)
+    begun = begin(program, store, start.step)
+    state, data, train = begun.state, begun.data, experiment.train
+    first = int(state.step)
+    _show_start(program, begun)
     if first < train.steps:
         watchdog.waits_for("the start waits for the compiler")
         program = compile_step(program)
@@ -112,6 +113,8 @@ def _open(
     run = Run(
         program, store, shard, batches, log, progress, guard, watchdog, first, started_seconds
     )
+    if begun.is_unsaved:
+        save(run, first, state)
     return run, state
 
 
@@ -125,28 +128,6 @@ def _check_agreement(program: Program[Task]) -> None:
     )
 
 
-def _restored(
-    program: Program[Task], store: RunStore, step: int | None
-) -> tuple[TrainState, dict[str, Any]]:
-    """State and data position of a step, of the newest checkpoint, or of the start."""
-    path, steps, last = store.folder.path, store.saved_steps(), program.experiment.train.steps
-    if step is None and not steps:
-        store.check_nothing_saved()
-        return program.init(), {}
-    step = store.choose(step)
-    if step > last:
-        raise UserError(
-            f"{path} holds step {step}, beyond TrainConfig.steps = {last}: "
-            "raise that setting or give another --workdir."
-        )
-    try:
-        found = store.restore(step)
-    except Damaged as damage:
-        raise UserError(f"{damage}: {remedy(step, steps)}") from damage
-    store.set_aside_after(step)
-    return found
-
-
 def _check_numerics(program: Program[Task], store: RunStore, first: int, strict: bool) -> None:
     """Says, or with `strict` refuses, that a resumed run may not go on to the same bits."""
     other = store.other_numerics(program) if first else ""
@@ -156,9 +137,10 @@ def _check_numerics(program: Program[Task], store: RunStore, first: int, strict:
         print(f"other numerics than those of step {first}, so maybe other bits: {other}")
 
 
-def _show_start(program: Program[Task], state: TrainState, first: int) -> None:
+def _show_start(program: Program[Task], begun: Beginning) -> None:
     if not multihost.is_lead():
         return
-    show_summary(f"hyla_lm {version('hyla_lm')}", startup_lines(program, state.params, first))
+    lines = startup_lines(program, begun.state.params, int(begun.state.step))
+    show_summary(f"hyla_lm {version('hyla_lm')}", {**lines, **begun.told})
     for line in layout_lines(program):
         print(line)

@@ -133,7 +133,8 @@ def train_suites(run: Run, step: int, state: TrainState) -> None:
 
 def finish(run: Run, step: int, state: TrainState) -> None:
     """Writes summary.json; of a run that was finished, only what is evaluated can change."""
-    trained = summary_of(run.program, state.params, run.store.folder.lines())
+    lines = run.store.folder.lines()
+    trained = summary_of(run.program, state.params, lines, run.store.begun_at)
     trained["wall_seconds"] = time.monotonic() - run.started_seconds
     _waits_for(run, step, "a save")
     found = {VALIDATION: run.validation} | ({SUITES: run.suites} if run.suites else {})
