@@ -15,6 +15,7 @@ from hyla_lm.parallel.preemption import PreemptionGuard
 from hyla_lm.running.beginning import Beginning, begin
 from hyla_lm.running.console import TrainingProgress, show_summary
 from hyla_lm.running.duties import look, redone_tags, save
+from hyla_lm.running.pace import Pace, intervals
 from hyla_lm.running.program import Program, compile_step, identity, make_program
 from hyla_lm.running.run import Run
 from hyla_lm.running.run_folder import RunFolder, check_shared, git_revision
@@ -109,9 +110,12 @@ def _open(
     stream = program.task.train_stream(shard, data.get("streams"))
     batches = stack.enter_context(closing(stream))
     progress = stack.enter_context(TrainingProgress(train.steps, first, multihost.is_lead()))
-    log = StepLog(program, store, progress, data.get("window", {}))
+    pace = Pace(train.steps, intervals(experiment))
+    log = StepLog(program, store, progress, pace, data.get("window", {}))
     run = Run(
-        program, store, shard, batches, log, progress, guard, watchdog, first, started_seconds
+        *(program, store, shard, batches, log, progress, pace, guard, watchdog),
+        first,
+        started_seconds,
     )
     if begun.is_unsaved:
         save(run, first, state)

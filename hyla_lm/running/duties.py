@@ -93,6 +93,7 @@ def save(run: Run, step: int, state: TrainState) -> None:
     streams = multihost.gather_shards(run.batches.state(), run.shard)
     _waits_for(run, step, "a save")
     run.store.save(step, state, {"streams": streams, "window": run.log.window})
+    run.log.restart_clock()
 
 
 def evaluate(run: Run, step: int, state: TrainState) -> None:
@@ -176,7 +177,8 @@ def look(run: Run, step: int, state: TrainState) -> None:
     for duty in DUTIES:
         if duty.is_due(run.experiment, step):
             _waits_for(run, step, f"its duty {duty.do.__name__!r}")
-            duty.do(run, step, state)
+            with run.pace.measured(duty.do.__name__):
+                duty.do(run, step, state)
 
 
 def redone_tags(experiment: Experiment, step: int) -> tuple[str, ...]:

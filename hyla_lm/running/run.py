@@ -7,6 +7,7 @@ from hyla_lm.experiment import Experiment
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.preemption import PreemptionGuard
 from hyla_lm.running.console import TrainingProgress
+from hyla_lm.running.pace import Pace
 from hyla_lm.running.program import Program
 from hyla_lm.running.run_store import RunStore
 from hyla_lm.running.step_log import StepLog
@@ -27,6 +28,7 @@ class Run:
     batches: BatchStream
     log: StepLog
     progress: TrainingProgress
+    pace: Pace
     guard: PreemptionGuard
     watchdog: Watchdog
     first: int
