@@ -17,6 +17,7 @@ from hyla_lm.evals.populations.population import Population, of_run
 from hyla_lm.evals.tasks.generated import GeneratedTask
 from hyla_lm.experiment import Experiment, read_experiment
 from hyla_lm.metrics import HostMetrics, means, to_host
+from hyla_lm.parallel.devices import devices
 from hyla_lm.parallel.preemption import PreemptionGuard
 from hyla_lm.running.checkpoint import Damaged
 from hyla_lm.running.console import TrainingProgress
@@ -42,7 +43,7 @@ class Member:
 def open_member(gin_files: Sequence[str], bindings: Sequence[str], workdir: str) -> Member:
     """A run as `hyla-lm train` would read it, on one device."""
     experiment = read_experiment(gin_files, bindings)
-    return Member(make_program(experiment, jax.devices()[:1]), workdir)
+    return Member(make_program(experiment, devices()[:1]), workdir)
 
 
 def compiled(members: Sequence[Member]) -> Population:

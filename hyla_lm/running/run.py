@@ -1,5 +1,6 @@
 """A process's part of a run while it trains."""
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +33,7 @@ class Run:
     guard: PreemptionGuard
     watchdog: Watchdog
     first: int
-    started_seconds: float
+    started_seconds: float = field(default_factory=time.monotonic)
     validation: dict[str, float] = field(default_factory=dict)
     suites: dict[str, dict[str, float]] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
