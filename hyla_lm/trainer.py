@@ -13,6 +13,7 @@ from hyla_lm.config import UserError
 from hyla_lm.experiment import Experiment
 from hyla_lm.parallel import multihost
 from hyla_lm.parallel.preemption import PreemptionGuard
+from hyla_lm.revision import git_revision
 from hyla_lm.running.beginning import Beginning, begin
 from hyla_lm.running.console import TrainingProgress, show_summary
 from hyla_lm.running.duties import look, redone_tags, save
@@ -20,7 +21,7 @@ from hyla_lm.running.finished import finished_lines, finished_summary
 from hyla_lm.running.pace import Pace, intervals
 from hyla_lm.running.program import Program, compile_step, identity, make_program
 from hyla_lm.running.run import Run
-from hyla_lm.running.run_folder import RunFolder, check_shared, git_revision
+from hyla_lm.running.run_folder import RunFolder, check_shared
 from hyla_lm.running.run_store import RunStore
 from hyla_lm.running.step_log import StepLog
 from hyla_lm.running.summary import layout_lines, startup_lines

@@ -8,8 +8,8 @@ import jax
 from hyla_lm.model.inspection import kernels_of
 from hyla_lm.parallel.mesh import AXES
 from hyla_lm.parallel.sharding_table import lines, sharding_table
+from hyla_lm.revision import git_revision
 from hyla_lm.running.program import Program
-from hyla_lm.running.run_folder import git_revision
 from hyla_lm.running.throughput import (
     count_applied_parameters,
     count_parameters,
