@@ -11,7 +11,6 @@ from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from hyla_lm.config import UserError, configurable, setting
-from hyla_lm.parallel.devices import devices as all_devices
 
 AXES = ("replica", "data", "fsdp", "model")
 BATCH_AXES = ("replica", "data", "fsdp")
@@ -62,7 +61,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     On several TPU slices `replica` crosses the slower network between slices; the other axes stay
     inside a slice.
     """
-    chosen = all_devices() if devices is None else list(devices)
+    chosen = jax.devices() if devices is None else list(devices)
     sizes = _sizes(config, len(chosen))
     axis_types = (AxisType.Auto,) * len(AXES)
     slices = len({getattr(device, "slice_index", 0) for device in chosen})
