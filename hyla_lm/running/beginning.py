@@ -15,9 +15,9 @@ from hyla_lm.experiment import Branch, Experiment, WarmStart
 from hyla_lm.input.files import as_path, bucket_errors
 from hyla_lm.running.checkpoint import ORIGIN, Checkpointer, Damaged, differences, remedy
 from hyla_lm.running.checksums import checksums, sha256_of
-from hyla_lm.running.program import Program
+from hyla_lm.running.program import Program, identity
 from hyla_lm.running.run_store import RunStore
-from hyla_lm.running.warm_start import by_name, match, take, told
+from hyla_lm.running.warm_start import by_name, listed, match, take, told
 from hyla_lm.tasks.protocol import Task
 from hyla_lm.train_step import TrainState
 
@@ -94,7 +94,8 @@ def _warm_started(program: Program[Task], store: RunStore, setting: WarmStart) -
         params = take(found.checkpoints, found.step, found.meta, state.params, matched)
     taken = {name: leaf for name, leaf in by_name(params).items() if name in matched.taken}
     store.origin = _origin(setting, found, taken)
-    said = {**_told_of(store.origin), **told(matched, own)}
+    others = [name for name, *_ in differences(identity(program), found.meta["identity"])]
+    said = {**_told_of(store.origin), **told(matched, own), "differs in": listed(others) or "none"}
     return Beginning(state._replace(params=params), {}, said, is_unsaved=True)
 
 

@@ -7,23 +7,33 @@ from hyla_lm.input.files import read_whole
 from hyla_lm.optim import make_schedule
 from hyla_lm.parallel import multihost
 from hyla_lm.running.run_folder import RunFolder
+from hyla_lm.running.saved_files import changed_files
 from hyla_lm.tasks.language_model import LanguageModel
 
 
 def finished_summary(folder: RunFolder, experiment: Experiment) -> dict[str, Any]:
     """The summary of a run that has done all it owes with these settings; else empty.
 
-    The summary is written last, so a run that was killed before has none. A folder whose
-    checkpoint is gone, or that was trained with other settings, is looked at as any other. All
+    The summary is written last, so a run that was killed before has none. A folder that was trained
+    with other settings, or whose checkpoints are not as they were, is looked at as any other. All
     processes must call it.
     """
     summary, last = folder.read_summary(), experiment.train.steps
     is_finished = (
         summary.get("step") == last
         and read_whole(folder.path / "config.gin") == experiment.text.encode()
-        and (folder.checkpoints / str(last)).exists()
+        and _are_as_saved(folder, last)
     )
     return summary if all(multihost.gather(is_finished)) else {}
+
+
+def _are_as_saved(folder: RunFolder, last: int) -> bool:
+    """Whether checkpoints stand alone in their folder, the last one with the files of its save."""
+    if not folder.checkpoints.exists():
+        return False
+    names = [path.name for path in folder.checkpoints.iterdir()]
+    is_clean = str(last) in names and all(map(str.isdecimal, names))
+    return is_clean and not changed_files(folder.path, last)
 
 
 def finished_lines(experiment: Experiment, workdir: str, summary: dict[str, Any]) -> list[str]:

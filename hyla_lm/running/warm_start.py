@@ -1,7 +1,7 @@
 """Parameters of another run: which are taken by name, which are new, which are left out."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
@@ -39,7 +39,7 @@ def match(own: Mapping[str, Any], saved: Mapping[str, Any], settings: WarmStart)
     if not taken:
         raise UserError(
             f"WarmStart.run = {settings.run!r} has no parameter to take: it has "
-            f"{_listed(saved)} and this model {_listed(own)}."
+            f"{listed(saved)} and this model {listed(own)}."
         )
     odd = [name for name in taken if _kind(own[name]) != _kind(saved[name])]
     if odd:
@@ -78,9 +78,16 @@ def told(found: Match, own: Mapping[str, Any]) -> dict[str, str]:
     new = [f"{name} {own[name].shape}" for name in found.new]
     return {
         "taken": f"{len(found.taken)} of {len(own)} arrays, {numbers:,} parameters",
-        "new": _listed(new) or "none",
-        "left out": _listed(found.left_out) or "none",
+        "new": listed(new) or "none",
+        "left out": listed(found.left_out) or "none",
     }
+
+
+def listed(names: Iterable[str]) -> str:
+    """The first of some names in a line, and how many more there are."""
+    names = list(names)
+    more = len(names) - NAMES_SHOWN
+    return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _is_wanted(name: str, settings: WarmStart) -> bool:
@@ -90,12 +97,6 @@ def _is_wanted(name: str, settings: WarmStart) -> bool:
 
 def _kind(array: Any) -> str:
     return f"{array.dtype} {tuple(array.shape)}"
-
-
-def _listed(names: Collection[str] | Iterable[str]) -> str:
-    names = list(names)
-    more = len(names) - NAMES_SHOWN
-    return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _without_none(tree: Any) -> Any:

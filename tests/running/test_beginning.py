@@ -89,6 +89,7 @@ def test_parameters_of_the_same_name_are_taken_and_all_else_is_new(
     assert "35 of 51 arrays, 9,600 parameters" in out
     assert "blocks/block_2/attention/key/bias (2, 8)" in out
     assert "and 10 more" in out
+    assert "differs in    ModelConfig.attention, ModelConfig.num_layers" in out
 
 
 SAVED_SHAPES = {"embed/table": (8, 2), "block_0/up": (2, 4), "head/kernel": (2, 8)}
