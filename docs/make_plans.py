@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hyla_lm import ending
+from hyla_lm.config import UserError
 from hyla_lm.input.files import write_whole
 
 FOLDER = Path(__file__).parent / "plans"
@@ -45,7 +47,9 @@ def make(config: str, topology: str) -> None:
     command = [sys.executable, "-m", "hyla_lm", "plan", "--json", f"--topology={topology}"]
     command += [f"--gin_file=gin/c4_50m_{config}.gin", f"--compiles={COMPILES.get(topology, 0)}"]
     print(" ".join(command[1:]), file=sys.stderr, flush=True)
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise UserError(f"the plan of {config} on {topology} failed with {done.returncode}.")
     write_whole(path_of(config, topology), done.stdout.encode())
 
 
@@ -82,16 +86,22 @@ def largest(found: dict[str, Any] | None) -> str:
     return f"{found['rows']:,}" if found["too_many"] else f"at least {found['rows']:,}"
 
 
-def main() -> None:
+def main() -> int:
+    """Runs the command and returns its status, as hyla_lm.ending counts them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--missing", action="store_true", help="keep the plans that are there")
     parser.add_argument("--table", action="store_true", help="only write the table")
     options = parser.parse_args()
+    return ending.run("make_plans", lambda: make_all(options.missing, options.table))
+
+
+def make_all(only_missing: bool, only_table: bool) -> None:
+    """Writes the plans and their table."""
     FOLDER.mkdir(exist_ok=True)
     cases = [(config, topology) for topology in TOPOLOGIES for config in CONFIGS]
     for config, topology in cases:
         is_there = path_of(config, topology).exists()
-        if not options.table and not (options.missing and is_there):
+        if not only_table and not (only_missing and is_there):
             make(config, topology)
     known = [(config, path) for config, t in cases if (path := path_of(config, t)).exists()]
     rows = [row(config, json.loads(path.read_text())) for config, path in known]
@@ -99,4 +109,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    ending.process(main)

@@ -15,5 +15,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def entry_point() -> None:
-    """The console script."""
+    """Runs this process as the command; `hyla_lm.__main__` is the console script."""
     ending.process(main)

@@ -115,7 +115,8 @@ def _quiet(name: str, debug: bool) -> Iterator[Collection[str]]:
     if debug:
         yield []
         return
-    for library in ("absl", "asyncio"):  # what they say at errors is in what they raise
+    # What they say of errors is in what they raise, or told by hyla_lm.parallel.devices.
+    for library in ("absl", "asyncio", "jax._src.xla_bridge"):
         logging.getLogger(library).setLevel(logging.CRITICAL)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     before = threading.excepthook, sys.excepthook, sys.unraisablehook

@@ -83,6 +83,28 @@ class CanaryConfig:
     )
 
 
+@configurable
+@dataclass(frozen=True)
+class WarmStart:
+    """Another run, from whose parameters this one begins; optimizer, step and data begin anew."""
+
+    run: str = setting("", "folder of the other run, local or gs://; '' begins from nothing")
+    step: int | None = setting(None, "its checkpoint to take; None is the newest", minimum=0)
+    only: tuple[str, ...] = setting(
+        (), "parameters to take, such as ('blocks/*/attention/*',); () takes all of the same name"
+    )
+    ignore: tuple[str, ...] = setting((), "parameters not to take, such as ('embed/*',)")
+
+
+@configurable
+@dataclass(frozen=True)
+class Branch:
+    """Another run, from whose whole state this one goes on: a new schedule or length, say."""
+
+    run: str = setting("", "folder of the other run, local or gs://; '' branches from none")
+    step: int | None = setting(None, "its checkpoint to go on from; None is the newest", minimum=0)
+
+
 @dataclass(frozen=True)
 class Experiment:
     """One run's configuration; `text` is gin text that rebuilds it."""
@@ -95,6 +117,8 @@ class Experiment:
     log: LogConfig
     updates: UpdatePolicy = field(default_factory=UpdatePolicy)
     canary: CanaryConfig = field(default_factory=CanaryConfig)
+    warm_start: WarmStart = field(default_factory=WarmStart)
+    branch: Branch = field(default_factory=Branch)
     text: str = field(compare=False, kw_only=True)
 
 
@@ -111,6 +135,8 @@ def read_experiment(files: Sequence[GinFile], bindings: Sequence[str]) -> Experi
         LogConfig,
         UpdatePolicy,
         CanaryConfig,
+        WarmStart,
+        Branch,
     )
     experiment = Experiment(*read.values, text=read.text)
     make_schedule(experiment.optimizer, experiment.train.steps)

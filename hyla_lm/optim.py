@@ -34,16 +34,29 @@ class OptimizerConfig:
     decay_attention_biases: bool = setting(
         False, "decay biases of queries, keys and values and the T5 bias, as the paper's code did"
     )
+    cosine_begins: int | None = setting(
+        None, "step at which the cosine begins; None begins it after the warm-up", minimum=0
+    )
     clip_norm: float | None = setting(None, "largest global gradient norm; None does not clip")
 
 
-def warmup_cosine(peak: Any, warmup_steps: Any, end_step: Any, final_fraction: float = 0.1):
-    """Learning rate of update n, counted from 0: linear from 0, then cosine until end_step."""
+def warmup_cosine(
+    peak: Any,
+    warmup_steps: Any,
+    end_step: Any,
+    final_fraction: float = 0.1,
+    begin_step: int | None = None,
+):
+    """Learning rate of update n, counted from 0: linear from 0, then cosine until end_step.
+
+    With begin_step the peak stays from the end of the rise until then.
+    """
+    begin = warmup_steps if begin_step is None else begin_step
 
     def schedule(count: Any) -> jax.Array:
         step = jnp.asarray(count, jnp.float32)
         rising = peak * step / jnp.maximum(warmup_steps, 1)
-        progress = jnp.clip((step - warmup_steps) / (end_step - warmup_steps), 0, 1)
+        progress = jnp.clip((step - begin) / (end_step - begin), 0, 1)
         cosine = 0.5 * (1 + jnp.cos(jnp.pi * progress))
         falling = peak * (final_fraction + (1 - final_fraction) * cosine)
         return jnp.where(step < warmup_steps, rising, falling)
@@ -79,7 +92,15 @@ def make_schedule(config: OptimizerConfig, steps: int):
             f"{twice}OptimizerConfig.warmup_steps = {config.warmup_steps} must be below "
             f"TrainConfig.steps = {steps}: change one."
         )
-    return warmup_cosine(config.learning_rate, config.warmup_steps, end, config.final_fraction)
+    begins = config.cosine_begins
+    if begins is not None and not config.warmup_steps <= begins < end:
+        raise UserError(
+            f"OptimizerConfig.cosine_begins = {begins} must be from OptimizerConfig.warmup_steps = "
+            f"{config.warmup_steps} to below the end of the cosine, {end}: change one."
+        )
+    return warmup_cosine(
+        config.learning_rate, config.warmup_steps, end, config.final_fraction, begins
+    )
 
 
 def cosine_end(config: OptimizerConfig, steps: int) -> int:

@@ -1,6 +1,7 @@
 """The training loop: at each step look what is owed, then step."""
 
 import time
+from collections.abc import Iterable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -12,12 +13,15 @@ from hyla_lm.config import UserError
 from hyla_lm.experiment import Experiment
 from hyla_lm.parallel import multihost
 from hyla_lm.parallel.preemption import PreemptionGuard
-from hyla_lm.running.checkpoint import Damaged, remedy
+from hyla_lm.revision import git_revision
+from hyla_lm.running.beginning import Beginning, begin
 from hyla_lm.running.console import TrainingProgress, show_summary
-from hyla_lm.running.duties import look, redone_tags
+from hyla_lm.running.duties import look, redone_tags, save
+from hyla_lm.running.finished import finished_lines, finished_summary
+from hyla_lm.running.pace import Pace, intervals
 from hyla_lm.running.program import Program, compile_step, identity, make_program
 from hyla_lm.running.run import Run
-from hyla_lm.running.run_folder import RunFolder, check_shared, git_revision
+from hyla_lm.running.run_folder import RunFolder, check_shared
 from hyla_lm.running.run_store import RunStore
 from hyla_lm.running.step_log import StepLog
 from hyla_lm.running.summary import layout_lines, startup_lines
@@ -41,16 +45,22 @@ def train(experiment: Experiment, workdir: str, start: Start = Start()) -> dict[
 
     Raises Preempted when it is asked to stop, after saving.
     """
+    started_seconds = time.monotonic()
     with ExitStack() as stack:
-        run, state = _open(experiment, workdir, start, stack)
+        folder, watchdog = _enter(experiment, workdir, stack)
+        summary = finished_summary(folder, experiment) if start.step is None else {}
+        if summary:
+            _tell(finished_lines(experiment, workdir, summary))
+            return summary
+        run, state = _open(experiment, folder, watchdog, start, stack)
+        run.started_seconds = started_seconds
         state = train_steps(run, state)
         run.watchdog.waits_for("the end of the run waits for the parameters")
         params = multihost.on_host(state.params)
+    program = run.program
     if multihost.is_lead():
-        program = run.program
-        for line in program.task.closing_lines(program.model, params, run.validation):
-            print(line)
-        print(f"curves: tensorboard --logdir {workdir}")
+        _tell(program.task.closing_lines(program.model, params, run.validation))
+    _tell([f"curves: tensorboard --logdir {workdir}"])
     return run.summary
 
 
@@ -74,15 +84,19 @@ def train_steps(run: Run, state: TrainState) -> TrainState:
     return state
 
 
-def _open(
-    experiment: Experiment, workdir: str, start: Start, stack: ExitStack
-) -> tuple[Run, TrainState]:
-    """The run at its newest checkpoint, after every check; what it opens, the stack closes."""
-    started_seconds = time.monotonic()
+def _enter(experiment: Experiment, workdir: str, stack: ExitStack) -> tuple[RunFolder, Watchdog]:
+    """The folder, which all processes see and no other run has, and who watches the run."""
     folder = stack.enter_context(closing(RunFolder(workdir, multihost.is_lead())))
     watchdog = Watchdog(experiment.train.hang_seconds, folder.path)
     stack.enter_context(closing(watchdog))
     check_shared(folder)
+    return folder, watchdog
+
+
+def _open(
+    experiment: Experiment, folder: RunFolder, watchdog: Watchdog, start: Start, stack: ExitStack
+) -> tuple[Run, TrainState]:
+    """The run at its newest checkpoint, after every check; what it opens, the stack closes."""
     check_suites(experiment.train.suites, experiment.model)
     program = make_program(experiment)
     with watchdog.paused():  # a barrier has a time limit, and names who did not come
@@ -94,9 +108,10 @@ def _open(
     watchdog.waits_for("the start waits for a checkpoint")
     store = stack.enter_context(closing(RunStore(program, folder)))
     stack.callback(watchdog.waits_for, "the end of the run waits for a save")
-    state, data = _restored(program, store, start.step)
-    first, train = int(state.step), experiment.train
-    _show_start(program, state, first)
+    begun = begin(program, store, start.step)
+    state, data, train = begun.state, begun.data, experiment.train
+    first = int(state.step)
+    _show_start(program, begun)
     if first < train.steps:
         watchdog.waits_for("the start waits for the compiler")
         program = compile_step(program)
@@ -108,10 +123,11 @@ def _open(
     stream = program.task.train_stream(shard, data.get("streams"))
     batches = stack.enter_context(closing(stream))
     progress = stack.enter_context(TrainingProgress(train.steps, first, multihost.is_lead()))
-    log = StepLog(program, store, progress, data.get("window", {}))
-    run = Run(
-        program, store, shard, batches, log, progress, guard, watchdog, first, started_seconds
-    )
+    pace = Pace(train.steps, intervals(experiment))
+    log = StepLog(program, store, progress, pace, data.get("window", {}))
+    run = Run(program, store, shard, batches, log, progress, pace, guard, watchdog, first)
+    if begun.is_unsaved:
+        save(run, first, state)
     return run, state
 
 
@@ -125,28 +141,6 @@ def _check_agreement(program: Program[Task]) -> None:
     )
 
 
-def _restored(
-    program: Program[Task], store: RunStore, step: int | None
-) -> tuple[TrainState, dict[str, Any]]:
-    """State and data position of a step, of the newest checkpoint, or of the start."""
-    path, steps, last = store.folder.path, store.saved_steps(), program.experiment.train.steps
-    if step is None and not steps:
-        store.check_nothing_saved()
-        return program.init(), {}
-    step = store.choose(step)
-    if step > last:
-        raise UserError(
-            f"{path} holds step {step}, beyond TrainConfig.steps = {last}: "
-            "raise that setting or give another --workdir."
-        )
-    try:
-        found = store.restore(step)
-    except Damaged as damage:
-        raise UserError(f"{damage}: {remedy(step, steps)}") from damage
-    store.set_aside_after(step)
-    return found
-
-
 def _check_numerics(program: Program[Task], store: RunStore, first: int, strict: bool) -> None:
     """Says, or with `strict` refuses, that a resumed run may not go on to the same bits."""
     other = store.other_numerics(program) if first else ""
@@ -156,9 +150,14 @@ def _check_numerics(program: Program[Task], store: RunStore, first: int, strict:
         print(f"other numerics than those of step {first}, so maybe other bits: {other}")
 
 
-def _show_start(program: Program[Task], state: TrainState, first: int) -> None:
+def _tell(lines: Iterable[str]) -> None:
+    for line in lines if multihost.is_lead() else ():
+        print(line)
+
+
+def _show_start(program: Program[Task], begun: Beginning) -> None:
     if not multihost.is_lead():
         return
-    show_summary(f"hyla_lm {version('hyla_lm')}", startup_lines(program, state.params, first))
-    for line in layout_lines(program):
-        print(line)
+    lines = startup_lines(program, begun.state.params, int(begun.state.step))
+    show_summary(f"hyla_lm {version('hyla_lm')}", {**lines, **begun.told})
+    _tell(layout_lines(program))

@@ -4,11 +4,10 @@ import argparse
 import dataclasses
 import json
 import platform
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hyla_lm.config import UserError
+from hyla_lm import ending
 from hyla_lm.tpu import checks
 from hyla_lm.tpu.checks import FAIL, Check
 from hyla_lm.tpu.job import Slice
@@ -21,13 +20,13 @@ def main(
     arguments: Sequence[str] | None = None,
     look: Callable[[argparse.Namespace], list[Check]] | None = None,
 ) -> int:
-    """Prints the table; status 1 if a check fails, 2 for a mistake in the options."""
+    """Runs the checks and returns the status: 1 if one fails, else as hyla_lm.ending counts."""
     options = _parser().parse_args(arguments)
-    try:
-        found = (look or look_at_host)(options)
-    except UserError as error:
-        print(f"tpu.doctor: {error}", file=sys.stderr)
-        return 2
+    return ending.run("tpu.doctor", lambda: show(options, (look or look_at_host)(options)))
+
+
+def show(options: argparse.Namespace, found: Sequence[Check]) -> int:
+    """Prints the table; status 1 if a check failed."""
     if options.json:
         lines = [dataclasses.asdict(check) for check in found]
         print(json.dumps({"host": platform.node(), "checks": lines}))
@@ -69,4 +68,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ending.process(main)

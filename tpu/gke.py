@@ -1,4 +1,4 @@
-"""Trains on GKE: fills in tpu/gke.yaml and applies it; python -m tpu.gke --help."""
+"""Trains on GKE: fills in tpu/gke.yaml and applies it; hyla-lm tpu gke --help."""
 
 import argparse
 import json
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 
+from hyla_lm import ending
 from hyla_lm.config import UserError, split_arguments
 from hyla_lm.tpu.cloud import SECRET_BYTES, run_for_real
 from hyla_lm.tpu.commands import ENVIRONMENT
@@ -19,24 +20,24 @@ SECRET_KEY = "secret"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Renders the JobSet and applies it, or prints it with --dry-run."""
+    """Runs the command and returns its status, as hyla_lm.ending counts them."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
     own, bindings = split_arguments(argv)
     options = _parser().parse_args(own)
-    try:
-        manifest = render(options, bindings)
-        if options.dry_run:
-            print(manifest, end="")
-            return 0
-        make_secret(options.name, options.namespace)
-        done = run_for_real(["kubectl", "apply", "-f", "-"], stdin=manifest)
-        if done.code:
-            raise UserError(_refusal(done.errors))
-        print(done.output, end="")
-    except UserError as error:
-        print(f"tpu.gke: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return ending.run("hyla-lm tpu gke", lambda: apply(options, bindings), options.debug)
+
+
+def apply(options: argparse.Namespace, bindings: Sequence[str]) -> None:
+    """Renders the JobSet and applies it, or prints it with --dry-run."""
+    manifest = render(options, bindings)
+    if options.dry_run:
+        print(manifest, end="")
+        return
+    make_secret(options.name, options.namespace)
+    done = run_for_real(["kubectl", "apply", "-f", "-"], stdin=manifest)
+    if done.code:
+        raise UserError(_refusal(done.errors))
+    print(done.output, end="")
 
 
 def make_secret(name: str, namespace: str) -> None:
@@ -103,8 +104,9 @@ def _refusal(errors: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tpu.gke", description=__doc__)
+    parser = argparse.ArgumentParser(prog="hyla-lm tpu gke", description=__doc__)
     parser.add_argument("--dry-run", action="store_true", help="print the JobSet, apply nothing")
+    parser.add_argument(ending.DEBUG, action="store_true", help="show every line of a failure")
     parser.add_argument("--name", required=True)
     parser.add_argument("--namespace", default="default")
     parser.add_argument("--image", required=True, help="container with hyla-lm and the gin files")
@@ -120,4 +122,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ending.process(main)

@@ -1,12 +1,14 @@
-"""Trains on Cloud TPU v5e: python -m tpu.launch COMMAND --help; @FILE reads options from a file."""
+"""Trains on Cloud TPU v5e: hyla-lm tpu COMMAND --help; @FILE reads options from a file."""
 
 import argparse
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+from hyla_lm import ending
 from hyla_lm.config import UserError, split_arguments
 from hyla_lm.tpu import operations
 from hyla_lm.tpu.cloud import Cloud, Rehearsal, run_for_real
@@ -19,21 +21,23 @@ FROM_NOTHING = ("create", "resume", "supervise")
 def main(
     arguments: Sequence[str] | None = None, sleep: Callable[[float], None] = time.sleep
 ) -> int:
-    """Runs a command; a mistake of the user is one sentence on stderr and status 2."""
-    try:
-        options, bindings = _parse(list(sys.argv[1:] if arguments is None else arguments))
-        job = job_of(options, bindings)
-        cloud = Cloud(job, run_for_real, sleep)
-        if options.dry_run:
-            rehearsal = Rehearsal(exists=options.command not in FROM_NOTHING)
-            cloud = Cloud(job, rehearsal, sleep=_nothing, say=_nothing)
-        _run(cloud, options)
-    except UserError as error:
-        print(f"tpu.launch: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    """Runs a command and returns its status, as hyla_lm.ending counts them.
+
+    Ctrl-C and SIGTERM interrupt it, so that it can delete what is half made.
+    """
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    with _interruptible():
+        return ending.run("hyla-lm tpu", lambda: _launch(argv, sleep), ending.DEBUG in argv)
+
+
+def _launch(argv: list[str], sleep: Callable[[float], None]) -> None:
+    options, bindings = _parse(argv)
+    job = job_of(options, bindings)
+    cloud = Cloud(job, run_for_real, sleep)
+    if options.dry_run:
+        rehearsal = Rehearsal(exists=options.command not in FROM_NOTHING)
+        cloud = Cloud(job, rehearsal, sleep=_nothing, say=_nothing)
+    _run(cloud, options)
 
 
 def job_of(options: argparse.Namespace, bindings: Sequence[str]) -> Job:
@@ -136,6 +140,7 @@ def parser() -> argparse.ArgumentParser:
 def _add_job(parser: argparse.ArgumentParser) -> None:
     """Adds options of a job, spelled as gcloud and hyla-lm spell them."""
     parser.add_argument("--dry-run", action="store_true", help="print the commands, run none")
+    parser.add_argument(ending.DEBUG, action="store_true", help="show every line of a failure")
     cloud = parser.add_argument_group("the slice")
     cloud.add_argument("--name", required=True, help="of the queued resource and of its node")
     cloud.add_argument("--project", required=True)
@@ -164,10 +169,16 @@ def _nothing(_: object) -> None:
     """Replaces `sleep` and `say` in a rehearsal."""
 
 
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _interrupt)
-    sys.exit(main())
+    ending.process(main)

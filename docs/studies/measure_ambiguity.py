@@ -14,12 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hyla_lm import ending
 from hyla_lm.evals import experiments
 from hyla_lm.evals.tasks.ambiguity import Posterior, paper_code_count, posterior
 from hyla_lm.evals.tasks.generated import key_of, keys_of_rows
 from hyla_lm.evals.tasks.sraven import draw_instance
 from hyla_lm.evals.tasks.sraven_rules import RULES
 from hyla_lm.input.files import write_whole
+from hyla_lm.parallel.devices import check_devices
 
 MEASUREMENTS = Path(experiments.__file__).with_name("ambiguity_measurements.json")
 CHUNK = 512
@@ -57,18 +59,25 @@ def _mean(values: np.ndarray) -> list[float]:
     return [round(float(values.mean()), 4), round(float(error), 4)]
 
 
-def main() -> None:
+def main() -> int:
+    """Runs the study and returns its status, as hyla_lm.ending counts them."""
     parser = argparse.ArgumentParser("measure_ambiguity", description=__doc__)
     parser.add_argument("--instances", type=int, default=4096)
     parser.add_argument("--output", type=Path, default=MEASUREMENTS)
     options = parser.parse_args()
+    return ending.run("measure_ambiguity", lambda: study(options.instances, options.output))
+
+
+def study(instances: int, output: Path) -> None:
+    """Writes and prints a JSON."""
+    check_devices()
     measured = {
-        f"M={features} K={symbols}": measurements(symbols, options.instances, features)
+        f"M={features} K={symbols}": measurements(symbols, instances, features)
         for features, symbols in SIZES
     }
-    write_whole(options.output, (json.dumps(measured, indent=1) + "\n").encode())
-    print(options.output.read_text(), end="")
+    write_whole(output, (json.dumps(measured, indent=1) + "\n").encode())
+    print(output.read_text(), end="")
 
 
 if __name__ == "__main__":
-    main()
+    ending.process(main)

@@ -14,34 +14,33 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
-from hyla_lm.config import UserError, exit_status
+from hyla_lm import ending
+from hyla_lm.config import UserError
 from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogicTask
 from hyla_lm.input.files import write_whole
+from hyla_lm.parallel.devices import devices
 from hyla_lm.running.restored import RestoredRun, open_run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes and prints a JSON; a mistake of the user is status 2."""
+    """Runs the study and returns its status, as hyla_lm.ending counts them."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser("untrained_terms", description=__doc__)
     parser.add_argument("--workdir", required=True, help="folder of a run with checkpoints")
     parser.add_argument("--output", type=Path, required=True, help="the JSON to write")
     options = parser.parse_args(argv)
-    try:
-        run = open_run(options.workdir, devices=jax.devices()[:1])
-        found = {
-            "command": " ".join(["python docs/studies/untrained_terms.py", *argv]),
-            **measure(run),
-        }
-    except UserError as error:
-        print(f"untrained_terms: {error}", file=sys.stderr)
-        return exit_status(error)
-    write_whole(options.output, (json.dumps(found, indent=1) + "\n").encode())
-    print(options.output.read_text(), end="")
-    return 0
+    command = " ".join(["python docs/studies/untrained_terms.py", *argv])
+    return ending.run("untrained_terms", lambda: study(options.workdir, options.output, command))
+
+
+def study(workdir: str, output: Path, command: str) -> None:
+    """Writes and prints a JSON."""
+    run = open_run(workdir, devices=devices()[:1])
+    found = {"command": command, **measure(run)}
+    write_whole(output, (json.dumps(found, indent=1) + "\n").encode())
+    print(output.read_text(), end="")
 
 
 def measure(run: RestoredRun) -> dict[str, Any]:
@@ -78,4 +77,4 @@ def by_untrained(functions_CxK: np.ndarray, untrained: Sequence[int]) -> dict[in
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ending.process(main)

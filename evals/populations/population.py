@@ -40,7 +40,7 @@ class Numbers(NamedTuple):
 class Population:
     """The compiled steps of R runs; states and metrics have a leading axis R.
 
-    Raises UserError if runs differ in more than Numbers, or ask for a policy or a canary.
+    Raises UserError if runs differ in more than Numbers, or ask for what `check_updates` refuses.
     """
 
     def __init__(self, programs: Sequence[Program]):
@@ -126,7 +126,11 @@ class Population:
     def _optimizer(self, numbers: Numbers) -> Any:
         config = self.program.experiment.optimizer
         schedule = warmup_cosine(
-            numbers.learning_rate, numbers.warmup_steps, numbers.cosine_end, config.final_fraction
+            numbers.learning_rate,
+            numbers.warmup_steps,
+            numbers.cosine_end,
+            config.final_fraction,
+            config.cosine_begins,
         )
         return make_optimizer(config, schedule, weight_decay=numbers.weight_decay)
 
@@ -161,7 +165,12 @@ def check_alike(programs: Sequence[Program]) -> None:
 def check_updates(program: Program) -> None:
     """Raises UserError for settings of the trainer's that a population does not follow."""
     e = program.experiment
-    asked = {"UpdatePolicy": e.updates.is_on, "CanaryConfig.every": e.canary.every > 0}
+    asked = {
+        "UpdatePolicy": e.updates.is_on,
+        "CanaryConfig.every": e.canary.every > 0,
+        "WarmStart.run": bool(e.warm_start.run),
+        "Branch.run": bool(e.branch.run),
+    }
     for name, is_asked in asked.items():
         if is_asked:
             raise UserError(

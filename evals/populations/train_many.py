@@ -17,10 +17,12 @@ from hyla_lm.evals.populations.population import Population, of_run
 from hyla_lm.evals.tasks.generated import GeneratedTask
 from hyla_lm.experiment import Experiment, read_experiment
 from hyla_lm.metrics import HostMetrics, means, to_host
+from hyla_lm.parallel.devices import devices
 from hyla_lm.parallel.preemption import PreemptionGuard
 from hyla_lm.running.checkpoint import Damaged
 from hyla_lm.running.console import TrainingProgress
 from hyla_lm.running.duties import VALIDATION, at_checkpoint, at_evaluation, redone_tags
+from hyla_lm.running.pace import Pace, intervals
 from hyla_lm.running.program import Program, make_program
 from hyla_lm.running.run_folder import RunFolder
 from hyla_lm.running.run_store import RunStore
@@ -41,7 +43,7 @@ class Member:
 def open_member(gin_files: Sequence[str], bindings: Sequence[str], workdir: str) -> Member:
     """A run as `hyla-lm train` would read it, on one device."""
     experiment = read_experiment(gin_files, bindings)
-    return Member(make_program(experiment, jax.devices()[:1]), workdir)
+    return Member(make_program(experiment, devices()[:1]), workdir)
 
 
 def compiled(members: Sequence[Member]) -> Population:
@@ -152,14 +154,15 @@ class _Training:
         self.experiment, self.task = population.program.experiment, population.task
         self.validation: list[dict[str, float]] = [{} for _ in runs]
         self._pending: tuple[int, int, Sums] | None = None
-        self._has_compiled = False
+        self._compiled: set[int] = set()
+        self._pace = Pace(last, intervals(self.experiment))
         self._started = self._clock = time.monotonic()
 
     def train(self, first: int) -> list[dict[str, Any]]:
         self.state = self.population.init() if first == 0 else _stacked_states(self.runs, first)
         for begin, end in windows(first, self.last, self.experiment.log.every):
             self._look(begin)
-            self.state, sums = self.population.advance(self.state, end - begin)
+            sums = self._advance(end - begin)
             self._flush()
             self._pending = (begin, end, sums)
         self._look(self.last)
@@ -169,15 +172,28 @@ class _Training:
             for index, run in enumerate(self.runs)
         ]
 
+    def _advance(self, steps: int) -> Sums:
+        """Dispatches a window; the first of its length compiles, which no speed counts."""
+        is_new = steps not in self._compiled
+        if is_new:
+            self._flush()
+        self.state, sums = self.population.advance(self.state, steps)
+        if is_new:
+            self._compiled.add(steps)
+            self._clock = time.monotonic()
+        return sums
+
     def _look(self, step: int) -> None:
         """What the runs owe at a step, decided as by hyla_lm.running.duties."""
         for run in self.runs:
             run.store.check()
         e, is_last = self.experiment, step == self.last
         if is_last or at_checkpoint(e, step):
-            self._save(step)
+            with self._pace.measured("save"):
+                self._save(step)
         if is_last or at_evaluation(e, step):
-            self._evaluate(step)
+            with self._pace.measured("evaluate"):
+                self._evaluate(step)
         if not is_last and self.guard.requested():
             self._save(step)
             raise Preempted(f"stopped after step {step}, which is saved")
@@ -189,22 +205,22 @@ class _Training:
         (begin, end, sums), self._pending = self._pending, None
         host = jax.device_get(sums)
         speed = self._speed(end - begin)
+        per_second = speed["perf/tokens_per_second"]
         told = [
             run.write_window(self.task, end, of_run(host, index), speed)
             for index, run in enumerate(self.runs)
         ]
         self.progress.advance(end)
-        per_second = speed.get("perf/tokens_per_second")
-        of_all = None if per_second is None else per_second * len(self.runs)
-        self.progress.show(end, next(filter(None, told), "all diverged"), of_all)
+        left = self._pace.left(end)
+        self.progress.show(
+            end, next(filter(None, told), "all diverged"), per_second * len(self.runs), left
+        )
 
     def _speed(self, steps: int) -> dict[str, float]:
-        """Of each run in a window; the first compiles and is left out."""
+        """Of each run in a window."""
         now = time.monotonic()
         seconds, self._clock = now - self._clock, now
-        if not self._has_compiled:
-            self._has_compiled = True
-            return {}
+        self._pace.stepped(seconds / steps)
         tokens = self.population.program.tokens_per_step * steps
         return {"perf/tokens_per_second": tokens / seconds, STEP_SECONDS: seconds / steps}
 

@@ -6,6 +6,7 @@ from types import ModuleType
 
 from hyla_lm.command_line import Command, parser_of_commands
 from hyla_lm.commands import completion, describe, evaluate, inspect, plan, sample, train
+from hyla_lm.commands.version import add_version
 
 DOC = "Trains, evaluates and looks at language models whose attention is a hypernetwork."
 COMMANDS: dict[str, Command] = {
@@ -32,10 +33,10 @@ def folder(name: str) -> ModuleType:
 def parser() -> argparse.ArgumentParser:
     """The parser of hyla-lm, which knows the names of the folders alone."""
     folders = {name: argparse.ArgumentParser(description=text) for name, text in FOLDERS.items()}
-    return parser_of_commands("hyla-lm", DOC, COMMANDS, folders)
+    return add_version(parser_of_commands("hyla-lm", DOC, COMMANDS, folders))
 
 
 def whole_parser() -> argparse.ArgumentParser:
     """One parser of all commands, those of the folders too, for completion and reference."""
     folders = {name: folder(name).parser() for name in FOLDERS}
-    return parser_of_commands("hyla-lm", DOC, COMMANDS, folders)
+    return add_version(parser_of_commands("hyla-lm", DOC, COMMANDS, folders))

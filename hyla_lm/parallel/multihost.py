@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 
 from hyla_lm.config import UserError
 from hyla_lm.ending import Preempted
+from hyla_lm.parallel import devices
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.listening import own_addresses
 from hyla_lm.parallel.liveness import Liveness
@@ -26,7 +27,6 @@ from hyla_lm.parallel.secret import VARIABLE as JOIN_SECRET
 COORDINATOR, BIND = "JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS"
 # The port that JAX takes on TPU hosts, and GKE's variables for several slices with their defaults.
 GKE_PORT, GKE_SLICES = 8482, (("NUM_SLICES", "1"), ("SLICE_ID", "0"))
-TPU_DEVICES = ("/dev/accel*", "/dev/vfio/[0-9]*")
 JOIN_SECONDS, BARRIER_SECONDS, SILENCE_SECONDS = 300, 1800, 25
 # JAX aborts the others when a host has not answered for so long, counted from its last heartbeat,
 # which may have been half as long ago. Where pings tell of silence, that must come later.
@@ -51,6 +51,7 @@ def joined(run: str) -> Iterator[None]:
     if place is None:
         if _is_tpu_host() and not jax.distributed.is_initialized():
             jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
+        devices.check_devices()
         yield
         return
     limit = _number("HYLA_LM_BARRIER_SECONDS", BARRIER_SECONDS)
@@ -71,6 +72,7 @@ def joined(run: str) -> Iterator[None]:
             heartbeat_timeout_seconds=LATE_HEARTBEAT_SECONDS,
             coordinator_bind_address=_bind_address(place),
         )
+        devices.check_devices()
         try:
             yield
         except Preempted as asked:  # all processes at the same step
@@ -129,7 +131,7 @@ def gke_place(environment: Mapping[str, str]) -> Place | None:
 
 
 def _is_tpu_host() -> bool:
-    return find_spec("libtpu") is not None and any(map(glob, TPU_DEVICES))
+    return find_spec("libtpu") is not None and any(map(glob, devices.TPU_FILES))
 
 
 def _number(name: str, default: int | None = None) -> int:

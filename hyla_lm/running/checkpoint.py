@@ -18,6 +18,7 @@ from etils import epath
 from hyla_lm.config import Unavailable, UserError
 from hyla_lm.ending import reason_of
 from hyla_lm.input.files import bucket_errors, bucket_of, look_at_bucket
+from hyla_lm.parallel.mesh import path_of
 from hyla_lm.running.checksums import checksums, is_sealed, sealed, sha256_of
 
 # Without it TensorStore, which writes the arrays, waits forever on a dead connection.
@@ -26,8 +27,10 @@ os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS", "60")
 
 META = {"identity", "gin", "versions"}
 SEALED_META = META | {"numerics", "checksums", "sha256"}
+ORIGIN = "origin"  # in the meta of runs that began from another
 DATA = {"streams", "window"}
 UNFINISHED = ".orbax-checkpoint-tmp"
+OTHER_WORKDIR = "correct that setting or give another --workdir"
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +60,8 @@ class Checkpointer:
             cleanup_tmp_directories=keep is not None,
             enable_async_checkpointing=True,
         )
-        place = folder if bucket_of(folder) else folder.absolute()
-        self._manager = ocp.CheckpointManager(place, options=options)
+        self._place = folder if bucket_of(folder) else folder.absolute()
+        self._manager = ocp.CheckpointManager(self._place, options=options)
 
     def latest_step(self) -> int | None:
         return self._manager.latest_step()
@@ -104,7 +107,8 @@ class Checkpointer:
         """The meta of a step: the identity of the run that saved it."""
         with self._reading(step):
             meta = self._restore(step, meta=ocp.args.JsonRestore())["meta"]
-            if set(meta) != META and (set(meta) != SEALED_META or not is_sealed(meta)):
+            names = set(meta) - {ORIGIN}
+            if set(meta) != META and (names != SEALED_META or not is_sealed(meta)):
                 raise Damaged("its meta differs from its hash")
             return dict(meta)
 
@@ -140,6 +144,27 @@ class Checkpointer:
             abstract_state = jax.tree.map(on_host, saved)
         return self.restore(step, abstract_state, meta)
 
+    def parameters(self, step: int) -> dict[str, Any]:
+        """The parameters of a step as Orbax describes them: shape and dtype by name."""
+        with self._reading(step), ocp.PyTreeCheckpointer() as reader:
+            tree = reader.metadata(self._state(step)).item_metadata.tree["params"]
+        return {path_of(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+    def restore_parameters(self, step: int, wanted: Any, meta: Mapping[str, Any]) -> Any:
+        """Some parameters of a step, a tree of shapes with shardings; Damaged as by `restore`."""
+        item = {"params": wanted}
+        arguments = ocp.args.PyTreeRestore(
+            item=item,
+            restore_args=ocp.checkpoint_utils.construct_restore_args(item),
+            partial_restore=True,
+        )
+        with self._reading(step), ocp.PyTreeCheckpointer() as reader:
+            found = reader.restore(self._state(step), args=arguments)
+            if "checksums" in meta:
+                sums = checksums(found)
+                _check_arrays(sums, {name: meta["checksums"]["state"].get(name) for name in sums})
+        return found["params"]
+
     def drop_after(self, step: int) -> None:
         """Deletes the checkpoints of later steps."""
         for later in self.steps():
@@ -160,6 +185,9 @@ class Checkpointer:
         """Waits for background saves, raises the error of a failed one, and closes."""
         self.wait()
         self._manager.close()
+
+    def _state(self, step: int) -> epath.Path:
+        return self._place / str(step) / "state"
 
     def _restore(self, step: int, **items: Any) -> Any:
         return self._manager.restore(step, args=ocp.args.Composite(**items))
@@ -189,9 +217,12 @@ def _check_sums(state: Any, data: Mapping[str, Any], saved: Mapping[str, Any] | 
         return
     if sha256_of(data) != saved["data"]:
         raise Damaged("its data position differs from its hash")
-    found = checksums(state)
-    for name in sorted({*found, *saved["state"]}):
-        if found.get(name) != saved["state"].get(name):
+    _check_arrays(checksums(state), saved["state"])
+
+
+def _check_arrays(found: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    for name in sorted({*found, *saved}):
+        if found.get(name) != saved.get(name):
             raise Damaged(f"{name} differs from its checksum")
 
 
@@ -218,13 +249,15 @@ def _storage_errors(folder: epath.Path) -> Iterator[None]:
 
 
 def check_same_run(
-    saved: Mapping[str, Any], current: Mapping[str, Any], workdir: epath.Path
+    saved: Mapping[str, Any],
+    current: Mapping[str, Any],
+    workdir: epath.Path,
+    remedy: str = OTHER_WORKDIR,
 ) -> None:
     """Raises UserError naming the first field in which a checkpoint's run differs from this run."""
     for name, here, there in differences(current, saved):
         raise UserError(
-            f"{workdir} holds a run with {name} = {there!r} but this run has {here!r}: "
-            "correct that setting or give another --workdir."
+            f"{workdir} holds a run with {name} = {there!r} but this run has {here!r}: {remedy}."
         )
 
 

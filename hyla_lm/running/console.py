@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 MIN_SECONDS_BETWEEN_LINES = 5.0
@@ -27,7 +27,7 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
 
     def __init__(self, steps: int, done: int, speaks: bool = True):
         self._speaks = speaks
-        self._steps, self._started, self._first = steps, time.monotonic(), done
+        self._steps = steps
         self._last_line = float("-inf")
         self._bar: Progress | None = None
         if speaks and sys.stdout.isatty():
@@ -36,7 +36,6 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
                 MofNCompleteColumn(),
                 BarColumn(bar_width=None),
                 TextColumn("{task.description}"),
-                TimeRemainingColumn(),
             )
             self._id = self._bar.add_task("", total=steps, completed=done)
 
@@ -62,20 +61,21 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
         if self._bar:
             self._bar.update(self._id, completed=step)
 
-    def show(self, step: int, described: str, tokens_per_second: float | None) -> None:
-        """Shows the metrics of a logged step, and its speed if it is known."""
-        speed = "" if tokens_per_second is None else f"  {tokens_per_second:,.0f} tokens/s"
+    def show(
+        self, step: int, described: str, tokens_per_second: float | None, left: str = ""
+    ) -> None:
+        """Shows the metrics of a logged step, its speed if it is known, and the time left."""
+        speed = "" if tokens_per_second is None else f"{tokens_per_second:,.0f} tokens/s"
+        told = "  ".join(filter(None, (described, speed, left)))
         if self._bar:
-            self._bar.update(self._id, description=described + speed)
+            self._bar.update(self._id, description=told)
             return
         now = time.monotonic()
         if not self._speaks:
             return
         if now - self._last_line >= MIN_SECONDS_BETWEEN_LINES or step == self._steps:
             self._last_line = now
-            seconds_a_step = (now - self._started) / max(step - self._first, 1)
-            left = seconds_a_step * (self._steps - step)
-            print(f"step {step}/{self._steps}  {described}{speed}  {left:,.0f} s left", flush=True)
+            print(f"step {step}/{self._steps}  {told}", flush=True)
 
     def say(self, line: str) -> None:
         """Prints a line above the bar."""

@@ -93,6 +93,7 @@ def save(run: Run, step: int, state: TrainState) -> None:
     streams = multihost.gather_shards(run.batches.state(), run.shard)
     _waits_for(run, step, "a save")
     run.store.save(step, state, {"streams": streams, "window": run.log.window})
+    run.log.restart_clock()
 
 
 def evaluate(run: Run, step: int, state: TrainState) -> None:
@@ -133,7 +134,8 @@ def train_suites(run: Run, step: int, state: TrainState) -> None:
 
 def finish(run: Run, step: int, state: TrainState) -> None:
     """Writes summary.json; of a run that was finished, only what is evaluated can change."""
-    trained = summary_of(run.program, state.params, run.store.folder.lines())
+    lines = run.store.folder.lines()
+    trained = summary_of(run.program, state.params, lines, run.store.begun_at)
     trained["wall_seconds"] = time.monotonic() - run.started_seconds
     _waits_for(run, step, "a save")
     found = {VALIDATION: run.validation} | ({SUITES: run.suites} if run.suites else {})
@@ -175,7 +177,8 @@ def look(run: Run, step: int, state: TrainState) -> None:
     for duty in DUTIES:
         if duty.is_due(run.experiment, step):
             _waits_for(run, step, f"its duty {duty.do.__name__!r}")
-            duty.do(run, step, state)
+            with run.pace.measured(duty.do.__name__):
+                duty.do(run, step, state)
 
 
 def redone_tags(experiment: Experiment, step: int) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from hyla_lm.metrics import Metrics
 from hyla_lm.model.config import Features, ModelConfig
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.optim import make_optimizer, make_schedule
+from hyla_lm.parallel.devices import devices as all_devices
 from hyla_lm.parallel.mesh import batch_sharding, batch_ways, make_mesh, state_sharding
 from hyla_lm.parallel.sharded_attention import check_mesh
 from hyla_lm.running.canary import make_canary_step
@@ -79,7 +80,7 @@ def make_program(
 
 def checked_mesh(experiment: Experiment, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """The experiment's mesh; raises UserError where it does not fit the batch or the kernel."""
-    mesh = make_mesh(experiment.mesh, devices)
+    mesh = make_mesh(experiment.mesh, all_devices() if devices is None else devices)
     _check_batch(experiment, mesh)
     _check_platform(experiment.model, mesh)
     return mesh

@@ -1,5 +1,6 @@
 """A process's part of a run while it trains."""
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -7,6 +8,7 @@ from hyla_lm.experiment import Experiment
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.preemption import PreemptionGuard
 from hyla_lm.running.console import TrainingProgress
+from hyla_lm.running.pace import Pace
 from hyla_lm.running.program import Program
 from hyla_lm.running.run_store import RunStore
 from hyla_lm.running.step_log import StepLog
@@ -27,10 +29,11 @@ class Run:
     batches: BatchStream
     log: StepLog
     progress: TrainingProgress
+    pace: Pace
     guard: PreemptionGuard
     watchdog: Watchdog
     first: int
-    started_seconds: float
+    started_seconds: float = field(default_factory=time.monotonic)
     validation: dict[str, float] = field(default_factory=dict)
     suites: dict[str, dict[str, float]] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)

@@ -7,7 +7,6 @@ mirrored: before every checkpoint, every minute and at the end.
 import json
 import logging
 import os
-import subprocess
 import tempfile
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -275,13 +274,3 @@ def check_shared(folder: RunFolder) -> None:
             f"process {seeing.index(False)} does not see what process 0 writes to "
             f"--workdir={folder.path}: give a folder that all hosts mount, or one in a bucket."
         )
-
-
-def git_revision() -> str | None:
-    """The commit of the checkout that this package runs from; None outside a checkout."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError:
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None

@@ -6,8 +6,15 @@ from contextlib import ExitStack
 from typing import Any
 
 from hyla_lm.config import UserError
+from hyla_lm.experiment import Branch
 from hyla_lm.parallel import multihost
-from hyla_lm.running.checkpoint import Checkpointer, check_same_run, differences
+from hyla_lm.running.checkpoint import (
+    ORIGIN,
+    OTHER_WORKDIR,
+    Checkpointer,
+    check_same_run,
+    differences,
+)
 from hyla_lm.running.program import Program, identity, meta_of
 from hyla_lm.running.run_folder import RunFolder
 from hyla_lm.running.saved_files import told_of_changes
@@ -22,15 +29,24 @@ log = logging.getLogger(__name__)
 class RunStore:
     """One run's folder while it is trained: `restore`, then `begin`, then write and save.
 
-    All processes save; only the lead process writes the rest.
+    All processes save; only the lead process writes the rest. `origin` tells of the run that this
+    one began from, if it did (hyla_lm.running.beginning); each checkpoint has it.
     """
 
     def __init__(self, program: Program[Task], folder: RunFolder):
         self.folder, self._program = folder, program
+        self.origin: dict[str, Any] | None = None
         self._checkpoints = Checkpointer(folder.checkpoints, program.experiment.checkpoint.keep)
         self._stack = ExitStack()
         self._stack.callback(self._checkpoints.close)
         self._saved = self._noted = self._checkpoints.latest_step()
+
+    @property
+    def begun_at(self) -> int:
+        """The step at which the run began: that of its trunk for a branch, else 0."""
+        if self.origin is None or self.origin["settings"]["class"] != Branch.__name__:
+            return 0
+        return self.origin["step"]
 
     def saved_steps(self) -> list[int]:
         """Every step with a whole checkpoint."""
@@ -50,11 +66,23 @@ class RunStore:
         Raises UserError for a checkpoint of another run, and Damaged for one that is not as it was
         saved.
         """
-        self._meta = self._checkpoints.meta(step)
-        check_same_run(self._meta["identity"], identity(self._program), self.folder.path)
-        state, data = self._checkpoints.restore(step, self._program.abstract_state, self._meta)
+        state, data = self._restored(self._checkpoints, step, OTHER_WORKDIR)
+        self.origin = self._meta.get(ORIGIN)
+        return state, data
+
+    def branch(self, trunk: Checkpointer, step: int) -> tuple[TrainState, dict[str, Any]]:
+        """`restore` of a run that this one branches from; `origin` is the caller's to set."""
+        return self._restored(trunk, step, "correct that setting or give another Branch.run")
+
+    def _restored(
+        self, checkpoints: Checkpointer, step: int, remedy: str
+    ) -> tuple[TrainState, dict[str, Any]]:
+        workdir = checkpoints.folder.parent
+        self._meta = checkpoints.meta(step)
+        check_same_run(self._meta["identity"], identity(self._program), workdir, remedy)
+        state, data = checkpoints.restore(step, self._program.abstract_state, self._meta)
         data["window"].pop("objective", None)  # which older checkpoints kept there
-        if multihost.is_lead() and (changes := told_of_changes(self.folder.path, step)):
+        if multihost.is_lead() and (changes := told_of_changes(workdir, step)):
             log.warning(changes)
         return state, data
 
@@ -103,7 +131,8 @@ class RunStore:
     def save(self, step: int, state: TrainState, data: Mapping[str, Any]) -> None:
         """Starts saving a step in the background, once the logs up to it are kept."""
         self.folder.mirror()
-        self._checkpoints.save(step, state, data, meta_of(self._program))
+        origin = {ORIGIN: self.origin} if self.origin else {}
+        self._checkpoints.save(step, state, data, {**meta_of(self._program), **origin})
         self._saved = step
 
     def check_nothing_saved(self) -> None:
@@ -137,7 +166,8 @@ class RunStore:
         Of a finished run that began again nothing was trained, so only what was found can change.
         """
         self.wait()
-        summary, before = {**trained, **found}, self.folder.read_summary()
+        origin = {"began_from": self.origin} if self.origin else {}
+        summary, before = {**trained, **found, **origin}, self.folder.read_summary()
         if self._first == trained["step"] == before.get("step"):
             summary |= {name: before[name] for name in trained if name in before}
         self.folder.write_summary(summary)

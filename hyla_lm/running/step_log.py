@@ -13,6 +13,7 @@ import numpy as np
 from hyla_lm.metrics import HostMetrics, add, means, to_host
 from hyla_lm.running.alarm import Alarm
 from hyla_lm.running.console import TrainingProgress
+from hyla_lm.running.pace import Pace
 from hyla_lm.running.program import Program
 from hyla_lm.running.run_store import RunStore
 from hyla_lm.running.summary import LEARNING_RATE, STEP_SECONDS, TRAIN, flops_per_token
@@ -35,9 +36,11 @@ class StepLog:
         program: Program[Task],
         store: RunStore,
         progress: TrainingProgress,
+        pace: Pace,
         window: Mapping[str, Any],
     ):
         self._program, self._store, self._progress = program, store, progress
+        self._pace = pace
         self._every = program.experiment.log.every
         self._alarm = Alarm(program, store, progress)
         self._pending: tuple[int, StepOutput, np.ndarray] | None = None
@@ -70,7 +73,7 @@ class StepLog:
             self._write_window(step, skipped)
 
     def restart_clock(self) -> None:
-        """Leaves what happened since the last step out of the speed."""
+        """Leaves what happened since the last step, such as an evaluation, out of the speed."""
         self._clock = time.monotonic()
 
     def _tick(self) -> None:
@@ -96,7 +99,10 @@ class StepLog:
         self._steps_timed, self._window_seconds, self._wait_seconds = 0, 0.0, 0.0
         self._store.write(step, line | speed)
         told = task.describe(values) if values else "no update made"
-        self._progress.show(step, told, speed.get("perf/tokens_per_second"))
+        if STEP_SECONDS in speed:
+            self._pace.stepped(speed[STEP_SECONDS])
+        left = self._pace.left(step)
+        self._progress.show(step, told, speed.get("perf/tokens_per_second"), left)
 
     def _speed(self) -> dict[str, float]:
         """Of the window's timed steps; empty where there is none."""

@@ -8,8 +8,8 @@ import jax
 from hyla_lm.model.inspection import kernels_of
 from hyla_lm.parallel.mesh import AXES
 from hyla_lm.parallel.sharding_table import lines, sharding_table
+from hyla_lm.revision import git_revision
 from hyla_lm.running.program import Program
-from hyla_lm.running.run_folder import git_revision
 from hyla_lm.running.throughput import (
     count_applied_parameters,
     count_parameters,
@@ -33,6 +33,7 @@ def startup_lines(program: Program[Task], params: Any, first_step: int) -> dict[
     axes = ", ".join(f"{axis} {program.mesh.shape[axis]}" for axis in AXES)
     tokens = program.tokens_per_step
     start = f"from the checkpoint of step {first_step}" if first_step else "from the start"
+    begins = "" if o.cosine_begins is None else f" from step {o.cosine_begins:,}"
     return {
         "model": f"{c.num_layers} layers, D {c.model_dim}, {c.num_heads} heads of {c.head_dim}, "
         f"F {c.mlp_dim} {c.feedforward}, {c.positions} positions, {c.dtype}",
@@ -43,7 +44,7 @@ def startup_lines(program: Program[Task], params: Any, first_step: int) -> dict[
         "batch": f"{t.batch_size} rows, {tokens:,} tokens a step"
         + (f" in {t.accumulate_steps} micro-batches" if t.accumulate_steps > 1 else ""),
         "schedule": f"{t.steps:,} steps {start}; AdamW, learning rate 0 to {o.learning_rate:g} in "
-        f"{o.warmup_steps:,} steps, cosine to {o.learning_rate * o.final_fraction:g}",
+        f"{o.warmup_steps:,} steps, cosine{begins} to {o.learning_rate * o.final_fraction:g}",
     }
 
 
@@ -63,11 +64,14 @@ def layout_lines(program: Program[Task]) -> list[str]:
 
 
 def summary_of(
-    program: Program[Task], params: Any, lines: Sequence[Mapping[str, Any]]
+    program: Program[Task], params: Any, lines: Sequence[Mapping[str, Any]], begun_at: int = 0
 ) -> dict[str, Any]:
-    """The content of summary.json that training gives, from its lines of metrics."""
+    """The content of summary.json that training gives, from its lines of metrics.
+
+    A branch was begun at a step of its trunk.
+    """
     e, t = program.experiment, program.experiment.train
-    seconds = seconds_per_step(lines)
+    seconds = seconds_per_step(lines, begun_at)
     tokens_per_second = program.tokens_per_step / seconds if seconds else 0.0
     summary: dict[str, Any] = {
         "step": t.steps,
@@ -92,10 +96,10 @@ def last_training_metrics(lines: Sequence[Mapping[str, Any]]) -> dict[str, float
     return {tag.removeprefix(f"{TRAIN}/"): windows[-1][tag] for tag in tags if tag != LEARNING_RATE}
 
 
-def seconds_per_step(lines: Sequence[Mapping[str, Any]]) -> float:
+def seconds_per_step(lines: Sequence[Mapping[str, Any]], begun_at: int = 0) -> float:
     """The mean over the windows that were timed, each counted by its steps; 0 where none was."""
     windows = [line for line in lines if LEARNING_RATE in line]
-    starts = [0, *(line["step"] for line in windows)]
+    starts = [begun_at, *(line["step"] for line in windows)]
     timed = [(x["step"] - start, x) for start, x in zip(starts, windows, strict=False)]
     timed = [(steps, x) for steps, x in timed if STEP_SECONDS in x]
     total = sum(steps * x[STEP_SECONDS] for steps, x in timed)

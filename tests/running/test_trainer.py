@@ -8,6 +8,7 @@ import jax
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from hyla_lm import trainer
 from hyla_lm.cli import main
 from hyla_lm.experiment import read_experiment
 from hyla_lm.running.tensorboard import TensorBoard
@@ -87,6 +88,30 @@ def test_longer_training_goes_on_from_the_end(
     assert main(["train", *arguments]) == 0
     assert "from the checkpoint of step 12" in capsys.readouterr().out
     assert [line["step"] for line in measured(run[0], "train/")] == [3, 6, 9, 12, 15]
+
+
+def test_a_finished_run_says_so_and_does_nothing(
+    run: tuple[Path, str],
+    tiny_gin: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once its summary is there, which is written last; before, it still does what it owes."""
+    workdir, arguments = run[0], ["train", f"--gin_file={tiny_gin}", f"--workdir={run[0]}"]
+    before = json.loads((workdir / "summary.json").read_text())
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "make_program", None)
+        assert main(arguments) == 0
+    finished, longer, curves = capsys.readouterr().out.splitlines()
+    assert finished.startswith(f"{workdir} is finished at step 12; validation ")
+    assert f"loss_nats {before['validation']['loss_nats']:.4f}" in finished
+    assert "--gin.TrainConfig.steps=24; the learning rate, 0.001 now, is then 0.0061" in longer
+    assert f"tensorboard --logdir {workdir}" in curves and f"--workdir={workdir}" in curves
+    (workdir / "summary.json").unlink()
+    assert main(arguments) == 0
+    after = json.loads((workdir / "summary.json").read_text())
+    assert after["validation"] == before["validation"]
+    assert "from the checkpoint of step 12" in capsys.readouterr().out
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(

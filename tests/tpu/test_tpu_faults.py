@@ -78,7 +78,7 @@ def test_a_refusal_is_one_sentence_that_says_what_to_do(cloud: FakeCloud, name: 
     stderr, *expected = REFUSALS[name]
     cloud.fault("resources create", stderr)
     code, printed = cloud.launch("create")
-    sentences = [line for line in printed.splitlines() if line.startswith("tpu.launch: ")]
+    sentences = [line for line in printed.splitlines() if line.startswith("hyla-lm tpu: ")]
     assert code == 2 and len(sentences) == 1
     for text in expected:
         assert text in sentences[0]

@@ -75,5 +75,5 @@ def test_a_mistake_reaches_no_cluster(
     kubectl: Path, capsys: pytest.CaptureFixture[str], flag: str
 ) -> None:
     assert gke.main([*FLAGS, flag]) == 2
-    assert capsys.readouterr().err.startswith(f"tpu.gke: {flag.partition('=')[0]}")
+    assert capsys.readouterr().err.startswith(f"hyla-lm tpu gke: {flag.partition('=')[0]}")
     assert not (kubectl / "arguments").exists()

@@ -282,7 +282,7 @@ MISTAKES = {
 @pytest.mark.parametrize("flag", MISTAKES)
 def test_a_mistake_is_one_sentence_before_anything_is_done(cloud: FakeCloud, flag: str) -> None:
     code, printed = cloud.launch("resume", flag)
-    assert code == 2 and printed.startswith("tpu.launch: ") and MISTAKES[flag] in printed
+    assert code == 2 and printed.startswith("hyla-lm tpu: ") and MISTAKES[flag] in printed
     assert cloud.state["calls"] == []
 
 

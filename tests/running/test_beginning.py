@@ -1,0 +1,250 @@
+"""A run may begin from another: with its parameters (WarmStart), or with all of it (Branch)."""
+
+import json
+import re
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from hyla_lm.cli import main
+from hyla_lm.config import UserError
+from hyla_lm.experiment import WarmStart, read_experiment
+from hyla_lm.input.prepared import Rows
+from hyla_lm.optim import warmup_cosine
+from hyla_lm.running.program import make_program
+from hyla_lm.running.warm_start import Match, match
+from tests.conftest import SEQUENCE_LENGTH, TINY
+from tests.faults.runs import arrays, as_bytes, differences, position
+from tests.run_lines import measured
+from tests.running.test_resume import train as train_process
+
+STEPS, SAVED = 12, 5
+KEEP_ALL = "CheckpointConfig.keep = 9\n"
+SOFTMAX = ["ModelConfig.attention = 'softmax'", "ModelConfig.num_layers = 3"]
+
+
+@pytest.fixture(scope="module")
+def gin_file(tiny_rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("beginning") / "tiny.gin"
+    path.write_text(TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH) + KEEP_ALL)
+    return path
+
+
+@pytest.fixture(scope="module")
+def source(gin_file: Path) -> Path:
+    """A finished run with checkpoints of steps 5, 10 and 12."""
+    workdir = gin_file.parent / "source"
+    assert main(arguments(gin_file, workdir)) == 0
+    return workdir
+
+
+def arguments(gin_file: Path, workdir: Path, *bindings: str) -> list[str]:
+    given = [f"--gin.{binding}" for binding in bindings]
+    return ["train", f"--gin_file={gin_file}", f"--workdir={workdir}", *given]
+
+
+def warm(source: Path, **more: Any) -> list[str]:
+    settings = {"run": str(source), **more}
+    return [f"WarmStart.{name} = {value!r}" for name, value in settings.items()]
+
+
+def branch(trunk: Path, step: int = SAVED) -> list[str]:
+    return [f"Branch.run = '{trunk}'", f"Branch.step = {step}"]
+
+
+def named(state: dict[str, Any]) -> dict[str, Any]:
+    """Arrays by the words of their path, which are the same with and without classes."""
+    return {"/".join(re.findall(r"\w+", path)): array for path, array in state.items()}
+
+
+def parameters(state: dict[str, Any]) -> dict[str, Any]:
+    return {name: array for name, array in state.items() if name.startswith("params/")}
+
+
+def first_state(gin_file: Path, bindings: list[str]) -> dict[str, Any]:
+    state = make_program(read_experiment([str(gin_file)], bindings)).init()
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    return named({jax.tree_util.keystr(path): as_bytes(np.asarray(leaf)) for path, leaf in leaves})
+
+
+def test_parameters_of_the_same_name_are_taken_and_all_else_is_new(
+    gin_file: Path, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, given = tmp_path / "run", [*SOFTMAX, *warm(source, step=10)]
+    assert main(arguments(gin_file, run, *given)) == 0
+    out = capsys.readouterr().out
+    untouched = first_state(gin_file, given)
+    begun, taken = named(arrays(run, 0)), parameters(named(arrays(source, 10)))
+    assert {name: begun[name] for name in taken} == taken
+    new = {name for name in begun if begun[name] == untouched[name]}
+    assert set(begun) - set(parameters(begun)) <= new, "the optimizer begins anew"
+    assert set(parameters(begun)) - set(taken) <= new
+    assert any("block_2" in name for name in new)
+    assert position(run, 0)["streams"] == [{"rows_read": 0}]
+    assert "35 of 51 arrays, 9,600 parameters" in out
+    assert "blocks/block_2/attention/key/bias (2, 8)" in out
+    assert "and 10 more" in out
+    assert "differs in    ModelConfig.attention, ModelConfig.num_layers" in out
+
+
+SAVED_SHAPES = {"embed/table": (8, 2), "block_0/up": (2, 4), "head/kernel": (2, 8)}
+
+
+def matched(own: dict[str, tuple[int, ...]], **settings: Any) -> Match:
+    shapes = [
+        {name: jax.ShapeDtypeStruct(shape, "float32") for name, shape in of.items()}
+        for of in (own, SAVED_SHAPES)
+    ]
+    return match(*shapes, WarmStart(run="old", **settings))
+
+
+def test_names_are_taken_new_or_left_out() -> None:
+    own = {"embed/table": (8, 2), "block_0/up": (2, 4), "block_1/up": (2, 4)}
+    up, table = "block_0/up", "embed/table"
+    assert matched(own) == ([table, up], ["block_1/up"], ["head/kernel"])
+    assert matched(own, only=("embed/*",)) == ([table], [up, "block_1/up"], [up, "head/kernel"])
+    assert matched(own, ignore=("embed/*",)) == (
+        [up],
+        [table, "block_1/up"],
+        [table, "head/kernel"],
+    )
+
+
+def test_another_shape_is_an_error_unless_it_is_named() -> None:
+    own = {"embed/table": (9, 2), "block_0/up": (2, 4)}
+    with pytest.raises(UserError, match=r"has embed/table as float32 \(8, 2\) but this model has"):
+        matched(own)
+    assert matched(own, ignore=("embed/table",)).taken == ["block_0/up"]
+
+
+@pytest.mark.parametrize(
+    ("bindings", "settings", "says"),
+    [
+        (["ModelConfig.mlp_dim = 64"], {}, "feedforward/down/kernel as float32 (32, 16) but this"),
+        ([], {"ignore": ("*",)}, "has no parameter to take"),
+        ([], {"only": ("embedding/*",)}, "'embedding/*' of WarmStart names no parameter"),
+        ([], {"step": 7}, "has no checkpoint of step 7 (it has 5, 10, 12)"),
+        ([], {"run": "/no/such/run"}, "'/no/such/run' has no checkpoints"),
+    ],
+)
+def test_what_cannot_be_taken_is_one_sentence(
+    bindings: list[str],
+    settings: dict[str, Any],
+    says: str,
+    gin_file: Path,
+    source: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = [*bindings, *warm(source, **settings)]
+    assert main(arguments(gin_file, tmp_path / "run", *given)) == 2
+    err = capsys.readouterr().err
+    assert says in err and len(err.splitlines()) == 1
+    assert not (tmp_path / "run" / "checkpoints" / "0").exists()
+
+
+def test_a_run_once_begun_needs_the_other_no_more_and_tells_of_it(
+    gin_file: Path, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone, run = tmp_path / "gone", tmp_path / "run"
+    shutil.copytree(source, gone)
+    short = "TrainConfig.steps = 5"
+    assert main(arguments(gin_file, run, short, *warm(gone))) == 0
+    shutil.rmtree(gone)
+    assert main(arguments(gin_file, run, *warm(gone))) == 0
+    out = capsys.readouterr().out
+    assert out.count("the parameters of step 12 of") == 2
+    for path in (run / "summary.json", run / "checkpoints" / "12" / "meta" / "metadata"):
+        found = json.loads(path.read_text())
+        origin = found.get("began_from", found.get("origin"))
+        assert (origin["run"], origin["step"]) == (str(gone), STEPS)
+        assert len(origin["parameters"]) == 64
+    assert main(arguments(gin_file, run, *warm(source))) == 2
+    assert f"began with WarmStart.run = '{gone}', not '{source}'" in capsys.readouterr().err
+    assert main(arguments(gin_file, run, *branch(source))) == 2
+    assert "began with WarmStart, so Branch.run" in capsys.readouterr().err
+
+
+def test_a_run_that_began_from_nothing_takes_no_warm_start(
+    gin_file: Path, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments(gin_file, source, *warm(source))) == 2
+    assert "holds a run that began from nothing" in capsys.readouterr().err
+
+
+def files(folder: Path) -> dict[Path, tuple[int, bytes]]:
+    found = [path for path in folder.rglob("*") if path.is_file()]
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in found}
+
+
+def test_a_branch_with_the_same_settings_is_its_trunk(
+    gin_file: Path, source: Path, tmp_path: Path
+) -> None:
+    before, run = files(source), tmp_path / "run"
+    assert main(arguments(gin_file, run, *branch(source))) == 0
+    assert files(source) == before, "the trunk is only read"
+    assert arrays(run, STEPS) == arrays(source, STEPS)
+    assert measured(run) == [line for line in measured(source) if line["step"] > SAVED]
+    assert json.loads((run / "summary.json").read_text())["began_from"]["step"] == SAVED
+
+
+def test_a_killed_branch_ends_like_one_never_stopped(
+    gin_file: Path, source: Path, tmp_path: Path
+) -> None:
+    """It is longer than its trunk and cools down; the trunk is gone when it goes on."""
+    trunk, whole, killed = tmp_path / "trunk", tmp_path / "whole", tmp_path / "killed"
+    shutil.copytree(source, trunk)
+    cooldown = ["TrainConfig.steps = 14", f"OptimizerConfig.cosine_begins = {SAVED}"]
+    given = [*branch(trunk), *cooldown]
+    path = tmp_path / "branch.gin"
+    path.write_text("\n".join([gin_file.read_text(), *given]))
+    assert main(["train", f"--gin_file={path}", f"--workdir={whole}"]) == 0
+    assert train_process(path, killed, "training") == -signal.SIGKILL
+    shutil.rmtree(trunk)
+    assert train_process(path, killed) == 0
+    assert differences(killed, whole, 14) == []
+    rates = [line["train/learning_rate"] for line in measured(whole, "train/")]
+    assert rates == pytest.approx([float(cooled(step - 1)) for step in (6, 9, 12, 14)])
+
+
+def cooled(step: int) -> Any:
+    return warmup_cosine(1e-2, 2, 14, 0.1, SAVED)(step)
+
+
+def test_the_cosine_of_a_cooldown_begins_at_the_peak() -> None:
+    rates = [float(cooled(step)) for step in (1, 2, SAVED, 14)]
+    assert rates == pytest.approx([0.5e-2, 1e-2, 1e-2, 1e-3])
+    assert 1e-3 < float(cooled(10)) < float(cooled(9)) < 1e-2
+    unchanged = [float(warmup_cosine(1e-2, 2, 14, 0.1)(step)) for step in range(15)]
+    assert unchanged == [float(warmup_cosine(1e-2, 2, 14, 0.1, 2)(step)) for step in range(15)]
+    assert np.all(np.diff(unchanged[2:]) < 0)
+
+
+@pytest.mark.parametrize(
+    ("bindings", "says"),
+    [
+        (["ModelConfig.mlp_dim = 64"], "ModelConfig.mlp_dim = 32 but this run has 64"),
+        (["TrainConfig.seed = 1"], "TrainConfig.seed = 0 but this run has 1"),
+        (["TrainConfig.steps = 4"], "is at step 5, beyond TrainConfig.steps = 4"),
+        (["OptimizerConfig.cosine_begins = 12"], "cosine_begins = 12 must be from"),
+        (["Branch.step = 4"], "has no checkpoint of step 4 (it has 5, 10, 12)"),
+    ],
+)
+def test_what_a_branch_may_not_change_is_one_sentence(
+    bindings: list[str],
+    says: str,
+    gin_file: Path,
+    source: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = [*branch(source), *bindings]
+    assert main(arguments(gin_file, tmp_path / "run", *given)) == 2
+    err = capsys.readouterr().err
+    assert says in err and len(err.splitlines()) == 1
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()

@@ -1,0 +1,67 @@
+"""The command as a process: it ends quietly from its first moment, and says which code it is."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import hyla_lm
+from hyla_lm import cli, revision
+
+SLOW_IMPORT = """
+import pathlib, time
+pathlib.Path({marker!r}).touch()
+time.sleep(60)
+"""
+
+
+def test_ctrl_c_while_modules_are_imported_ends_without_a_traceback(tmp_path: Path) -> None:
+    marker = tmp_path / "importing"
+    (tmp_path / "gin.py").write_text(SLOW_IMPORT.format(marker=str(marker)))
+    root = Path(hyla_lm.__file__).parents[1]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hyla_lm", "train", "--workdir=run"],
+        env={"PYTHONPATH": f"{tmp_path}:{root}"},
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+    )
+    deadline = time.monotonic() + 60
+    while not marker.exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    errors = process.communicate(timeout=30)[1]
+    assert (process.returncode, errors) == (-signal.SIGINT, b""), "which a shell calls status 130"
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [("a1b2c3d", " (a1b2c3d)"), ("a1b2c3d-dirty", " (a1b2c3d, with changes)"), (None, "")],
+)
+def test_the_version_tells_the_commit_of_a_clone(
+    said: str | None,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(revision, "_git", lambda *_: said)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"hyla-lm {hyla_lm.__version__}{told}\n"
+
+
+def test_a_package_in_the_clone_of_something_else_has_no_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    person = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
+    commit = ["commit", "-q", "--allow-empty", "-m", "something else"]
+    subprocess.run(["git", "-C", str(tmp_path), *person, *commit], check=True)
+    (tmp_path / "__init__.py").touch()
+    monkeypatch.setattr(revision, "PACKAGE", tmp_path)
+    assert revision.git_revision() is None
+    assert revision.described() == hyla_lm.__version__
