@@ -1,0 +1,158 @@
+"""An exported folder: parameters, config.json, tokenizer and the code that PyTorch needs."""
+
+import json
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from hyla_lm.config import UserError
+from hyla_lm.export.card import model_card
+from hyla_lm.export.description import (
+    MODEL_TYPE,
+    check_exportable,
+    describe_model,
+    model_config_of,
+    tokenizer_config,
+)
+from hyla_lm.export.loaded_model import LoadedModel
+from hyla_lm.export.tensors import flat_parameters, from_tensors, nested_parameters, to_tensors
+from hyla_lm.input.files import as_path, bucket_of, read_whole
+from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.model.config import ModelConfig, Tokens
+from hyla_lm.model.decoder import Decoder
+
+CONFIG, PARAMETERS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.model"
+CODE = ("modeling_hyla.py", "transformers_hyla.py")
+
+
+def is_exported(path: str) -> bool:
+    """Whether a folder is one that `write_folder` made, and not a run."""
+    content = read_whole(as_path(path) / CONFIG)
+    return content is not None and _parsed(content).get("model_type") == MODEL_TYPE
+
+
+def write_folder(model: LoadedModel, output: str, validation: Mapping[str, float]) -> Path:
+    """Writes the folder, whole or not at all; raises UserError if it exists and is not empty.
+
+    `validation` are metrics for the model card, which may be empty.
+    """
+    check_exportable(model.config)
+    safetensors = _safetensors()
+    tensors = to_tensors(flat_parameters(model.params, model.config))
+    config = describe_model(model.config, model.tokenizer, model.sequence_length, model.step)
+    texts = {
+        CONFIG: json.dumps(config, indent=1),
+        "generation_config.json": json.dumps(
+            {name: config[name] for name in config if name.endswith("_token_id")}
+            | {"use_cache": False},
+            indent=1,
+        ),
+        "tokenizer_config.json": json.dumps(tokenizer_config(model.tokenizer), indent=1),
+        "README.md": model_card(model, sum(x.size for x in tensors.values()), validation),
+    }
+    with _made_aside(output) as folder:
+        for name, text in texts.items():
+            (folder / name).write_text(f"{text.rstrip()}\n")
+        for name in CODE:
+            shutil.copyfile(Path(__file__).parent / name, folder / name)
+        (folder / TOKENIZER).write_bytes(model.tokenizer.content)
+        safetensors.save_file(tensors, folder / PARAMETERS, metadata={"format": "pt"})
+    return Path(output)
+
+
+def read_folder(path: str) -> LoadedModel:
+    """The model of an exported folder; raises UserError for one that is damaged."""
+    found = _read_config(path)
+    params = nested_parameters(read_parameters(path))
+    tokenizer = Tokenizer(str(as_path(path) / TOKENIZER))
+    if tokenizer.vocab_size != found.vocab_size:
+        raise UserError(
+            f"{tokenizer.path} has {tokenizer.vocab_size} pieces but {CONFIG} beside it says "
+            f"{found.vocab_size}: put the model's own tokenizer back."
+        )
+    decoder = Decoder(found.model, Tokens(found.vocab_size))
+    return LoadedModel(decoder, params, tokenizer, found.sequence_length, found.step)
+
+
+def read_parameters(path: str) -> dict[str, np.ndarray]:
+    """Parameters of an exported folder by path, such as blocks/block_0/attention/query/kernel.
+
+    Each layer has its own, also if the run had scanned layers. Raises UserError for a folder that
+    is damaged.
+    """
+    found, place = _read_config(path), as_path(path) / PARAMETERS
+    content = read_whole(place)
+    if content is None:
+        raise UserError(f"{place} does not exist: export again.")
+    safetensors = _safetensors()
+    try:
+        tensors = safetensors.load(content)
+    except Exception as error:  # of a library in Rust, which has a class of its own for it
+        raise UserError(f"{place} is damaged ({error}): export again.") from error
+    return from_tensors(tensors, found.model, found.vocab_size, str(place))
+
+
+@dataclass(frozen=True)
+class _Config:
+    model: ModelConfig
+    vocab_size: int
+    sequence_length: int
+    step: int
+
+
+def _read_config(path: str) -> _Config:
+    place = as_path(path) / CONFIG
+    content = read_whole(place)
+    if content is None:
+        raise UserError(f"{path} holds no {CONFIG}: give a folder that hyla-lm export made.")
+    entries = _parsed(content)
+    numbers = [entries.get(name) for name in ("vocab_size", "sequence_length", "step")]
+    if not all(type(number) is int for number in numbers):
+        raise UserError(f"{place} describes no model of hyla_lm: export again.")
+    return _Config(model_config_of(entries, str(place)), *numbers)
+
+
+def _parsed(content: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _safetensors() -> ModuleType:
+    try:
+        import safetensors.numpy
+    except ImportError as error:
+        raise UserError(
+            "exported folders need safetensors: pip install 'hyla_lm[export]'."
+        ) from error
+    return safetensors.numpy
+
+
+@contextmanager
+def _made_aside(output: str) -> Iterator[Path]:
+    """A folder to fill, which appears as `output` when the block ends; an error removes it."""
+    if bucket_of(output):
+        raise UserError(f"--output={output} is in a bucket: export to a disk and copy the folder.")
+    place = Path(output).expanduser().absolute()
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise UserError(f"--output={output} is not empty: give a new folder.")
+    aside = place.parent / f".{place.name}.{uuid.uuid4().hex}.partial"
+    try:
+        aside.mkdir(parents=True)
+        yield aside
+        aside.rename(place)
+    except OSError as error:
+        raise UserError(
+            f"--output={output} cannot be written ({error.strerror or error}): give another folder."
+        ) from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
