@@ -13,7 +13,8 @@ ROOT = Path(__file__).parents[1]
 ORDER = (
     *("config", "ending", "command_line", "signals", "gin_files", "metrics", "kernels"),
     *("attention", "parallel", "model", "input", "tasks", "optim", "train_step"),
-    *("update_policy", "experiment", "running", "trainer", "plan", "commands", "cli", "__main__"),
+    *("update_policy", "experiment", "running", "export", "trainer", "plan", "commands", "cli"),
+    "__main__",
 )
 # The folders beside hyla_lm/, which has links to them. Of hyla_lm only the command line uses them.
 FOLDERS = ("data", "evals", "tpu")

@@ -5,13 +5,14 @@ from importlib import import_module
 from types import ModuleType
 
 from hyla_lm.command_line import Command, parser_of_commands
-from hyla_lm.commands import completion, describe, evaluate, inspect, plan, sample, train
+from hyla_lm.commands import completion, describe, evaluate, export, inspect, plan, sample, train
 
 DOC = "Trains, evaluates and looks at language models whose attention is a hypernetwork."
 COMMANDS: dict[str, Command] = {
     "train": train,
     "evaluate": evaluate,
     "sample": sample,
+    "export": export,
     "inspect": inspect,
     "plan": plan,
     "describe": describe,

@@ -1,8 +1,11 @@
 """The model card of an exported folder."""
 
+import json
 from collections.abc import Mapping
 
+from hyla_lm.config import UserError
 from hyla_lm.export.loaded_model import LoadedModel
+from hyla_lm.input.files import as_path, read_whole
 
 CARD = """\
 # {name}
@@ -53,3 +56,13 @@ def model_card(model: LoadedModel, parameters: int, validation: Mapping[str, flo
         metrics="\n".join(table) if rows else "The run has no summary of this step.",
         bos=tokenizer.processor.IdToPiece(tokenizer.bos),
     )
+
+
+def validation_of(workdir: str, step: int) -> dict[str, float]:
+    """The validation metrics in a run's summary.json; empty if it has none of this step."""
+    place = as_path(workdir) / "summary.json"
+    try:
+        summary = json.loads(read_whole(place) or b"{}")
+        return dict(summary["validation"]) if summary.get("step") == step else {}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{place} is damaged ({error}): delete it or restore it.") from error

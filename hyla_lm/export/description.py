@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from hyla_lm.attention import VARIANTS, AttentionSpec
@@ -65,14 +66,11 @@ def check_exportable(config: ModelConfig) -> None:
             )
 
 
-def describe_model(
-    config: ModelConfig, tokenizer: Tokenizer, sequence_length: int, step: int
-) -> dict[str, Any]:
-    """The content of config.json."""
+def describe_model(config: ModelConfig, vocab_size: int, sequence_length: int) -> dict[str, Any]:
+    """The content of config.json, but for special tokens and the step."""
     fields = {entry: getattr(config, name) for name, entry in ENTRIES.items()}
     layers = range(len(config.pattern))
     rows = config.max_length if config.positions == "learned" else sequence_length
-    pad = tokenizer.special_ids["pad"]
     return {
         "model_type": MODEL_TYPE,
         "architectures": ["HylaForCausalLM"],
@@ -80,24 +78,20 @@ def describe_model(
             "AutoConfig": "transformers_hyla.HylaConfig",
             "AutoModelForCausalLM": "transformers_hyla.HylaForCausalLM",
         },
-        "vocab_size": tokenizer.vocab_size,
+        "vocab_size": vocab_size,
         **fields,
         "value_head_dim": config.value_size,
         "attention_pattern": [
             {"variant": config.pattern[layer], **asdict(config.spec(layer))} for layer in layers
         ],
         "relative_attention_first_distances": _first_distances(config),
-        "rotary_base": ROTARY_BASE,
+        "rope_theta": ROTARY_BASE,
         "layer_norm_eps": LAYER_NORM_EPSILON,
         "logit_scale": config.model_dim**-0.5 if config.scale_tied_logits else 1.0,
         "max_position_embeddings": rows,
         "sequence_length": sequence_length,
-        "bos_token_id": tokenizer.bos,
-        "eos_token_id": tokenizer.eos,
-        "pad_token_id": None if pad < 0 else pad,
         "dtype": "float32",
         "use_cache": False,
-        "step": step,
     }
 
 
@@ -109,9 +103,11 @@ def model_config_of(entries: Mapping[str, Any], source: str) -> ModelConfig:
         names = tuple(kind.pop("variant") for kind in pattern)
         specs = [AttentionSpec(**kind) for kind in pattern]
         scaled = entries["logit_scale"] != 1.0
-        same = entries["rotary_base"], entries["layer_norm_eps"]
+        same = entries["rope_theta"], entries["layer_norm_eps"]
     except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{source} describes no model of hyla_lm ({error}): export again.") from error
+        raise UserError(
+            f"{source} describes no model of hyla_lm ({error}): export again."
+        ) from error
     config = ModelConfig(
         attention=names[0] if len(names) == 1 else names,
         value_activation=_value_activation(names, specs),
@@ -121,7 +117,7 @@ def model_config_of(entries: Mapping[str, Any], source: str) -> ModelConfig:
     if [config.spec(layer) for layer in range(len(names))] != specs:
         raise UserError(f"{source} has attention variants that differ from those here: {names}.")
     if same != (ROTARY_BASE, LAYER_NORM_EPSILON):
-        raise UserError(f"{source} has another rotary_base or layer_norm_eps than hyla_lm.")
+        raise UserError(f"{source} has another rope_theta or layer_norm_eps than hyla_lm.")
     return config
 
 
@@ -137,15 +133,22 @@ def _first_distances(config: ModelConfig) -> list[int] | None:
     """The first distance of each bucket of the T5 bias, so that no logarithm is taken elsewhere."""
     if config.positions != "relative":
         return None
-    distance = np.arange(config.relative_max_distance + 1)
+    distance = jnp.arange(config.relative_max_distance + 1)
     buckets, farthest = config.relative_buckets, config.relative_max_distance
-    of_distance = np.asarray(relative_buckets(distance, np.zeros(1, int), buckets, farthest))[:, 0]
+    of_distance = np.asarray(relative_buckets(distance, jnp.zeros(1, int), buckets, farthest))[:, 0]
     if np.any(np.diff(of_distance) < 0) or of_distance[-1] != buckets - 1:
         raise UserError(
             f"ModelConfig.relative_max_distance = {farthest} cannot be exported with "
             f"ModelConfig.relative_buckets = {buckets}: it must exceed half of them."
         )
     return np.searchsorted(of_distance, np.arange(buckets)).tolist()
+
+
+def special_ids(tokenizer: Tokenizer) -> dict[str, int | None]:
+    """The ids that begin, end and pad a text, by the names that transformers uses."""
+    pad = tokenizer.special_ids["pad"]
+    named = {"bos": tokenizer.bos, "eos": tokenizer.eos, "pad": None if pad < 0 else pad}
+    return {f"{name}_token_id": index for name, index in named.items()}
 
 
 def tokenizer_config(tokenizer: Tokenizer) -> dict[str, Any]:

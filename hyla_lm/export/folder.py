@@ -19,6 +19,7 @@ from hyla_lm.export.description import (
     check_exportable,
     describe_model,
     model_config_of,
+    special_ids,
     tokenizer_config,
 )
 from hyla_lm.export.loaded_model import LoadedModel
@@ -38,33 +39,32 @@ def is_exported(path: str) -> bool:
     return content is not None and _parsed(content).get("model_type") == MODEL_TYPE
 
 
-def write_folder(model: LoadedModel, output: str, validation: Mapping[str, float]) -> Path:
-    """Writes the folder, whole or not at all; raises UserError if it exists and is not empty.
+def write_folder(model: LoadedModel, output: str, validation: Mapping[str, float]) -> int:
+    """Writes the folder, whole or not at all; returns the bytes of its parameters.
 
-    `validation` are metrics for the model card, which may be empty.
+    `validation` are metrics for the model card, which may be empty. Raises UserError if `output`
+    exists and is not empty, and for a model that PyTorch code here cannot run.
     """
+    check_new_folder(output)
     check_exportable(model.config)
     safetensors = _safetensors()
     tensors = to_tensors(flat_parameters(model.params, model.config))
-    config = describe_model(model.config, model.tokenizer, model.sequence_length, model.step)
+    special = special_ids(model.tokenizer)
+    described = describe_model(model.config, model.tokenizer.vocab_size, model.sequence_length)
     texts = {
-        CONFIG: json.dumps(config, indent=1),
-        "generation_config.json": json.dumps(
-            {name: config[name] for name in config if name.endswith("_token_id")}
-            | {"use_cache": False},
-            indent=1,
-        ),
-        "tokenizer_config.json": json.dumps(tokenizer_config(model.tokenizer), indent=1),
+        CONFIG: _json({**described, **special, "step": model.step}),
+        "generation_config.json": _json({**special, "use_cache": False}),
+        "tokenizer_config.json": _json(tokenizer_config(model.tokenizer)),
         "README.md": model_card(model, sum(x.size for x in tensors.values()), validation),
     }
     with _made_aside(output) as folder:
         for name, text in texts.items():
-            (folder / name).write_text(f"{text.rstrip()}\n")
+            (folder / name).write_text(text)
         for name in CODE:
             shutil.copyfile(Path(__file__).parent / name, folder / name)
         (folder / TOKENIZER).write_bytes(model.tokenizer.content)
-        safetensors.save_file(tensors, folder / PARAMETERS, metadata={"format": "pt"})
-    return Path(output)
+        (folder / PARAMETERS).write_bytes(safetensors.save(tensors, {"format": "pt"}))
+    return sum(tensor.nbytes for tensor in tensors.values())
 
 
 def read_folder(path: str) -> LoadedModel:
@@ -113,10 +113,15 @@ def _read_config(path: str) -> _Config:
     if content is None:
         raise UserError(f"{path} holds no {CONFIG}: give a folder that hyla-lm export made.")
     entries = _parsed(content)
-    numbers = [entries.get(name) for name in ("vocab_size", "sequence_length", "step")]
-    if not all(type(number) is int for number in numbers):
-        raise UserError(f"{place} describes no model of hyla_lm: export again.")
-    return _Config(model_config_of(entries, str(place)), *numbers)
+    for name in ("vocab_size", "sequence_length", "step"):
+        if type(entries.get(name)) is not int or entries[name] < 0:
+            raise UserError(f"{place} describes no model of hyla_lm ({name!r}): export again.")
+    model = model_config_of(entries, str(place))
+    return _Config(model, entries["vocab_size"], entries["sequence_length"], entries["step"])
+
+
+def _json(content: dict[str, Any]) -> str:
+    return json.dumps(content, indent=1) + "\n"
 
 
 def _parsed(content: bytes) -> dict[str, Any]:
@@ -137,14 +142,19 @@ def _safetensors() -> ModuleType:
     return safetensors.numpy
 
 
+def check_new_folder(output: str) -> None:
+    """Raises UserError if the folder cannot be made: it lies in a bucket, or is not empty."""
+    if bucket_of(output):
+        raise UserError(f"--output={output} is in a bucket: export to a disk and copy the folder.")
+    place = Path(output).expanduser()
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise UserError(f"--output={output} is not empty: give a new folder.")
+
+
 @contextmanager
 def _made_aside(output: str) -> Iterator[Path]:
     """A folder to fill, which appears as `output` when the block ends; an error removes it."""
-    if bucket_of(output):
-        raise UserError(f"--output={output} is in a bucket: export to a disk and copy the folder.")
     place = Path(output).expanduser().absolute()
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise UserError(f"--output={output} is not empty: give a new folder.")
     aside = place.parent / f".{place.name}.{uuid.uuid4().hex}.partial"
     try:
         aside.mkdir(parents=True)

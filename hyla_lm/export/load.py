@@ -1,5 +1,7 @@
 """Opens a trained model: a checkpoint of a run, or an exported folder."""
 
+from collections.abc import Sequence
+
 import jax
 
 from hyla_lm.config import UserError
@@ -13,15 +15,28 @@ from hyla_lm.tasks.language_model import LanguageModelTask
 ONE_DEVICE = tuple(f"MeshConfig.{axis} = 1" for axis in AXES)
 
 
-def load(path: str, step: int | None = None, trust_imports: bool = False) -> LoadedModel:
-    """See hyla_lm.load."""
+def load(
+    path: str,
+    step: int | None = None,
+    trust_imports: bool = False,
+    gin_files: Sequence[str] = (),
+    bindings: Sequence[str] = (),
+) -> LoadedModel:
+    """See hyla_lm.load; gin files and bindings take the place of a run's own, or change them."""
     if is_exported(path):
         model = read_folder(path)
         if step not in (None, model.step):
-            raise UserError(f"{path} was exported at step {model.step} and holds no step {step}.")
+            raise UserError(
+                f"{path} was exported at step {model.step} and holds no step {step}: "
+                "ask for that one, or export the other."
+            )
+        if gin_files or bindings:
+            raise UserError(
+                f"{path} is an exported folder, which no gin setting changes: give none."
+            )
         return model
-    one = jax.local_devices()[:1]
-    run = open_run(path, step, bindings=ONE_DEVICE, devices=one, trust_imports=trust_imports)
+    one, bound = jax.local_devices()[:1], [*bindings, *ONE_DEVICE]
+    run = open_run(path, step, gin_files, bound, one, trust_imports)
     task = run.program.task
     if not isinstance(task, LanguageModelTask):
         raise UserError(f"{path} holds no language model (TrainConfig.task): load one that is.")

@@ -24,7 +24,8 @@ class LoadedModel:
     """A language model with its parameters and tokenizer.
 
     Where a text or ids can be given, a text becomes BOS and its pieces, as documents begin in
-    training; ids are taken as they are. `sequence_length` is T of training, `step` the updates made.
+    training; ids are taken as they are. `sequence_length` is T of training, and `step` the number
+    of updates made.
     """
 
     decoder: Decoder

@@ -115,8 +115,8 @@ class Attention(nn.Module):
         by_head = (*x_BxTxD.shape[:2], c.num_attention_heads, -1)
         q, k, v = (f(x_BxTxD).view(by_head) for f in (self.query, self.key, self.value))
         if c.position_embedding_type == "rotary":
-            q = rotate(q, position_BxT, c.rotary_base)
-            k = rotate(k, position_BxT, c.rotary_base)
+            q = rotate(q, position_BxT, c.rope_theta)
+            k = rotate(k, position_BxT, c.rope_theta)
         s_BxHxTxS = torch.einsum("bthk,bshk->bhts", q.float() / math.sqrt(c.head_dim), k.float())
         if c.position_embedding_type == "relative":
             bucket_TxS = relative_buckets(x_BxTxD.shape[1], c.relative_attention_first_distances)

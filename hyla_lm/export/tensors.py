@@ -48,7 +48,9 @@ def from_tensors(
     names = {path: _tensor_name(path) for path in shapes}
     if strange := sorted(set(tensors) ^ set(names.values())):
         how = "holds a" if strange[0] in tensors else "lacks the"
-        raise UserError(f"{source} {how} tensor {strange[0]!r}, unlike its config.json: replace it.")
+        raise UserError(
+            f"{source} {how} tensor {strange[0]!r}, unlike its config.json: replace it."
+        )
     flat = {}
     for path, leaf in shapes.items():
         tensor, wanted = tensors[names[path]], _tensor_shape(path, leaf.shape)

@@ -12,6 +12,8 @@ from transformers.modeling_outputs import CausalLMOutput
 from .modeling_hyla import HylaDecoder
 
 VOCABULARY = "tokenizer.model"
+FILES = {"vocab_file": VOCABULARY}
+INPUTS = ["input_ids", "attention_mask"]
 
 
 class HylaConfig(PretrainedConfig):
@@ -49,7 +51,9 @@ class HylaForCausalLM(PreTrainedModel, GenerationMixin):
         logits = self.decoder(input_ids, attention_mask)
         loss = None
         if labels is not None:
-            loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+            loss = nn.functional.cross_entropy(
+                logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
+            )
         output = CausalLMOutput(loss=loss, logits=logits)
         return output.to_tuple() if return_dict is False else output
 
@@ -57,8 +61,8 @@ class HylaForCausalLM(PreTrainedModel, GenerationMixin):
 class HylaTokenizer(PreTrainedTokenizer):
     """The SentencePiece model; a text begins with BOS, and never holds special tokens itself."""
 
-    vocab_files_names = {"vocab_file": VOCABULARY}
-    model_input_names = ["input_ids", "attention_mask"]
+    vocab_files_names = FILES
+    model_input_names = INPUTS
 
     def __init__(self, vocab_file: str, **options: Any):
         self.vocab_file = vocab_file
@@ -94,5 +98,3 @@ class HylaTokenizer(PreTrainedTokenizer):
 
     def _convert_id_to_token(self, index: int) -> str:
         return self.pieces.IdToPiece(index)
-
-
