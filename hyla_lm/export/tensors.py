@@ -44,7 +44,7 @@ def from_tensors(
     tensors: Mapping[str, np.ndarray], config: ModelConfig, vocab_size: int, source: str
 ) -> dict[str, np.ndarray]:
     """Parameters by path; raises UserError, naming the source, for tensors of another model."""
-    shapes = _shapes(config, vocab_size)
+    shapes = shapes_of(config, vocab_size)
     names = {path: _tensor_name(path) for path in shapes}
     if strange := sorted(set(tensors) ^ set(names.values())):
         how = "holds a" if strange[0] in tensors else "lacks the"
@@ -64,7 +64,8 @@ def from_tensors(
     return flat
 
 
-def _shapes(config: ModelConfig, vocab_size: int) -> dict[str, jax.ShapeDtypeStruct]:
+def shapes_of(config: ModelConfig, vocab_size: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """The shape of each parameter by path."""
     model = Decoder(config, Tokens(vocab_size))
     ids = jax.ShapeDtypeStruct((1, 1), "int32")
     leaves = jax.tree_util.tree_leaves_with_path(
