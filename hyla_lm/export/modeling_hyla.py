@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 RMS_HEAD_EPSILON = 1e-6
+PREFIX = "decoder."  # of the names in a folder that transformers saved
 ACTIVATIONS: dict[str, Any] = {
     "identity": lambda x: x,
     "relu": F.relu,
@@ -34,7 +35,8 @@ def load(folder: str | Path) -> "HylaDecoder":
 
     config = SimpleNamespace(**json.loads((Path(folder) / "config.json").read_text()))
     decoder = HylaDecoder(config)
-    decoder.load_state_dict(load_file(Path(folder) / "model.safetensors"))
+    tensors = load_file(Path(folder) / "model.safetensors")
+    decoder.load_state_dict({name.removeprefix(PREFIX): x for name, x in tensors.items()})
     return decoder.eval()
 
 

@@ -14,6 +14,7 @@ from hyla_lm.model.decoder import Decoder
 from hyla_lm.parallel.mesh import path_of
 
 WEIGHTS = ("kernel", "table", "scale")
+PREFIX = "decoder."  # of the names in a folder that transformers saved
 
 
 def flat_parameters(params: Any, config: ModelConfig) -> dict[str, np.ndarray]:
@@ -44,6 +45,7 @@ def from_tensors(
     tensors: Mapping[str, np.ndarray], config: ModelConfig, vocab_size: int, source: str
 ) -> dict[str, np.ndarray]:
     """Parameters by path; raises UserError, naming the source, for tensors of another model."""
+    tensors = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
     shapes = shapes_of(config, vocab_size)
     names = {path: _tensor_name(path) for path in shapes}
     if strange := sorted(set(tensors) ^ set(names.values())):
