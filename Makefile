@@ -4,7 +4,7 @@ BIN := .venv/bin
 GIN ?= gin/quickstart.gin
 WORKDIR ?= runs/$(notdir $(basename $(GIN)))
 
-.PHONY: train compare test test-full test-seqio faults evals-smoke lint bench bench-data bench-tpu bench-plan bench-evals bench-checkpoint plans clean
+.PHONY: train compare test test-full test-seqio test-torch faults evals-smoke lint bench bench-data bench-tpu bench-plan bench-evals bench-checkpoint plans clean
 
 train: .venv/core
 	$(BIN)/hyla-lm train --gin_file=$(GIN) --workdir=$(WORKDIR)
@@ -24,13 +24,16 @@ test-full: .venv/full
 test-seqio: .venv-seqio/ready
 	.venv-seqio/bin/pytest -m seqio
 
+test-torch: .venv/torch
+	$(BIN)/pytest -m torch
+
 # Kills KILLS processes at random moments, trains 10,000 steps and fuzzes long: docs/faults.md.
 faults: export FAULTS ?= runs/faults
 faults: export KILLS ?= 200
 faults: export SEED ?= 0
 faults: export HYPOTHESIS_PROFILE = faults
 faults: .venv/dev
-	$(BIN)/pytest -s -m "not full and not seqio" tests/faults
+	$(BIN)/pytest -s -m "not full and not seqio and not torch" tests/faults
 
 # Both evaluation suites from small runs to a report with figures, which says only that all of it works.
 # Without XLA's optimisations these runs compile in half the time.
@@ -87,6 +90,11 @@ clean:
 
 .venv/full: .venv/dev
 	$(BIN)/pip install --quiet --editable '.[dev,tpu]'
+	touch $@
+
+# The PyTorch that tests/golden/torch was made with.
+.venv/torch: .venv/dev
+	$(BIN)/pip install --quiet --editable '.[dev,torch]' 'torch==2.13.*'
 	touch $@
 
 .venv-seqio/ready: pyproject.toml

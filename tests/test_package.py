@@ -57,6 +57,7 @@ def test_the_wheel_has_one_package_with_all_its_files(wheel: Path) -> None:
     for folder in ("data", "evals", "tpu", "gin"):
         wanted = [p for p in (ROOT / folder).rglob("*.*") if "__pycache__" not in p.parts]
         assert {f"hyla_lm/{path.relative_to(ROOT)}" for path in wanted} <= files
+    assert {"hyla_lm/py.typed", "hyla_lm/export/modeling_hyla.py"} <= files
     [top_level] = [name for name in files if name.endswith("top_level.txt")]
     assert zipfile.ZipFile(wheel).read(top_level) == b"hyla_lm\n"
 

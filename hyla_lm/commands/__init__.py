@@ -5,7 +5,7 @@ from importlib import import_module
 from types import ModuleType
 
 from hyla_lm.command_line import Command, parser_of_commands
-from hyla_lm.commands import completion, describe, evaluate, inspect, plan, sample, train
+from hyla_lm.commands import completion, describe, evaluate, export, inspect, plan, sample, train
 from hyla_lm.commands.version import add_version
 
 DOC = "Trains, evaluates and looks at language models whose attention is a hypernetwork."
@@ -13,6 +13,7 @@ COMMANDS: dict[str, Command] = {
     "train": train,
     "evaluate": evaluate,
     "sample": sample,
+    "export": export,
     "inspect": inspect,
     "plan": plan,
     "describe": describe,

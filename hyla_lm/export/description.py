@@ -1,0 +1,166 @@
+"""config.json of an exported model, in the terms of the field, and the way back."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from hyla_lm.attention import VARIANTS, AttentionSpec
+from hyla_lm.config import UserError
+from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.model.config import ModelConfig
+from hyla_lm.model.positions import ROTARY_BASE, relative_buckets
+
+MODEL_TYPE = "hyla"
+# The entry of config.json that holds each field of ModelConfig as it is.
+ENTRIES = {
+    "num_layers": "num_hidden_layers",
+    "model_dim": "hidden_size",
+    "num_heads": "num_attention_heads",
+    "head_dim": "head_dim",
+    "value_dim": "value_head_dim",
+    "mlp_dim": "intermediate_size",
+    "positions": "position_embedding_type",
+    "max_length": "max_position_embeddings",
+    "relative_buckets": "relative_attention_num_buckets",
+    "relative_max_distance": "relative_attention_max_distance",
+    "feedforward": "mlp_type",
+    "num_experts": "num_experts",
+    "experts_per_token": "num_experts_per_tok",
+    "use_bias": "use_bias",
+    "tie_embeddings": "tie_word_embeddings",
+    "dtype": "activation_dtype",
+}
+# Fields that other entries hold, and those that change no logits of an exported model.
+ELSEWHERE = {"attention", "value_activation", "scale_tied_logits"}
+LEFT_OUT = {"attention_implementation", "attention_dropout", "causal", "remat", "scan_layers"}
+LAYER_NORM_EPSILON = 1e-6
+# What modeling_hyla.py runs.
+POSITIONS = ("rotary", "relative", "learned", "none")
+FEEDFORWARDS = ("gelu", "swiglu", "moe")
+NORMALIZATIONS = ("softmax", "identity", "rms_head", "softmax_rms_head")
+ACTIVATIONS = ("identity", "relu", "silu", "gelu", "gelu_erf", "sigmoid", "tanh")
+
+
+def check_exportable(config: ModelConfig) -> None:
+    """Raises UserError for a setting that modeling_hyla.py cannot run."""
+    if not config.causal:
+        raise UserError(
+            "ModelConfig.causal = False cannot be exported: an exported model predicts the next "
+            "token from those before it; train one with ModelConfig.causal = True."
+        )
+    specs = [config.spec(layer) for layer in range(len(config.pattern))]
+    asked = [
+        ("positions", config.positions, POSITIONS),
+        ("feedforward", config.feedforward, FEEDFORWARDS),
+        *(("attention", spec.normalization, NORMALIZATIONS) for spec in specs),
+        *(("attention", spec.activation, ACTIVATIONS) for spec in specs),
+    ]
+    for field, value, known in asked:
+        if value not in known:
+            raise UserError(
+                f"ModelConfig.{field} = {getattr(config, field)!r} cannot be exported: "
+                f"hyla_lm/export/modeling_hyla.py does not know {value!r}; add it there."
+            )
+
+
+def describe_model(config: ModelConfig, vocab_size: int, sequence_length: int) -> dict[str, Any]:
+    """The content of config.json, but for special tokens and the step."""
+    fields = {entry: getattr(config, name) for name, entry in ENTRIES.items()}
+    layers = range(len(config.pattern))
+    rows = config.max_length if config.positions == "learned" else sequence_length
+    return {
+        "model_type": MODEL_TYPE,
+        "architectures": ["HylaForCausalLM"],
+        "auto_map": {
+            "AutoConfig": "transformers_hyla.HylaConfig",
+            "AutoModelForCausalLM": "transformers_hyla.HylaForCausalLM",
+        },
+        "vocab_size": vocab_size,
+        **fields,
+        "value_head_dim": config.value_size,
+        "attention_pattern": [
+            {"variant": config.pattern[layer], **asdict(config.spec(layer))} for layer in layers
+        ],
+        "relative_attention_first_distances": _first_distances(config),
+        "rope_theta": ROTARY_BASE,
+        "layer_norm_eps": LAYER_NORM_EPSILON,
+        "logit_scale": config.model_dim**-0.5 if config.scale_tied_logits else 1.0,
+        "max_position_embeddings": rows,
+        "sequence_length": sequence_length,
+        "dtype": "float32",
+        "use_cache": False,
+    }
+
+
+def model_config_of(entries: Mapping[str, Any], source: str) -> ModelConfig:
+    """The ModelConfig of a config.json; raises UserError, naming the source, if it has none."""
+    try:
+        fields = {name: entries[entry] for name, entry in ENTRIES.items()}
+        pattern = [dict(kind) for kind in entries["attention_pattern"]]
+        names = tuple(kind.pop("variant") for kind in pattern)
+        specs = [AttentionSpec(**kind) for kind in pattern]
+        scaled = entries["logit_scale"] != 1.0
+        same = entries["rope_theta"], entries["layer_norm_eps"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{source} describes no model of hyla_lm ({error}): export again."
+        ) from error
+    config = ModelConfig(
+        attention=names[0] if len(names) == 1 else names,
+        value_activation=_value_activation(names, specs),
+        scale_tied_logits=scaled,
+        **fields,
+    )
+    if [config.spec(layer) for layer in range(len(names))] != specs:
+        raise UserError(f"{source} has attention variants that differ from those here: {names}.")
+    if same != (ROTARY_BASE, LAYER_NORM_EPSILON):
+        raise UserError(f"{source} has another rope_theta or layer_norm_eps than hyla_lm.")
+    return config
+
+
+def _value_activation(names: tuple[str, ...], specs: list[AttentionSpec]) -> str | None:
+    """The activation that the hypernetworks have and their variants have not."""
+    for name, spec in zip(names, specs, strict=True):
+        if name in VARIANTS and spec.activation != VARIANTS[name].activation:
+            return spec.activation
+    return None
+
+
+def _first_distances(config: ModelConfig) -> list[int] | None:
+    """The first distance of each bucket of the T5 bias, so that no logarithm is taken elsewhere."""
+    if config.positions != "relative":
+        return None
+    distance = jnp.arange(config.relative_max_distance + 1)
+    buckets, farthest = config.relative_buckets, config.relative_max_distance
+    of_distance = np.asarray(relative_buckets(distance, jnp.zeros(1, int), buckets, farthest))[:, 0]
+    if np.any(np.diff(of_distance) < 0) or of_distance[-1] != buckets - 1:
+        raise UserError(
+            f"ModelConfig.relative_max_distance = {farthest} cannot be exported with "
+            f"ModelConfig.relative_buckets = {buckets}: it must exceed half of them."
+        )
+    return np.searchsorted(of_distance, np.arange(buckets)).tolist()
+
+
+def special_ids(tokenizer: Tokenizer) -> dict[str, int | None]:
+    """The ids that begin, end and pad a text, by the names that transformers uses."""
+    pad = tokenizer.special_ids["pad"]
+    named = {"bos": tokenizer.bos, "eos": tokenizer.eos, "pad": None if pad < 0 else pad}
+    return {f"{name}_token_id": index for name, index in named.items()}
+
+
+def tokenizer_config(tokenizer: Tokenizer) -> dict[str, Any]:
+    """The content of tokenizer_config.json, which names the special pieces."""
+    ids = {**tokenizer.special_ids, "bos": tokenizer.bos}
+    special = {
+        f"{name}_token": tokenizer.processor.IdToPiece(index)
+        for name, index in ids.items()
+        if index >= 0
+    }
+    return {
+        "tokenizer_class": "HylaTokenizer",
+        "auto_map": {"AutoTokenizer": ["transformers_hyla.HylaTokenizer", None]},
+        **special,
+    }

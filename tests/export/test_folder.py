@@ -1,0 +1,241 @@
+"""An exported folder holds the model to the last bit, or a sentence says why there is none."""
+
+import dataclasses
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import hyla_lm
+from hyla_lm.cli import main
+from hyla_lm.config import UserError
+from hyla_lm.export import description
+from hyla_lm.export import folder as folders
+from hyla_lm.export.folder import read_folder, read_parameters, write_folder
+from hyla_lm.export.loaded_model import LoadedModel
+from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.kernels import spec
+from hyla_lm.model import config as model_config
+from hyla_lm.model.config import ModelConfig
+from hyla_lm.parallel.mesh import path_of
+from tests.export.conftest import STEPS, TEXT, make_model
+
+FILES = {
+    "README.md",
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "modeling_hyla.py",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "transformers_hyla.py",
+}
+
+
+def leaves(params: Any) -> dict[str, np.ndarray]:
+    found = jax.tree_util.tree_leaves_with_path(params)
+    return {path_of(path): np.asarray(leaf) for path, leaf in found}
+
+
+def assert_same_bits(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert actual.keys() == expected.keys()
+    for name, array in expected.items():
+        assert actual[name].shape == array.shape, name
+        assert actual[name].tobytes() == array.tobytes(), name
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"attention": "hyla_deep", "value_dim": 3, "positions": "relative"},
+        {"attention": ("softmax", "linear"), "positions": "learned", "max_length": 32},
+        {"feedforward": "swiglu", "tie_embeddings": False, "value_activation": "tanh"},
+        {"feedforward": "moe", "positions": "none", "scale_tied_logits": False},
+        {"use_bias": False, "tie_embeddings": False},
+    ],
+    ids=str,
+)
+def test_export_and_reload_keep_every_bit(
+    tokenizer: Tokenizer, fields: dict[str, Any], tmp_path: Path
+) -> None:
+    model = make_model(tokenizer, **fields)
+    write_folder(model, str(tmp_path / "out"), {})
+    again = hyla_lm.load(str(tmp_path / "out"))
+    assert_same_bits(leaves(again.params), leaves(model.params))
+    assert_same_bits(read_parameters(str(tmp_path / "out")), leaves(model.params))
+    assert (again.sequence_length, again.step) == (model.sequence_length, model.step)
+    np.testing.assert_array_equal(again.logits(TEXT), model.logits(TEXT))
+
+
+def test_scanned_layers_are_exported_one_by_one(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    scanned = make_model(tokenizer, attention=("hyla", "softmax"), num_layers=4, scan_layers=True)
+    write_folder(scanned, str(tmp_path / "out"), {})
+    again = hyla_lm.load(str(tmp_path / "out"))
+    kernel = "attention/query/kernel"
+    stacked, flat = leaves(scanned.params), leaves(again.params)
+    for layer in range(4):
+        expected = stacked[f"blocks/block_{layer % 2}/{kernel}"][layer // 2]
+        np.testing.assert_array_equal(flat[f"blocks/block_{layer}/{kernel}"], expected)
+    np.testing.assert_allclose(again.logits(TEXT), scanned.logits(TEXT), atol=1e-5)
+
+
+def test_the_command_exports_a_run_with_its_metrics(
+    trained_run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "new" / "out"
+    assert main(["export", f"--workdir={trained_run}", f"--output={out}"]) == 0
+    assert capsys.readouterr().out.startswith(f"{out}: step {STEPS}, ")
+    assert {path.name for path in out.iterdir()} == FILES
+    run, exported = hyla_lm.load(trained_run), hyla_lm.load(str(out))
+    assert_same_bits(leaves(exported.params), leaves(run.params))
+    np.testing.assert_array_equal(exported.logits(TEXT), run.logits(TEXT))
+    assert exported.generate(TEXT, 5, seed=1) == run.generate(TEXT, 5, seed=1)
+    summary = json.loads((Path(trained_run) / "summary.json").read_text())
+    card = (out / "README.md").read_text()
+    assert f"for {STEPS:,} steps" in card
+    assert f"| bits_per_byte | {summary['validation']['bits_per_byte']:.4f} |" in card
+
+
+def test_the_card_of_an_earlier_step_has_no_metrics_of_the_last(
+    trained_run: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    assert main(["export", f"--workdir={trained_run}", f"--output={out}", "--step=2"]) == 0
+    assert hyla_lm.load(str(out)).step == 2
+    assert "no summary of this step" in (out / "README.md").read_text()
+
+
+def test_an_exported_folder_holds_one_step(folder: Path) -> None:
+    assert hyla_lm.load(str(folder), step=7).step == 7
+    with pytest.raises(UserError, match="exported at step 7 and holds no step 8"):
+        hyla_lm.load(str(folder), step=8)
+
+
+def test_a_folder_that_is_not_empty_is_refused_before_the_run_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    assert main(["export", "--workdir=nowhere", f"--output={tmp_path}"]) == 2
+    assert capsys.readouterr().err == (
+        f"hyla-lm: --output={tmp_path} is not empty: give a new folder.\n"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_an_export_that_fails_leaves_nothing(
+    small_model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full_disk(*arguments: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(folders.shutil, "copyfile", full_disk)
+    with pytest.raises(UserError, match=r"cannot be written \(No space left on device\)"):
+        write_folder(small_model, str(tmp_path / "out"), {})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "setting"),
+    [
+        ({"causal": False}, r"ModelConfig\.causal = False"),
+        (
+            {"positions": "relative", "relative_buckets": 32, "relative_max_distance": 16},
+            r"ModelConfig\.relative_max_distance = 16",
+        ),
+    ],
+    ids=["causal", "relative"],
+)
+def test_what_pytorch_cannot_run_is_refused(
+    tokenizer: Tokenizer, fields: dict[str, Any], setting: str, tmp_path: Path
+) -> None:
+    model = make_model(tokenizer, **fields)
+    with pytest.raises(UserError, match=setting):
+        write_folder(model, str(tmp_path / "out"), {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_activation_of_ones_own_is_refused(
+    small_model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = spec.AttentionSpec("rms_head", "hypernetwork", "relu")
+    object.__setattr__(own, "activation", "cube")
+    monkeypatch.setattr(ModelConfig, "spec", lambda self, layer: own)
+    with pytest.raises(UserError, match=r"ModelConfig\.attention = .* does not know 'cube'"):
+        write_folder(small_model, str(tmp_path / "out"), {})
+
+
+def test_every_setting_of_a_model_is_exported_or_left_out_on_purpose() -> None:
+    fields = {field.name for field in dataclasses.fields(ModelConfig)}
+    known = [set(description.ENTRIES), description.ELSEWHERE, description.LEFT_OUT]
+    assert set.union(*known) == fields
+    assert sum(map(len, known)) == len(fields)
+
+
+def test_all_kinds_of_parts_are_known() -> None:
+    assert description.POSITIONS == model_config.POSITIONS
+    assert description.FEEDFORWARDS == model_config.FEEDFORWARDS
+    assert description.NORMALIZATIONS == spec.NORMALIZATIONS
+    assert tuple(spec.ACTIVATIONS) == description.ACTIVATIONS
+
+
+def damaged(folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(folder, tmp_path / "damaged"))
+
+
+def test_damaged_parameters_are_refused(folder: Path, tmp_path: Path) -> None:
+    copy = damaged(folder, tmp_path)
+    whole = (copy / "model.safetensors").read_bytes()
+    (copy / "model.safetensors").write_bytes(whole[:-7])
+    with pytest.raises(UserError, match=r"model\.safetensors is damaged .*: export again"):
+        read_folder(str(copy))
+    (copy / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"model\.safetensors does not exist"):
+        read_folder(str(copy))
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        ({"num_hidden_layers": 4}, r"lacks the tensor 'blocks\.2\.attention\.key\.bias'"),
+        ({"tie_word_embeddings": False}, r"lacks the tensor 'head\.bias'"),
+        ({"use_bias": False}, r"holds a tensor 'blocks\.0\.attention\.key\.bias'"),
+        ({"intermediate_size": 25}, r"is float32 \(16, 24\), and by config\.json .*\(16, 25\)"),
+        ({"hidden_size": None}, r"ModelConfig\.model_dim = None must be int"),
+        ({"attention_pattern": 3}, "describes no model of hyla_lm"),
+        ({"attention_pattern": [{"variant": "hyla"}]}, "describes no model of hyla_lm"),
+        ({"rope_theta": 500.0}, "another rope_theta"),
+        ({"step": "last"}, r"describes no model of hyla_lm \('step'\)"),
+        ({"vocab_size": 319}, r"embed\.weight is float32 \(320, 16\)"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_config_of_another_model_is_refused(
+    folder: Path, entries: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    copy = damaged(folder, tmp_path)
+    content = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**content, **entries}))
+    with pytest.raises(UserError, match=said):
+        read_folder(str(copy))
+
+
+def test_another_tokenizer_is_refused(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tokenizer, "vocab_size", property(lambda self: 321))
+    with pytest.raises(UserError, match=r"has 321 pieces but config\.json beside it says 320"):
+        read_folder(str(folder))
+
+
+def test_without_safetensors_the_command_to_install_it_is_told(
+    small_model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    with pytest.raises(UserError, match=r"pip install 'hyla_lm\[export\]'"):
+        write_folder(small_model, str(tmp_path / "out"), {})
+    assert list(tmp_path.iterdir()) == []

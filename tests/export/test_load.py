@@ -1,0 +1,138 @@
+"""hyla_lm.load: a run in Python gives text, logits and latent codes, or a sentence."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hyla_lm
+from hyla_lm.config import UserError
+from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogic
+from hyla_lm.export import load
+from hyla_lm.export.loaded_model import LoadedModel
+from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.running.restored import open_run
+from hyla_lm.tasks.sampling import Sampling
+from tests.export.conftest import STEPS, TEXT, make_model
+from tests.model.small_model import QUICK_COMPILE, TOLERANCE
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def loaded(trained_run: str) -> LoadedModel:
+    return hyla_lm.load(trained_run)
+
+
+def test_a_run_gives_its_newest_checkpoint_or_that_of_a_step(
+    trained_run: str, loaded: LoadedModel
+) -> None:
+    earlier = hyla_lm.load(trained_run, step=2)
+    assert (loaded.step, earlier.step) == (STEPS, 2)
+    assert (loaded.logits(TEXT) != earlier.logits(TEXT)).any()
+    with pytest.raises(UserError, match=r"no checkpoint of step 3 \(it has 2, 4\)"):
+        hyla_lm.load(trained_run, step=3)
+
+
+def test_generate_is_the_sampling_of_the_run(trained_run: str, loaded: LoadedModel) -> None:
+    sampling = Sampling(max_tokens=6, temperature=1.3, top_k=9, top_p=0.9, seed=3)
+    expected = open_run(trained_run).sample(TEXT, sampling)
+    given: dict[str, Any] = dict(max_tokens=6, temperature=1.3, top_k=9, top_p=0.9, seed=3)
+    assert loaded.generate(TEXT, **given) == expected != loaded.generate(TEXT, 6, seed=4)
+
+
+def test_logits_are_those_of_the_decoder_for_bos_and_the_text(loaded: LoadedModel) -> None:
+    ids = [loaded.tokenizer.bos, *loaded.tokenizer.encode(TEXT)]
+    decode = jax.jit(loaded.decoder.apply, compiler_options=QUICK_COMPILE)
+    expected = decode({"params": loaded.params}, jnp.asarray([ids]))
+    logits = loaded.logits(TEXT)
+    assert logits.shape == (len(ids), loaded.tokenizer.vocab_size)
+    np.testing.assert_allclose(logits, expected[0], atol=TOLERANCE)
+    np.testing.assert_array_equal(logits, loaded.logits(np.array(ids)))
+
+
+def test_latent_codes_of_softmax_are_its_weights_and_of_hyla_have_the_norm_of_its_heads(
+    small_model: LoadedModel,
+) -> None:
+    codes = small_model.latent_codes(TEXT)
+    length, heads = len(small_model.ids(TEXT)), small_model.config.num_heads
+    assert list(codes) == [0, 1]
+    for code in codes.values():
+        assert code.shape == (heads, length, length)
+        assert (code[:, ~np.tri(length, dtype=bool)] == 0).all()
+    seen = np.tri(length, dtype=bool)
+    np.testing.assert_allclose(codes[1].sum(-1), 1, atol=TOLERANCE)
+    np.testing.assert_allclose(np.square(codes[0]).mean(0)[seen], 1, atol=1e-2)
+
+
+def test_latent_codes_of_some_layers(small_model: LoadedModel) -> None:
+    every = small_model.latent_codes(TEXT)
+    found = small_model.latent_codes(TEXT, layers=[1])
+    assert list(found) == [1]
+    np.testing.assert_allclose(found[1], every[1], atol=TOLERANCE)
+    with pytest.raises(UserError, match="layers names 2 but the layers are 0 to 1"):
+        small_model.latent_codes(TEXT, layers=[0, 2])
+
+
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [
+        ([], "at least one integer"),
+        ([[1, 2]], "one row"),
+        ([0.5], "at least one integer"),
+        ([1, 320], "from 0 to 319"),
+        ([-1], "from 0 to 319"),
+    ],
+    ids=str,
+)
+def test_ids_that_the_model_does_not_have_are_refused(
+    small_model: LoadedModel, ids: Any, said: str
+) -> None:
+    with pytest.raises(UserError, match=said):
+        small_model.logits(ids)
+
+
+def test_a_text_longer_than_the_table_of_positions_is_refused(tokenizer: Tokenizer) -> None:
+    model = make_model(tokenizer, positions="learned", max_length=5, num_layers=1)
+    assert model.logits([1] * 5).shape == (5, tokenizer.vocab_size)
+    with pytest.raises(UserError, match=r"6 ids exceed ModelConfig\.max_length = 5"):
+        model.logits([1] * 6)
+
+
+def test_a_run_of_another_task_is_no_language_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = SimpleNamespace(program=SimpleNamespace(task=FuzzyLogic().prepare_task(8)))
+    monkeypatch.setattr(load, "open_run", lambda *arguments: other)
+    with pytest.raises(UserError, match=r"mine holds no language model \(TrainConfig\.task\)"):
+        hyla_lm.load("mine")
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no run"):
+        hyla_lm.load(str(tmp_path))
+
+
+def in_new_process(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    return done.stdout
+
+
+def test_the_import_is_light() -> None:
+    loaded = in_new_process("import sys, hyla_lm; print(callable(hyla_lm.load), *sys.modules)")
+    ready, *modules = loaded.split()
+    assert ready == "True"
+    assert not {"jax", "numpy", "gin", "hyla_lm.config"} & set(modules)
+
+
+def test_types_are_told_to_the_checkers_of_others() -> None:
+    signature: Callable[..., LoadedModel] = hyla_lm.load
+    assert signature.__annotations__["return"] == "LoadedModel"
+    assert (Path(hyla_lm.__file__).parent / "py.typed").is_file()
