@@ -55,7 +55,7 @@ def train_tokenizer(
     # An option that is given, be it its default, is a part of the model's bytes.
     options: dict[str, Any] = {"allow_whitespace_only_pieces": True} if for_code else {}
     options |= {"hard_vocab_limit": False} if at_most else {}
-    if not lines:
+    if not any(map(str.strip, lines)):
         raise UserError(f"{output} cannot be trained without text: give --input files with text.")
     try:
         sentencepiece.SentencePieceTrainer.train(
