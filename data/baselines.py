@@ -10,6 +10,7 @@ import numpy as np
 
 from hyla_lm.input.manifest import Manifest
 from hyla_lm.input.rows import RowReader
+from hyla_lm.input.tokenizer import Tokenizer
 
 ROWS_PER_CHUNK = 8192
 
@@ -22,6 +23,18 @@ def compressor_bits_per_byte(documents: Iterable[str]) -> dict[str, float]:
         "gzip -9": 8 * len(gzip.compress(joined, 9, mtime=0)) / size,
         "xz -9": 8 * len(lzma.compress(joined, preset=9)) / size,
     }
+
+
+def baselines(
+    train: RowReader,
+    validation: RowReader,
+    manifest: Manifest,
+    tokenizer: Tokenizer,
+    texts: Iterable[str],
+) -> dict[str, float]:
+    """Bits per byte of the validation rows, described by `manifest`, and of their texts."""
+    bigram = bigram_bits_per_byte(train, validation, manifest, tokenizer.bos)
+    return {"token bigram": bigram, **compressor_bits_per_byte(texts)}
 
 
 @dataclass(frozen=True)

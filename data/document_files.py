@@ -6,7 +6,7 @@ from itertools import islice
 
 from hyla_lm.config import UserError
 from hyla_lm.data.row_writer import encoded
-from hyla_lm.input.documents import read_texts
+from hyla_lm.input.documents import TEXT_FIELD, read_texts
 from hyla_lm.input.files import READ_ATTEMPTS, as_path, names_and_sizes
 from hyla_lm.input.packing import Block
 from hyla_lm.input.tokenizer import Tokenizer
@@ -14,9 +14,13 @@ from hyla_lm.input.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class DocumentFiles:
-    """Text files in order; a shard holds whole files, or every n-th document of one file."""
+    """Text files in order; a shard holds whole files, or every n-th document of one file.
+
+    `field` holds the text of files that have fields.
+    """
 
     files: tuple[str, ...]
+    field: str = TEXT_FIELD
 
     @property
     def name(self) -> str:
@@ -35,11 +39,14 @@ class DocumentFiles:
 
     def content(self) -> list[str]:
         """Names and sizes of the files; a preparation only goes on with the same ones."""
-        return names_and_sizes(self.files)
+        fields = [] if self.field == TEXT_FIELD else [f"field {self.field}"]
+        return names_and_sizes(self.files) + fields
 
     def shards_of(self, file: int, shards: int) -> list[int]:
-        """The shards that hold documents of a file."""
+        """The shards that hold documents of a file; the field, listed last, is of all."""
         count = len(self.files)
+        if file == count:
+            return list(range(shards))
         if shards > count:
             parts = shards // count
             return list(range(file * parts, (file + 1) * parts))
@@ -53,8 +60,8 @@ class DocumentFiles:
         count = len(self.files)
         if shards <= count:
             for file in self.files[index * count // shards : (index + 1) * count // shards]:
-                yield from read_texts(file, READ_ATTEMPTS)
+                yield from read_texts(file, READ_ATTEMPTS, self.field)
         else:
             parts = shards // count
-            texts = read_texts(self.files[index // parts], READ_ATTEMPTS)
+            texts = read_texts(self.files[index // parts], READ_ATTEMPTS, self.field)
             yield from islice(texts, index % parts, None, parts)

@@ -5,9 +5,9 @@ finished and not made again. The manifest is written when every shard has a repo
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from typing import Any, Protocol
 
@@ -52,6 +52,14 @@ class DocumentSource(Protocol):
         ...
 
 
+Baselines = Callable[[Manifest], dict[str, float]]
+
+
+def no_baselines(manifest: Manifest) -> dict[str, float]:
+    """Other models' bits per byte of the rows: none."""
+    return {}
+
+
 @dataclass(frozen=True)
 class Preparation:
     """One folder of rows to be made; the same preparation makes the same bytes on any engine."""
@@ -65,20 +73,7 @@ class Preparation:
 
     def begin(self) -> list[int]:
         """The shards still to be made; raises UserError for a folder of another preparation."""
-        path, request, folder = self._path(REQUEST), self._request(), as_path(self.folder)
-        with _writing(path):
-            if not bucket_of(folder):
-                folder.mkdir(parents=True, exist_ok=True)
-            if not folder.exists() or _is_empty(folder):
-                write_whole(path, json.dumps(request, indent=1).encode())
-        if not path.exists():
-            raise UserError(f"{self.folder} holds other files: give a new folder.")
-        begun = _read_request(path)
-        if begun != request and self._is_mended(begun, request):
-            with _writing(path):
-                write_whole(path, json.dumps(request, indent=1).encode())
-        else:
-            _check_same(begun, request, self.folder)
+        begin_folder(self.folder, self._request(), self._is_mended)
         if self._path(MANIFEST).exists():
             return []
         return [index for index in range(self.shards) if not self._is_finished(index)]
@@ -98,12 +93,13 @@ class Preparation:
         with _writing(self._report_path(index)):
             write_whole(self._report_path(index), json.dumps(asdict(report)).encode())
 
-    def finish(self) -> Manifest:
+    def finish(self, baselines: Baselines = no_baselines) -> Manifest:
         """Writes the manifest from the reports of all shards and removes the reports."""
         folder = as_path(self.folder)
         with _writing(self._path(MANIFEST)):
             if not self._path(MANIFEST).exists():
-                write_manifest(folder, self._manifest())
+                made = self._manifest()
+                write_manifest(folder, replace(made, baselines_bits_per_byte=baselines(made)))
         reports = {self._report_path(index).name for index in range(self.shards)}
         for path in folder.iterdir():
             if path.name in reports or path.suffix == ".partial":
@@ -167,6 +163,33 @@ class Preparation:
 
     def _path(self, name: str) -> epath.Path:
         return as_path(self.folder) / name
+
+
+def begin_folder(
+    folder: str,
+    request: dict[str, Any],
+    may_replace: Callable[[dict[str, Any], dict[str, Any]], bool] = lambda begun, asked: False,
+) -> None:
+    """Writes what is asked for into a new folder; raises UserError for one of another request.
+
+    `may_replace` says of (begun, asked) whether the new request takes the place of the old one.
+    """
+    place = as_path(folder)
+    path = place / REQUEST
+    content = json.dumps(request, indent=1).encode()
+    with _writing(path):
+        if not bucket_of(place):
+            place.mkdir(parents=True, exist_ok=True)
+        if not place.exists() or _is_empty(place):
+            write_whole(path, content)
+    if not path.exists():
+        raise UserError(f"{folder} holds other files: give a new folder.")
+    begun = _read_request(path)
+    if begun != request and may_replace(begun, request):
+        with _writing(path):
+            write_whole(path, content)
+    else:
+        _check_same(begun, request, folder)
 
 
 @contextmanager

@@ -1,17 +1,28 @@
 """Makes rows of text: hyla-lm data prepare --help."""
 
 import argparse
+import shlex
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from hyla_lm import ending, gin_files
 from hyla_lm.command_line import add_gin_files, run_one
 from hyla_lm.config import UserError
 from hyla_lm.data.document_files import DocumentFiles
 from hyla_lm.data.engines import default_workers, run_here, run_on_beam
-from hyla_lm.data.preparation import Preparation
-from hyla_lm.input.files import list_files
+from hyla_lm.data.own_text import (
+    SEQUENCE_LENGTH,
+    TRAIN,
+    VALIDATION,
+    VALIDATION_FRACTION,
+    VOCAB_SIZE,
+    OwnText,
+)
+from hyla_lm.data.preparation import Baselines, Preparation, no_baselines
+from hyla_lm.data.text_files import find_text_files
+from hyla_lm.input.documents import TEXT_FIELD
 from hyla_lm.input.manifest import Manifest
 from hyla_lm.input.tokenizer import Tokenizer
 
@@ -25,14 +36,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
     started = time.monotonic()
-    preparation = preparation_of(options, bindings)
-    manifest = prepare(preparation, options.engine, options.workers, options.unknown)
-    print(summary(manifest))
+    _check_flags(options)
+    if options.train_tokenizer:
+        _run_own_text(options, bindings)
+    else:
+        preparation = preparation_of(options, bindings)
+        print(summary(prepare(preparation, options.engine, options.workers, options.unknown)))
     print(f"{options.output} made in {time.monotonic() - started:.1f} s")
 
 
 def prepare(
-    preparation: Preparation, engine: str = "plain", workers: int = 1, flags: Sequence[str] = ()
+    preparation: Preparation,
+    engine: str = "plain",
+    workers: int = 1,
+    flags: Sequence[str] = (),
+    baselines: Baselines = no_baselines,
 ) -> Manifest:
     """Makes the missing shards of a folder of rows; returns its manifest. Raises UserError."""
     missing = preparation.begin()
@@ -40,34 +58,104 @@ def prepare(
         run_on_beam(preparation, missing, flags)
     elif missing:
         run_here(preparation, missing, workers)
-    return preparation.finish()
+    return preparation.finish(baselines)
 
 
-def preparation_of(options: argparse.Namespace, bindings: Sequence[str]) -> Preparation:
-    for name in ("sequence_length", "shards"):
+def _run_own_text(options: argparse.Namespace, bindings: Sequence[str]) -> None:
+    gin_files.read(options.gin_file, bindings)  # refuses bindings: text files have no settings
+    files = DocumentFiles(find_text_files(options.input, options.output).files, options.field)
+    if options.shards:
+        files.check(options.shards)
+    own = OwnText(
+        files,
+        options.output,
+        options.vocab_size,
+        options.sequence_length or SEQUENCE_LENGTH,
+        VALIDATION_FRACTION if options.validation_fraction is None else options.validation_fraction,
+        options.shards,
+    )
+    is_whole, survey = own.begin(), own.survey
+    print(
+        f"text: {survey.text_bytes / 1e6:,.2f} MB, documents: {survey.documents:,}, files: "
+        f"{len(files.files):,}, blank documents left out: {survey.blank:,}"
+    )
+    if is_whole:
+        print("all is there already: nothing is made anew")
+    held_out = f"{own.fraction:.3g} of the documents, by a hash of their text"
+    if own.documents.by_tail:
+        held_out = f"the last {own.fraction:.3g} of each document (few, or of unequal size)"
+    print(f"validation: {held_out}")
+    tokenizer = own.make_tokenizer()
+    is_less = options.vocab_size is None and tokenizer.vocab_size < VOCAB_SIZE
+    less = f": this text gives fewer than {VOCAB_SIZE:,}" if is_less else ""
+    print(f"tokenizer: {tokenizer.path}, {tokenizer.vocab_size:,} pieces{less}")
+    how = (options.engine, options.workers, options.unknown)
+    print(summary(prepare(own.preparation(TRAIN, tokenizer), *how)))
+    compare = partial(own.baselines, tokenizer)
+    validation = prepare(own.preparation(VALIDATION, tokenizer), *how, compare)
+    print(summary(validation))
+    figures = validation.baselines_bits_per_byte.items()
+    if figures:
+        print("bits a byte: " + ", ".join(f"{name} {bits:.3f}" for name, bits in figures))
+    print("to train: " + shlex.join(_training(own)))
+
+
+def _training(own: OwnText) -> list[str]:
+    """The command that trains on the rows."""
+    command = ["hyla-lm", "train", "--gin_file=gin/own_text.gin", "--workdir=runs/mine"]
+    if own.output != "rows":
+        command.append(f'--gin.ROWS="{own.output}"')
+    if own.sequence_length != SEQUENCE_LENGTH:
+        command.append(f"--gin.SEQUENCE_LENGTH={own.sequence_length}")
+    return command
+
+
+def _check_flags(options: argparse.Namespace) -> None:
+    """Raises UserError for numbers out of range and for flags that do not go together."""
+    for name in ("sequence_length", "shards", "workers", "vocab_size"):
         value = getattr(options, name)
         if value is not None and value < 1:
             raise UserError(f"--{name}={value} must be at least 1.")
+    fraction = options.validation_fraction
+    if fraction is not None and not 0 < fraction < 1:
+        raise UserError(f"--validation_fraction={fraction} must be above 0 and below 1.")
+    if options.train_tokenizer:
+        if options.task:
+            raise UserError("--train_tokenizer needs --input: a task has its own tokenizer.")
+        if options.split:
+            raise UserError("--split does not go with --train_tokenizer, which makes both splits.")
+        return
+    for name in ("vocab_size", "validation_fraction"):
+        if getattr(options, name) is not None:
+            raise UserError(f"--{name} needs --train_tokenizer: add it, or leave --{name} out.")
+    if options.sequence_length is None:
+        raise UserError("--tokenizer needs --sequence_length, the tokens of a row: give it.")
+    if options.task and options.field != TEXT_FIELD:
+        raise UserError("--field needs --input: a task says itself where its text is.")
+
+
+def preparation_of(options: argparse.Namespace, bindings: Sequence[str]) -> Preparation:
+    split = options.split or TRAIN
     tokenizer = Tokenizer(options.tokenizer)
     _ = tokenizer.special_ids  # raises UserError for a model that cannot mark documents
     if options.task:
         from hyla_lm.data.seqio_documents import SeqioTasks, TaskDocuments
 
         (settings,) = gin_files.read(options.gin_file, bindings, SeqioTasks).values
-        source = TaskDocuments.open(options.task, options.split, tokenizer, settings)
+        source = TaskDocuments.open(options.task, split, tokenizer, settings)
         shards = options.shards or source.default_shards()
-        return _preparation(options, source, tokenizer, shards)
+        return _preparation(options, source, split, tokenizer, shards)
     gin_files.read(options.gin_file, bindings)  # refuses bindings: text files have no settings
-    files = DocumentFiles(list_files(options.input, "--input"))
+    files = DocumentFiles(find_text_files(options.input, options.output).files, options.field)
     shards = options.shards or files.default_shards()
     files.check(shards)
-    return _preparation(options, files, tokenizer, shards)
+    return _preparation(options, files, split, tokenizer, shards)
 
 
-def _preparation(options: argparse.Namespace, source, tokenizer, shards: int) -> Preparation:
-    return Preparation(
-        source, tokenizer, options.output, options.split, options.sequence_length, shards
-    )
+def _preparation(
+    options: argparse.Namespace, source, split: str, tokenizer, shards: int
+) -> Preparation:
+    return Preparation(source, tokenizer, options.output, split, options.sequence_length, shards)
 
 
 def summary(manifest: Manifest) -> str:
@@ -83,13 +171,36 @@ def summary(manifest: Manifest) -> str:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--input", nargs="+", metavar="FILE", help="paths or globs of text files")
+    source.add_argument("--input", nargs="+", metavar="PATH", help="folders, text files or globs")
     source.add_argument("--task", help="name of a SeqIO task or mixture (extra seqio)")
-    parser.add_argument("--split", default="train", help="which split this is")
-    parser.add_argument("--tokenizer", required=True, help="SentencePiece model")
-    parser.add_argument("--sequence_length", type=int, required=True, help="T, tokens a row")
+    parser.add_argument("--field", default=TEXT_FIELD, help="field or column that holds the text")
+    tokenizer = parser.add_mutually_exclusive_group(required=True)
+    tokenizer.add_argument(
+        "--train_tokenizer",
+        action="store_true",
+        help="make OUTPUT/tokenizer.model, OUTPUT/train and OUTPUT/validation",
+    )
+    tokenizer.add_argument("--tokenizer", help="SentencePiece model; makes one split in OUTPUT")
+    parser.add_argument("--split", help="which split this is, with --tokenizer (default: train)")
+    parser.add_argument(
+        "--sequence_length",
+        type=int,
+        help=f"T, tokens a row (default with --train_tokenizer: {SEQUENCE_LENGTH})",
+    )
+    parser.add_argument(
+        "--vocab_size",
+        type=int,
+        help=f"pieces of the trained tokenizer (default: {VOCAB_SIZE}, or what the text gives)",
+    )
+    parser.add_argument(
+        "--validation_fraction",
+        type=float,
+        help=f"part held out with --train_tokenizer (default: {VALIDATION_FRACTION})",
+    )
     parser.add_argument("--output", required=True, help="folder of the rows, local or gs://")
-    parser.add_argument("--shards", type=int, help="files to write (default: one a file read)")
+    parser.add_argument(
+        "--shards", type=int, help="files to write (default: one a file read; 32 MB)"
+    )
     parser.add_argument("--workers", type=int, default=default_workers(), help="processes")
     parser.add_argument("--engine", choices=("plain", "beam"), default="plain")
     add_gin_files(parser, "bindings of SeqIO tasks")

@@ -13,7 +13,7 @@ from rich.console import Console
 import hyla_lm
 from hyla_lm import gin_files
 from hyla_lm.config import UserError, configurable, setting
-from hyla_lm.data.baselines import bigram_bits_per_byte, compressor_bits_per_byte
+from hyla_lm.data.baselines import baselines
 from hyla_lm.data.corpus import corpus_file, split_of, write_documents
 from hyla_lm.data.docstrings import collect, installed_roots
 from hyla_lm.data.prepare import summary
@@ -134,14 +134,13 @@ def write_splits(corpus: Path, tokenizer: Tokenizer, folder: Path, sequence_leng
         )
         _say(summary(manifests[split]))
     train, validation = (RowReader(folder / split, manifests[split]) for split in SPLITS)
-    bigram = bigram_bits_per_byte(train, validation, manifests["validation"], tokenizer.bos)
     texts = read_texts(str(corpus_file(corpus, "validation")))
-    baselines = {"token bigram": bigram, **compressor_bits_per_byte(texts)}
+    figures = baselines(train, validation, manifests["validation"], tokenizer, texts)
     write_manifest(
         folder / "validation",
-        replace(manifests["validation"], baselines_bits_per_byte=baselines),
+        replace(manifests["validation"], baselines_bits_per_byte=figures),
     )
-    _say(", ".join(f"{name} {bits:.3f}" for name, bits in baselines.items()) + " bits per byte")
+    _say(", ".join(f"{name} {bits:.3f}" for name, bits in figures.items()) + " bits per byte")
 
 
 def _is_whole(folder: Path, files: Sequence[Path]) -> bool:

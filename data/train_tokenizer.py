@@ -4,36 +4,58 @@ import argparse
 import hashlib
 import heapq
 import io
+import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import sentencepiece
 
 from hyla_lm import ending, gin_files
 from hyla_lm.command_line import add_gin_files, run_one
 from hyla_lm.config import UserError
-from hyla_lm.input.documents import read_texts
-from hyla_lm.input.files import list_files, write_whole
+from hyla_lm.data.text_files import find_text_files
+from hyla_lm.input.documents import TEXT_FIELD, read_texts
+from hyla_lm.input.files import PathLike, as_path, bucket_of, write_whole
 
 HELP = "train a SentencePiece tokenizer"
 SAMPLE_BYTES = 4_000_000
 MAX_LINE_CHARACTERS = 1000
 MAX_LINE_BYTES = 4 * MAX_LINE_CHARACTERS
+# Bounds of the training text that keep SentencePiece's time linear in it, whatever it holds.
+PASSAGE_CHARACTERS = 65_536
+MAX_PIECE_CHARACTERS = 200
+MOST_COPIES = 16
+LONG_WORD = re.compile(r"([!-~]{64})[!-~]+")
 
 
 def train_tokenizer(
-    texts: Iterable[str], vocab_size: int, output: Path, sample_bytes: int = SAMPLE_BYTES
+    texts: Iterable[str],
+    vocab_size: int,
+    output: PathLike,
+    sample_bytes: int = SAMPLE_BYTES,
+    *,
+    for_code: bool = False,
+    at_most: bool = False,
 ) -> None:
     """Writes a unigram model with byte fallback that keeps spaces and newlines.
 
-    Trains on a fixed sample of the texts; the same texts give the same bytes. Raises UserError if
-    vocab_size is too large or too small for the texts.
+    Trains on a fixed sample of the texts; the same texts give the same bytes. `for_code` gives runs
+    of spaces pieces of their own, and trains in a time that is linear in any text. With `at_most`
+    a text that gives fewer pieces gets fewer. Raises UserError if vocab_size does not suit.
     """
     model = io.BytesIO()
-    lines = list(_lines(sample(texts, sample_bytes)))
-    if not lines:
+    if for_code:
+        lines = distinct_lines(sample(_passages(texts), sample_bytes))
+    else:
+        lines = list(_lines(sample(texts, sample_bytes)))
+    # An option that is given, be it its default, is a part of the model's bytes.
+    options: dict[str, Any] = {"allow_whitespace_only_pieces": True} if for_code else {}
+    options |= {"hard_vocab_limit": False} if at_most else {}
+    if not any(map(str.strip, lines)):
         raise UserError(f"{output} cannot be trained without text: give --input files with text.")
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -52,12 +74,13 @@ def train_tokenizer(
             max_sentence_length=MAX_LINE_BYTES,
             num_threads=2,
             minloglevel=2,
+            **options,
         )
     except RuntimeError as error:
         reason = str(error).strip().rpartition("] ")[2].rstrip(".")
-        raise UserError(
-            f"vocab_size = {vocab_size} does not suit this text ({reason}): change vocab_size."
-        ) from error
+        largest = re.search(r"set it to a value <= (\d+)", reason)
+        change = f"give at most {largest[1]}" if largest else f"change it ({reason})"
+        raise UserError(f"vocab_size = {vocab_size} does not suit this text: {change}.") from error
     _write(output, model.getvalue())
 
 
@@ -83,9 +106,36 @@ def _lines(texts: Iterable[str]) -> Iterator[str]:
                 yield line[start : start + MAX_LINE_CHARACTERS]
 
 
-def _write(path: Path, content: bytes) -> None:
+def distinct_lines(texts: Iterable[str]) -> list[str]:
+    """Short lines in the order of a hash, the same one at most a few times, long words cut.
+
+    SentencePiece takes time in proportion to the square of the longest text that repeats.
+    """
+    copies: Counter[str] = Counter()
+    for text in texts:
+        for line in LONG_WORD.sub(r"\1", text).splitlines():
+            for start in range(0, len(line), MAX_PIECE_CHARACTERS):
+                copies[line[start : start + MAX_PIECE_CHARACTERS]] += 1
+    kept = ((line, copy) for line, n in copies.items() for copy in range(min(n, MOST_COPIES)))
+    return [line for line, _ in sorted(kept, key=lambda entry: _rank(f"{entry[1]} {entry[0]}"))]
+
+
+def _passages(texts: Iterable[str]) -> Iterator[str]:
+    """Parts of the texts, so that a sample of one long document is no longer than wanted."""
+    for text in texts:
+        for start in range(0, len(text), PASSAGE_CHARACTERS):
+            yield text[start : start + PASSAGE_CHARACTERS]
+
+
+def _rank(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
+
+
+def _write(output: PathLike, content: bytes) -> None:
+    path = as_path(output)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if not bucket_of(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, content)
     except OSError as error:
         raise UserError(
@@ -95,10 +145,11 @@ def _write(path: Path, content: bytes) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--input", nargs="+", metavar="FILE", help="paths or globs of text files")
+    source.add_argument("--input", nargs="+", metavar="PATH", help="folders, text files or globs")
     source.add_argument("--task", help="name of a SeqIO task or mixture (extra seqio)")
     parser.add_argument("--split", default="train", help="split of the task")
-    parser.add_argument("--vocab_size", type=int, default=4096)
+    parser.add_argument("--field", default=TEXT_FIELD, help="field or column that holds the text")
+    parser.add_argument("--vocab_size", type=int, default=4096, help="pieces of the tokenizer")
     parser.add_argument("--sample_bytes", type=int, default=SAMPLE_BYTES, help="text to train on")
     parser.add_argument("--output", type=Path, required=True, help="the .model file to write")
     add_gin_files(parser, "bindings of SeqIO tasks")
@@ -106,7 +157,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
     texts = _texts(options, bindings)
-    train_tokenizer(texts, options.vocab_size, options.output, options.sample_bytes)
+    train_tokenizer(texts, options.vocab_size, options.output, options.sample_bytes, for_code=True)
     print(options.output)
 
 
@@ -118,7 +169,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _texts(options: argparse.Namespace, bindings: Sequence[str]) -> Iterator[str]:
     if options.task is None:
         gin_files.read(options.gin_file, bindings)  # refuses bindings: text files have no settings
-        return chain.from_iterable(map(read_texts, list_files(options.input, "--input")))
+        files = find_text_files(options.input).files
+        return chain.from_iterable(read_texts(file, field=options.field) for file in files)
     from hyla_lm.data.seqio_documents import SeqioTasks, task_texts
 
     (settings,) = gin_files.read(options.gin_file, bindings, SeqioTasks).values

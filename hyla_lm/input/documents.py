@@ -1,7 +1,8 @@
-"""Texts of documents from files: JSON lines (gzipped or not), plain text, TFDS ArrayRecord."""
+"""Texts of documents from files: plain text, JSON lines, parquet, TFDS ArrayRecord."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from array_record.python.array_record_module import ArrayRecordReader
 from etils import epath
@@ -9,22 +10,37 @@ from isal import isal_zlib
 
 from hyla_lm.config import UserError
 from hyla_lm.input.files import as_path, chunks, size_of
+from hyla_lm.input.parquet import parquet_texts
 from hyla_lm.input.tf_example import bytes_feature
 
 RECORDS_PER_READ = 512
 GZIP = 31  # window bits that make it expect a gzip header and check its CRC
+TEXT_FIELD = "text"
+KINDS = ".txt, .md, .json, .jsonl (each also .gz), .parquet or ArrayRecord files"
+Reader = Callable[[epath.Path, int, str], Iterator[str]]
 
 
-def read_texts(file: str, attempts: int = 1) -> Iterator[str]:
+def read_texts(file: str, attempts: int = 1, field: str = TEXT_FIELD) -> Iterator[str]:
     """The texts of a file's documents, in order; raises UserError for a damaged file.
 
-    .json, .jsonl: one object a line with a "text"; .txt: one document; *array_record*: TFDS
-    records with a text feature. A name that ends in .gz is decompressed.
+    .txt, .md: one document, without byte order mark and with LF for CRLF. .json, .jsonl: one object
+    a line; .parquet: one row; *array_record*: one TFDS record; their text is in `field`, and taken
+    as it is. A name that ends in .gz is decompressed.
     """
     path = as_path(file)
     if size_of(path) is None:
-        raise UserError(f"{file} does not exist: give .json.gz, .jsonl, .txt or ArrayRecord files.")
-    return _reader(path.name)(path, attempts)
+        raise UserError(f"{file} does not exist: give {KINDS}.")
+    reader = _reader(path.name)
+    if reader is None:
+        raise UserError(
+            f"{path.name} is of no known format: give {KINDS} (TFRecord needs a SeqIO task)."
+        )
+    return _permitted(path, reader(path, attempts, field))
+
+
+def is_text_file(name: str) -> bool:
+    """Whether `read_texts` knows this kind of file."""
+    return _reader(name) is not None
 
 
 def check_gzip(file: str, attempts: int = 1) -> None:
@@ -40,47 +56,70 @@ def is_record_file(file: str) -> bool:
     return "array_record" in file.rpartition("/")[2] or file.endswith(".arrayrecord")
 
 
-def record_text(record: bytes) -> str:
+def record_text(record: bytes, field: str = TEXT_FIELD) -> str:
     """The text of a TFDS record; raises ValueError where there is none."""
-    return bytes_feature(record, "text").decode()
+    return bytes_feature(record, field).decode()
 
 
-def _reader(name: str) -> Callable[[epath.Path, int], Iterator[str]]:
+def _reader(name: str) -> Reader | None:
     plain = name.removesuffix(".gz")
     if is_record_file(name):
         return _record_texts
     if plain.endswith((".json", ".jsonl")):
         return _json_texts
-    if plain.endswith(".txt"):
+    if plain.endswith((".txt", ".md")):
         return _whole_text
-    raise UserError(
-        f"{name} is of no known format: give .json.gz, .jsonl, .txt or ArrayRecord files "
-        "(TFRecord needs a SeqIO task)."
-    )
+    return parquet_texts if name.endswith(".parquet") else None
 
 
-def _json_texts(path: epath.Path, attempts: int) -> Iterator[str]:
+def _permitted(path: epath.Path, texts: Iterator[str]) -> Iterator[str]:
+    try:
+        yield from texts
+    except PermissionError as error:
+        raise UserError(f"{path} may not be read: change its permissions.") from error
+
+
+def _json_texts(path: epath.Path, attempts: int, field: str) -> Iterator[str]:
     number = 0
     for number, line in enumerate(_lines(_plain_bytes(path, attempts)), 1):
         if not line or line.isspace():
             continue
         try:
-            text = json.loads(line)["text"]
-            yield text if text.isascii() else text.encode("utf-8", "replace").decode()
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{path}: line {number} holds no text: mend that file.") from error
+            yield _field_of(json.loads(line), field)
+        except (ValueError, RecursionError) as error:
+            reason = error if isinstance(error, WrongField) else "it is no JSON: one object a line"
+            raise UserError(
+                f"{path}: line {number} holds no text ({reason}): mend that file."
+            ) from error
     if number == 0:
         raise UserError(f"{path} is empty: fetch the shard again.")
 
 
-def _whole_text(path: epath.Path, attempts: int) -> Iterator[str]:
+class WrongField(ValueError):
+    """A JSON value without text in the wanted field."""
+
+
+def _field_of(value: Any, field: str) -> str:
+    if not isinstance(value, dict):
+        raise WrongField("it is no JSON object")
+    if field not in value:
+        there = ", ".join(map(repr, value)) or "none"
+        raise WrongField(f"no field {field!r} is in it but {there:.200}; --field names another")
+    text = value[field]
+    if not isinstance(text, str):
+        raise WrongField(f"its field {field!r} is no string")
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _whole_text(path: epath.Path, attempts: int, field: str) -> Iterator[str]:
     try:
-        yield b"".join(_plain_bytes(path, attempts)).decode()
+        text = b"".join(_plain_bytes(path, attempts)).decode()
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8: convert it.") from error
+        raise UserError(f"{path} is not UTF-8 (at byte {error.start:,}): convert it.") from error
+    yield text.removeprefix("\ufeff").replace("\r\n", "\n")
 
 
-def _record_texts(path: epath.Path, attempts: int) -> Iterator[str]:
+def _record_texts(path: epath.Path, attempts: int, field: str) -> Iterator[str]:
     try:
         reader = ArrayRecordReader(str(path))
         total = reader.num_records()
@@ -90,7 +129,7 @@ def _record_texts(path: epath.Path, attempts: int) -> Iterator[str]:
             raise ValueError("it holds no records")
         for start in range(0, total, RECORDS_PER_READ):
             for record in reader.read(start, min(start + RECORDS_PER_READ, total)):
-                yield record_text(record)
+                yield record_text(record, field)
     except (RuntimeError, ValueError, IndexError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise UserError(f"{path} is damaged ({reason}): fetch the shard again.") from error

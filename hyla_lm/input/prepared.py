@@ -5,12 +5,14 @@ from typing import Any
 
 from hyla_lm.config import UserError, check_given, configurable, setting
 from hyla_lm.input.files import as_path
-from hyla_lm.input.manifest import Manifest, read_manifest
+from hyla_lm.input.manifest import MANIFEST, Manifest, read_manifest
 from hyla_lm.input.row_stream import RowStream, check_equal_states
 from hyla_lm.input.source import LanguageData, Reading, RowSet, check_fit, rows_of_folder
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.input.verification import ShardFile, Verification, shard_files, verify_before
 from hyla_lm.parallel.batch_shard import BatchShard
+
+TOKENIZER = "tokenizer.model"
 
 
 @configurable
@@ -58,6 +60,36 @@ class Rows:
                 f"Rows.validation = {self.validation!r} holds rows of the split 'train': give "
                 "others, or prepare these documents with --split=validation to evaluate on them."
             )
+
+
+@configurable
+@dataclass(frozen=True)
+class OwnRows:
+    """The rows that `hyla-lm data prepare --train_tokenizer` made of text of one's own."""
+
+    folder: str = setting("rows", "folder that holds train, validation and tokenizer.model")
+
+    @property
+    def tokenizer(self) -> str:
+        return str(as_path(self.folder) / TOKENIZER)
+
+    def open(self, sequence_length: int, batch_size: int, reading: Reading) -> LanguageData:
+        check_given(self, "folder")
+        home = as_path(self.folder)
+        splits = train, validation = [str(home / split) for split in ("train", "validation")]
+        if not all((as_path(split) / MANIFEST).exists() for split in splits):
+            raise UserError(
+                f"OwnRows.folder = {self.folder!r} holds no finished rows: make them with hyla-lm "
+                f"data prepare --input TEXT --output {self.folder} --train_tokenizer."
+            )
+        made = read_manifest(train).sequence_length
+        if made != sequence_length:
+            raise UserError(
+                f"{home} holds rows of {made} tokens and LanguageModel.sequence_length is "
+                f"{sequence_length}: add --gin.SEQUENCE_LENGTH={made}, or prepare rows with "
+                f"--sequence_length={sequence_length}."
+            )
+        return Rows(train, validation, self.tokenizer).open(sequence_length, batch_size, reading)
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,14 @@ LENGTH_DELIMITED = 2
 
 def bytes_feature(example: bytes, name: str) -> bytes:
     """The first value of a feature; raises ValueError if the example does not have it."""
-    wanted = name.encode()
+    wanted, there = name.encode(), []
     for features in _fields(example, 1):
         for entry in _fields(features, 1):
-            if next(_fields(entry, 1), b"") == wanted:
+            key = next(_fields(entry, 1), b"")
+            if key == wanted:
                 return _first_value(entry, name)
-    raise ValueError(f"no feature {name!r}")
+            there.append(repr(key.decode(errors="replace")))
+    raise ValueError(f"no feature {name!r} but {', '.join(sorted(there)) or 'none':.200}")
 
 
 def _first_value(entry: bytes, name: str) -> bytes:

@@ -24,7 +24,7 @@ KILLED_BUILD = """
 import os, pathlib, signal, sys
 from hyla_lm.data import sample_corpus
 sample_corpus.installed_roots = lambda: [pathlib.Path(sys.argv[1])]
-sample_corpus.bigram_bits_per_byte = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+sample_corpus.baselines = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 sample_corpus.SampleCorpus(sys.argv[2], 512, 16).prepare()
 """
 

@@ -1,0 +1,205 @@
+"""Text of one's own: from any text files to a tokenizer, training rows and validation rows."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import hyla_lm
+from hyla_lm.config import UserError
+from hyla_lm.data.baselines import baselines
+from hyla_lm.data.document_files import DocumentFiles
+from hyla_lm.data.preparation import Preparation, begin_folder
+from hyla_lm.data.row_writer import encoded
+from hyla_lm.data.train_tokenizer import train_tokenizer
+from hyla_lm.input.files import as_path, sizes
+from hyla_lm.input.manifest import FORMAT, MANIFEST, Manifest, read_manifest
+from hyla_lm.input.packing import Block
+from hyla_lm.input.prepared import TOKENIZER
+from hyla_lm.input.rows import RowReader
+from hyla_lm.input.tokenizer import Tokenizer
+
+TRAIN, VALIDATION = "train", "validation"
+VOCAB_SIZE, SEQUENCE_LENGTH, VALIDATION_FRACTION = 4096, 256, 0.05
+FEWEST_DOCUMENTS = 20
+SHARD_BYTES = 32_000_000
+BASELINES_BYTES = 64_000_000
+
+
+@dataclass(frozen=True)
+class Documents:
+    """The documents of text files that are not blank, divided into training and validation.
+
+    A document is validation by a hash of it, or in part: `by_tail` its end is.
+    """
+
+    files: DocumentFiles
+    fraction: float
+    by_tail: bool
+
+    def texts(self, split: str, index: int = 0, shards: int = 1) -> Iterator[str]:
+        """The texts of a split in shard `index` of `shards`."""
+        for text in self.files.texts(index, shards):
+            part = self._parts(text)[split == VALIDATION]
+            if part and not part.isspace():
+                yield part
+
+    def _parts(self, text: str) -> tuple[str, str]:
+        if self.by_tail:
+            return cut(text, self.fraction)
+        return ("", text) if is_held_out(text, self.fraction) else (text, "")
+
+
+@dataclass(frozen=True)
+class SplitDocuments:
+    """A split of the documents, as a source of a preparation."""
+
+    documents: Documents
+    split: str
+    digest: str
+
+    @property
+    def name(self) -> str:
+        return self.documents.files.name
+
+    def content(self) -> list[str]:
+        held_out = "the end of each document" if self.documents.by_tail else "whole documents"
+        return [f"SHA-256 {self.digest}", f"{held_out} {self.documents.fraction}"]
+
+    def shards_of(self, entry: int, shards: int) -> list[int]:
+        """The shards that depend on an entry of `content`: all of them."""
+        return list(range(shards))
+
+    def blocks(self, index: int, shards: int, tokenizer: Tokenizer) -> Iterator[Block]:
+        """Shard `index` of `shards`, tokenised."""
+        return encoded(self.documents.texts(self.split, index, shards), tokenizer)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What the files hold: documents, those left out as blank, bytes, and a hash of all texts."""
+
+    documents: int
+    blank: int
+    text_bytes: int
+    held_out_bytes: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class OwnText:
+    """A folder of rows to be made of text files; `vocab_size` None is at most VOCAB_SIZE."""
+
+    files: DocumentFiles
+    output: str
+    vocab_size: int | None = None
+    sequence_length: int = SEQUENCE_LENGTH
+    fraction: float = VALIDATION_FRACTION
+    shards: int | None = None
+
+    def begin(self) -> bool:
+        """Reads the text and begins the folder, or goes on; returns whether all is there.
+
+        Raises UserError for damaged or blank text and for a folder of another request.
+        """
+        if self.survey.documents == 0:
+            raise UserError(f"--input: all of {self.files.name} is blank: give files with text.")
+        asked = {
+            "text": [f"{self.files.name}, SHA-256 {self.survey.digest}"],
+            "vocab_size": self.vocab_size,
+            "sequence_length": self.sequence_length,
+            "validation_fraction": self.fraction,
+            "producer": hyla_lm.__version__,
+            "format": FORMAT,
+        }
+        tokenizer = as_path(self.output) / TOKENIZER
+        begin_folder(self.output, asked, lambda begun, asked: not tokenizer.exists())
+        needed = (TOKENIZER, f"{TRAIN}/{MANIFEST}", f"{VALIDATION}/{MANIFEST}")
+        return all((as_path(self.output) / name).exists() for name in needed)
+
+    @cached_property
+    def survey(self) -> Survey:
+        """Reads all text once."""
+        documents = blank = text_bytes = held_out = 0
+        digest = hashlib.sha256()
+        for text in self.files.texts(0, 1):
+            data = text.encode()
+            digest.update(hashlib.sha256(data).digest())
+            if not text or text.isspace():
+                blank += 1
+                continue
+            documents += 1
+            text_bytes += len(data)
+            held_out += len(data) if is_held_out(text, self.fraction) else 0
+        return Survey(documents, blank, text_bytes, held_out, digest.hexdigest())
+
+    @cached_property
+    def documents(self) -> Documents:
+        """With whole documents held out, unless they are few or of very unequal size."""
+        survey, wanted = self.survey, self.fraction * self.survey.text_bytes
+        is_near = wanted / 4 <= survey.held_out_bytes <= 4 * wanted
+        by_tail = survey.documents < FEWEST_DOCUMENTS or not is_near
+        documents = Documents(self.files, self.fraction, by_tail)
+        if by_tail and not any(documents.texts(VALIDATION)):
+            raise UserError(
+                f"{self.files.name} has too little text to hold a part out for validation: "
+                "give more text or a larger --validation_fraction."
+            )
+        return documents
+
+    def make_tokenizer(self) -> Tokenizer:
+        """The tokenizer of the training text, trained unless it is there."""
+        path = str(as_path(self.output) / TOKENIZER)
+        if not as_path(path).exists():
+            train_tokenizer(
+                self.documents.texts(TRAIN),
+                self.vocab_size or VOCAB_SIZE,
+                path,
+                for_code=True,
+                at_most=self.vocab_size is None,
+            )
+        return Tokenizer(path)
+
+    def preparation(self, split: str, tokenizer: Tokenizer) -> Preparation:
+        """The preparation of a split's rows; validation rows are one shard."""
+        source = SplitDocuments(self.documents, split, self.survey.digest)
+        shards = self._shards() if split == TRAIN else 1
+        folder = str(as_path(self.output) / split)
+        return Preparation(source, tokenizer, folder, split, self.sequence_length, shards)
+
+    def baselines(self, tokenizer: Tokenizer, validation: Manifest) -> dict[str, float]:
+        """Other models' bits per byte of the validation rows; none for large text."""
+        if self.survey.text_bytes > BASELINES_BYTES:
+            return {}
+        home = as_path(self.output)
+        train = RowReader(home / TRAIN, read_manifest(home / TRAIN))
+        rows = RowReader(home / VALIDATION, validation)
+        return baselines(train, rows, validation, tokenizer, self.documents.texts(VALIDATION))
+
+    def _shards(self) -> int:
+        size = sum(filter(None, sizes(self.files.files)))
+        return self.shards or min(len(self.files.files), 1 + size // SHARD_BYTES)
+
+
+def is_held_out(text: str, fraction: float) -> bool:
+    """Whether a document is validation: equal documents are in the same split."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return int.from_bytes(digest[:8], "big") < fraction * 2**64
+
+
+def cut(text: str, fraction: float) -> tuple[str, str]:
+    """Head and tail of a document, the tail about a fraction of it.
+
+    It is cut after a line end if one is near, else after a space if one is near. A document whose
+    head or tail would be blank is all head.
+    """
+    target, reach = len(text) - round(len(text) * fraction), round(len(text) * fraction / 2)
+    place = target
+    for sign in ("\n", " "):
+        found = text.rfind(sign, target - reach, target) + 1
+        found = found or text.find(sign, target, target + reach) + 1
+        if found:
+            place = found
+            break
+    head, tail = text[:place], text[place:]
+    return (head, tail) if head.strip() and tail.strip() else (text, "")

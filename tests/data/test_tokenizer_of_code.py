@@ -1,0 +1,102 @@
+"""The tokenizer of own text: few tokens for code, and a time that follows the size of the text."""
+
+import random
+import string
+import time
+from pathlib import Path
+
+import pytest
+
+from hyla_lm.data.train_tokenizer import MAX_PIECE_CHARACTERS, distinct_lines, train_tokenizer
+from hyla_lm.input.tokenizer import Tokenizer
+
+ROOT = Path(__file__).parents[2]
+
+
+def plain_text(lines: int) -> str:
+    rng = random.Random(0)
+    words = ["".join(rng.choices(string.ascii_lowercase, k=rng.randint(2, 9))) for _ in range(3000)]
+    return "".join(" ".join(rng.choices(words, k=18)) + "\n" for _ in range(lines))
+
+
+PLAIN = plain_text(2000)
+
+
+def sources(first: int) -> list[str]:
+    """Every twelfth module of the standard library."""
+    modules = sorted(Path(random.__file__).parent.glob("*.py"))
+    return [path.read_text() for path in modules[first::12]]
+
+
+def test_code_takes_a_quarter_fewer_tokens_and_comes_back(tmp_path: Path) -> None:
+    counts, held_out = {}, sources(1)
+    for for_code in (False, True):
+        path = tmp_path / f"{for_code}.model"
+        train_tokenizer(sources(0), 2000, path, for_code=for_code)
+        tokenizer = Tokenizer(str(path))
+        ids = tokenizer.encode_batch(held_out)
+        assert [tokenizer.decode(one.tolist()) for one in ids] == held_out
+        counts[for_code] = sum(map(len, ids))
+    assert counts[True] < 0.75 * counts[False]
+
+
+def hexadecimal(size: int) -> str:
+    return random.Random(0).randbytes(size // 2).hex()
+
+
+RUNS = {
+    "one character": lambda n: "=" * n,
+    "runs of all lengths": lambda n: "\n".join("-" * (k % 997 + 1) for k in range(n // 500)),
+    "runs in a line": lambda n: "".join(
+        "a" * (k % 797 + 99) + string.ascii_letters[k % 52] for k in range(n // 500)
+    ),
+    "spaces": lambda n: "x\n" + " " * n + "x",
+    "not ASCII": lambda n: "é" * n,
+    "hexadecimal": hexadecimal,
+    "one line of no spaces": lambda n: PLAIN.replace("\n", "").replace(" ", "")[:n],
+    "the same line": lambda n: "<br>\n" * (n // 5),
+    "the same text": lambda n: (PLAIN[:20_000] + "\n") * (n // 20_000),
+}
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_runs_cost_no_more_than_text_of_their_size(tmp_path: Path, kind: str) -> None:
+    """300,137 characters beside 230,000 of prose, against the prose alone."""
+    run = RUNS[kind](300_137)
+
+    def seconds(texts: list[str]) -> float:
+        started = time.process_time()
+        train_tokenizer(texts, 1000, tmp_path / "a.model", for_code=True)
+        return time.process_time() - started
+
+    alone = min(seconds([PLAIN]) for _ in range(2))
+    assert seconds([PLAIN, run]) < 10 * alone + 1
+
+
+def test_encoding_takes_time_in_proportion(tokenizer: Tokenizer) -> None:
+    def seconds(size: int) -> float:
+        started = time.process_time()
+        tokenizer.encode("a" * size)
+        return time.process_time() - started
+
+    assert seconds(1_000_000) < 40 * max(seconds(100_000), 0.01)
+
+
+def test_lines_are_short_few_and_in_any_order_the_same() -> None:
+    texts = [PLAIN, "=" * 5000, "one line\n" * 99, "word " * 999]
+    lines = distinct_lines(texts)
+    assert lines == distinct_lines(reversed(texts))
+    assert max(map(len, lines)) <= MAX_PIECE_CHARACTERS
+    assert lines.count("one line") == 16
+
+
+def test_one_long_text_is_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[str] = []
+
+    def keep(texts):
+        taken.extend(texts)
+        return distinct_lines(taken)
+
+    monkeypatch.setattr("hyla_lm.data.train_tokenizer.distinct_lines", keep)
+    train_tokenizer([PLAIN], 500, tmp_path / "a.model", 100_000, for_code=True)
+    assert 60_000 < sum(map(len, taken)) <= 100_000
