@@ -8,13 +8,14 @@ import re
 import sys
 import textwrap
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any
 from unittest.mock import MagicMock
 
 from hyla_lm import cli, config
 from hyla_lm.attention import VARIANTS
+from hyla_lm.tpu import doctor, gke, worker
 
 # Modules below hyla_lm, and the area of the settings that they hold; the first that fits counts.
 AREAS = {
@@ -75,46 +76,48 @@ def _fields(name: str, cls: Any) -> str:
     rows = []
     for field in dataclasses.fields(cls):
         known = field.metadata
-        limits = [f"One of {_codes(map(repr, known['choices']))}."] if known.get("choices") else []
-        limits += [f"At least {known['minimum']}."] if known.get("minimum") is not None else []
+        limits = [f"one of {_codes(map(repr, known['choices']))}"] if known.get("choices") else []
+        limits += [f"at least {known['minimum']}"] if known.get("minimum") is not None else []
         default = "" if field.default is dataclasses.MISSING else f"`{field.default!r}`"
         shown = f"`{field.name}`{{ #{name}.{field.name} }}<br>{_type(hints[field.name])}"
-        rows.append((shown, default, " ".join([_sentence(known["doc"]), *limits])))
+        rows.append((shown, default, "; ".join([_plain(known["doc"]), *limits])))
     return _table(("Setting", "Default", "Meaning"), rows)
 
 
 def commands() -> str:
     """Every command with its flags."""
-    return "\n\n".join(_parser(parser, level=2) for parser in PARSERS())
+    parsers = [cli.whole_parser(), gke.parser(), doctor.parser(), worker.parser()]
+    return "\n\n".join(part for parser in parsers for part in _commands_of(parser))
 
 
-def _parser(parser: argparse.ArgumentParser, level: int) -> str:
-    own, parts = [], []
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            parts = list(action.choices.values())
-        elif not isinstance(action, argparse._HelpAction):
-            own.append((_flag(action), _meaning(action)))
-    said = [f"{'#' * level} {parser.prog}", parser.description or "", parser.epilog or ""]
-    said += [_table(("Flag", "Meaning"), own)] if own else []
-    return "\n\n".join([*filter(None, said), *(_parser(part, level + 1) for part in parts)])
+def _commands_of(parser: argparse.ArgumentParser, doc: str | None = None) -> Iterator[str]:
+    """A section of a parser's own flags, else those of its commands."""
+    own = [a for a in parser._actions if not isinstance(a, argparse._HelpAction)]
+    groups = [a for a in own if isinstance(a, argparse._SubParsersAction)]
+    for group in groups:
+        docs = {choice.dest: choice.help for choice in group._choices_actions}
+        for name, command in group.choices.items():
+            yield from _commands_of(command, docs.get(name))
+    if not groups:
+        rows = [(_flag(action), _meaning(action)) for action in own]
+        said = [f"## {parser.prog}", (parser.description or doc or "").strip()]
+        yield "\n\n".join([*said, _table(("Flag", "Meaning"), rows)])
 
 
 def _flag(action: argparse.Action) -> str:
-    if not action.option_strings:
-        return f"`{action.metavar or action.dest}`"
-    names = action.option_strings
-    value = "" if action.nargs == 0 else f" {action.metavar or action.dest.upper()}"
+    names = action.option_strings or [action.metavar or action.dest]
+    has_value = bool(action.option_strings) and action.nargs != 0
+    value = f" {action.metavar or action.dest.upper()}" if has_value else ""
     return "<br>".join(f"`{name}{value}`" for name in names)
 
 
 def _meaning(action: argparse.Action) -> str:
-    said = [_sentence(action.help or "")] if action.help else []
-    said += [f"One of {_codes(map(str, action.choices))}."] if action.choices else []
-    said += ["Required."] if action.required and action.option_strings else []
+    said = [_plain(action.help or "")] if action.help else []
+    said += [f"one of {_codes(map(str, action.choices))}"] if action.choices else []
+    said += ["required"] if action.required and action.option_strings else []
     is_told = action.default in (None, False, "", [], ()) or "default" in (action.help or "")
-    said += [] if is_told or action.nargs == 0 else [f"Default: `{action.default}`."]
-    return " ".join(said)
+    said += [] if is_told or action.nargs == 0 else [f"default `{action.default}`"]
+    return "; ".join(said)
 
 
 def variants() -> str:
@@ -134,7 +137,9 @@ def api() -> str:
         parts.append(f"## hyla_lm.{module}")
         for name in names:
             thing = getattr(importlib.import_module(f"hyla_lm.{module}"), name)
-            parts.append(f"### {name}\n\n```python\n{_signature(thing)}\n```\n\n{_doc(thing, True)}")
+            parts.append(
+                f"### {name}\n\n```python\n{_signature(thing)}\n```\n\n{_doc(thing, True)}"
+            )
     return "\n\n".join(parts)
 
 
@@ -161,19 +166,14 @@ def _codes(texts: Iterable[str]) -> str:
     return ", ".join(f"`{text}`" for text in texts)
 
 
-def _sentence(text: str) -> str:
-    """A doc line or help text, as a sentence."""
-    text = text.replace("%(default)s", "").replace("|", "\\|").strip()
-    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
+def _plain(text: str) -> str:
+    """Text of the code that means no Markdown."""
+    return re.sub(r"([|*_<])", r"\\\1", text)
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [head, ("---",) * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def PARSERS() -> list[argparse.ArgumentParser]:
-    return [cli._parser()]
 
 
 REFERENCE: Mapping[str, Callable[[], str]] = {
