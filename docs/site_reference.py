@@ -13,8 +13,9 @@ from importlib.util import find_spec
 from typing import Any
 from unittest.mock import MagicMock
 
-from hyla_lm import cli, config
+from hyla_lm import config
 from hyla_lm.attention import VARIANTS
+from hyla_lm.commands import whole_parser
 from hyla_lm.tpu import doctor, gke, worker
 
 # Modules below hyla_lm, and the area of the settings that they hold; the first that fits counts.
@@ -86,7 +87,7 @@ def _fields(name: str, cls: Any) -> str:
 
 def commands() -> str:
     """Every command with its flags."""
-    parsers = [cli.whole_parser(), gke.parser(), doctor.parser(), worker.parser()]
+    parsers = [whole_parser(), gke._parser(), doctor._parser(), worker._parser()]
     return "\n\n".join(part for parser in parsers for part in _commands_of(parser))
 
 

@@ -22,7 +22,7 @@ def main(
     look: Callable[[argparse.Namespace], list[Check]] | None = None,
 ) -> int:
     """Prints the table; status 1 if a check fails, 2 for a mistake in the options."""
-    options = parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     try:
         found = (look or look_at_host)(options)
     except UserError as error:
@@ -60,8 +60,7 @@ def table(found: Sequence[Check]) -> str:
     return "\n".join(lines)
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line, of a host."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tpu.doctor", description=__doc__)
     parser.add_argument("--accelerator-type", default="v5litepod-16")
     parser.add_argument("--bucket", default="", help="folder that must be writable")

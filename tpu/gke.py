@@ -1,4 +1,4 @@
-"""Trains on GKE: fills in tpu/gke.yaml and applies it; hyla-lm tpu gke --help."""
+"""Trains on GKE: fills in tpu/gke.yaml and applies it; python -m tpu.gke --help."""
 
 import argparse
 import json
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Renders the JobSet and applies it, or prints it with --dry-run."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
     own, bindings = split_arguments(argv)
-    options = parser().parse_args(own)
+    options = _parser().parse_args(own)
     try:
         manifest = render(options, bindings)
         if options.dry_run:
@@ -102,9 +102,8 @@ def _refusal(errors: str) -> str:
     return f"kubectl failed ({line}): see tpu/README.md for what the cluster needs."
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="hyla-lm tpu gke", description=__doc__)
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tpu.gke", description=__doc__)
     parser.add_argument("--dry-run", action="store_true", help="print the JobSet, apply nothing")
     parser.add_argument("--name", required=True)
     parser.add_argument("--namespace", default="default")

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs start, status or stop; prints the result as a line of JSON."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
     end = argv.index("--") if "--" in argv else len(argv)
-    options, command = parser().parse_args(argv[:end]), argv[end + 1 :]
+    options, command = _parser().parse_args(argv[:end]), argv[end + 1 :]
     folder = Path(options.folder)
     if options.verb == "watch":
         return watch(folder, options.lock, options.workdir, command)
@@ -192,8 +192,7 @@ def _write(folder: Path, found: dict[str, Any]) -> None:
     partial.replace(folder / "status.json")
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line, of a host; what follows -- is the trainer's."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tpu.worker", description=__doc__)
     parser.add_argument("verb", choices=("start", "watch", "status", "stop"))
     parser.add_argument("folder")
