@@ -21,6 +21,7 @@ from hyla_lm.tpu import doctor, gke, worker
 # Modules below hyla_lm, and the area of the settings that they hold; the first that fits counts.
 AREAS = {
     "experiment": "The run",
+    "running": "The run",
     "model": "The model",
     "optim": "Optimizer and updates",
     "update_policy": "Optimizer and updates",
@@ -41,10 +42,10 @@ WITH_SETTINGS = (
 )
 NOT_NEEDED = ("seqio", "tensorflow")  # of an extra that the documents do without
 API = {
-    "attention": ("attend", "latent_codes", "AttentionSpec"),
-    "model.inspection": ("attention_layers",),
-    "experiment": ("read_experiment",),
-    "trainer": ("train",),
+    "hyla_lm.attention": ("attend", "latent_codes", "AttentionSpec"),
+    "hyla_lm.model.inspection": ("attention_layers",),
+    "hyla_lm.experiment": ("read_experiment",),
+    "hyla_lm.trainer": ("train",),
 }
 
 
@@ -135,9 +136,9 @@ def api() -> str:
     """Signatures and docstrings of what other programs call."""
     parts = []
     for module, names in API.items():
-        parts.append(f"## hyla_lm.{module}")
+        parts.append(f"## {module}")
         for name in names:
-            thing = getattr(importlib.import_module(f"hyla_lm.{module}"), name)
+            thing = getattr(importlib.import_module(module), name)
             parts.append(
                 f"### {name}\n\n```python\n{_signature(thing)}\n```\n\n{_doc(thing, True)}"
             )
