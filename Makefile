@@ -4,7 +4,7 @@ BIN := .venv/bin
 GIN ?= gin/quickstart.gin
 WORKDIR ?= runs/$(notdir $(basename $(GIN)))
 
-.PHONY: train compare test test-full test-seqio test-torch faults evals-smoke lint bench bench-data bench-tpu bench-plan bench-evals bench-checkpoint plans clean
+.PHONY: train compare test test-full test-seqio test-torch faults evals-smoke lint bench bench-data bench-tpu bench-plan bench-evals bench-checkpoint plans docs docs-serve clean
 
 train: .venv/core
 	$(BIN)/hyla-lm train --gin_file=$(GIN) --workdir=$(WORKDIR)
@@ -73,6 +73,13 @@ bench-checkpoint: .venv/dev
 
 plans: .venv/full
 	$(BIN)/python docs/make_plans.py $(PLANS)
+
+docs docs-serve: export NO_MKDOCS_2_WARNING = 1
+docs: .venv/dev
+	$(BIN)/mkdocs build --strict
+
+docs-serve: .venv/dev
+	$(BIN)/mkdocs serve --strict
 
 clean:
 	rm -rf .venv .venv-seqio

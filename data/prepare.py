@@ -201,7 +201,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shards", type=int, help="files to write (default: one a file read; 32 MB)"
     )
-    parser.add_argument("--workers", type=int, default=default_workers(), help="processes")
+    parser.add_argument(
+        "--workers", type=int, default=default_workers(), help="processes (default: one a core)"
+    )
     parser.add_argument("--engine", choices=("plain", "beam"), default="plain")
     add_gin_files(parser, "bindings of SeqIO tasks")
 

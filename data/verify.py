@@ -151,7 +151,9 @@ def _count(tokens: np.ndarray, text_bytes: np.ndarray, bos: int) -> Found:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="+", metavar="FOLDER")
     parser.add_argument("--tokenizer", help="also check that this model made the rows")
-    parser.add_argument("--workers", type=int, default=default_workers(), help="threads")
+    parser.add_argument(
+        "--workers", type=int, default=default_workers(), help="threads (default: one a core)"
+    )
 
 
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
