@@ -2,11 +2,10 @@
 
 import dataclasses
 import functools
-import inspect
 import math
 import types
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -64,12 +63,17 @@ def setting(
     choices: Sequence[Any] | None = None,
     minimum: float | None = None,
     imports: bool = False,
+    explained: Mapping[str, str] | None = None,
 ) -> Any:
     """A documented dataclass field; `choices` and `minimum` are checked on construction.
 
-    A field that names modules to import says so with `imports`.
+    A field that names modules to import says so with `imports`. `explained` says in a line what
+    each of some values means, for those who read the documentation; it checks nothing.
     """
-    metadata = {"doc": doc, "choices": choices, "minimum": minimum, "imports": imports}
+    metadata = {
+        **{"doc": doc, "choices": choices, "minimum": minimum, "imports": imports},
+        "explained": explained or {},
+    }
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -99,7 +103,7 @@ def check_fields(config: Any) -> None:
     for field in dataclasses.fields(config):
         value, binding = getattr(config, field.name), f"{type(config).__name__}.{field.name}"
         if not has_type(value, hints[field.name]):
-            wanted = _type_name(hints[field.name])
+            wanted = type_name(hints[field.name])
             raise UserError(f"{binding} = {value!r} must be {wanted}: change that binding.")
         choices, minimum = field.metadata.get("choices"), field.metadata.get("minimum")
         if choices is not None and value not in choices:
@@ -134,7 +138,8 @@ def has_type(value: Any, hint: Any) -> bool:
     return isinstance(value, hint) and not isinstance(value, type)
 
 
-def _type_name(hint: Any) -> str:
+def type_name(hint: Any) -> str:
+    """A type as people write it."""
     if typing.get_origin(hint) is None and isinstance(hint, type):
         return "None" if hint is type(None) else hint.__name__
     return str(hint).replace("typing.", "")
@@ -162,22 +167,6 @@ def importing_fields(name: str) -> dict[str, Any]:
     """The fields of a registered class that name modules to import, with their defaults."""
     fields = dataclasses.fields(typing.cast(Any, REGISTRY[name])) if name in REGISTRY else ()
     return {field.name: field.default for field in fields if field.metadata.get("imports")}
-
-
-def describe() -> str:
-    """Every bindable field with its type, default and doc line."""
-    lines = []
-    for name, cls in sorted(REGISTRY.items()):
-        lines.append(f"{name}: {(inspect.getdoc(cls) or '').splitlines()[0]}")
-        hints = typing.get_type_hints(cls)
-        for field in dataclasses.fields(typing.cast(Any, cls)):
-            kind, doc = _type_name(hints[field.name]), field.metadata.get("doc", "")
-            default = "(required)" if field.default is dataclasses.MISSING else repr(field.default)
-            choices = field.metadata.get("choices")
-            options = f" [{', '.join(map(str, choices))}]" if choices else ""
-            lines.append(f"  {name}.{field.name}: {kind} = {default}\n      {doc}{options}")
-        lines.append("")
-    return "\n".join(lines)
 
 
 def uses_of(name: str) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # Each room or front file may import from itself and from those before it.
 ORDER = (
-    *("config", "ending", "command_line", "signals", "gin_files", "metrics", "kernels"),
+    *("config", "settings", "ending", "command_line", "signals", "gin_files", "metrics", "kernels"),
     *("attention", "parallel", "model", "input", "tasks", "optim", "train_step"),
     *("update_policy", "experiment", "running", "trainer", "plan", "commands", "cli", "__main__"),
 )

@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
     import hyla_lm.experiment  # noqa: F401  makes the classes known to gin
-    from hyla_lm import config, gin_files
+    from hyla_lm import gin_files, settings
 
     gin_files.check(options.gin_file, bindings)
-    print(config.describe())
+    print(settings.overview(settings.settings()))

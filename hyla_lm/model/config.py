@@ -21,7 +21,9 @@ class ModelConfig:
     value_dim: int | None = setting(None, "U, size of a value head; None takes head_dim", minimum=1)
     mlp_dim: int = setting(2048, "F, width of the feed-forward layer", minimum=1)
     attention: str | tuple[str, ...] = setting(
-        "hyla", "a variant, or a pattern such as ('hyla', 'softmax') repeated over the layers"
+        "hyla",
+        "a variant, or a pattern such as ('hyla', 'softmax') repeated over the layers",
+        explained={name: spec.explained() for name, spec in VARIANTS.items()},
     )
     value_activation: str | None = setting(
         None,
