@@ -60,14 +60,14 @@ class AttentionSpec:
         return self.value_network == "hypernetwork" or self.normalization.endswith("rms_head")
 
     def explained(self) -> str:
-        """The variant in a line: how scores are normalised, and what they do to values."""
+        """The variant in a line: the normalisation of its latent code, and its value network."""
         scores = NORMALIZATIONS[self.normalization]
         if self.value_network == "linear":
             of = "" if self.activation == "identity" else f"{self.activation} of the "
-            return f"{scores}; they weigh the {of}values"
+            return f"{scores}; the code weighs the {of}values"
         layers = "two hidden layers" if self.value_depth == 2 else "a hidden layer"
         units = "linear" if self.activation == "identity" else self.activation
-        return f"{scores}; they make a network for the values with {layers} of {units} units"
+        return f"{scores}; the code makes a value network with {layers} of {units} units"
 
 
 def _check(name: str, value: object, allowed: tuple[object, ...]) -> None:
