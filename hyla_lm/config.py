@@ -2,15 +2,16 @@
 
 import dataclasses
 import functools
-import math
-import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import gin
+
+from hyla_lm.field_types import has_type, remedy, type_name, written
+from hyla_lm.suggestions import did_you_mean
 
 T = TypeVar("T")
 REGISTRY: dict[str, type] = {}
@@ -103,14 +104,21 @@ def check_fields(config: Any) -> None:
     for field in dataclasses.fields(config):
         value, binding = getattr(config, field.name), f"{type(config).__name__}.{field.name}"
         if not has_type(value, hints[field.name]):
-            wanted = type_name(hints[field.name])
-            raise UserError(f"{binding} = {value!r} must be {wanted}: change that binding.")
+            hint = hints[field.name]
+            found, wanted = f"{binding} = {written(value)}", type_name(hint)
+            raise UserError(f"{found} must be {wanted}: {remedy(value, hint, REGISTRY)}.")
         choices, minimum = field.metadata.get("choices"), field.metadata.get("minimum")
         if choices is not None and value not in choices:
-            allowed = ", ".join(repr(choice) for choice in choices)
-            raise UserError(f"{binding} = {value!r} must be one of {allowed}.")
+            raise wrong_choice(f"{binding} = {value!r}", value, choices)
         if minimum is not None and value is not None and value < minimum:
             raise UserError(f"{binding} = {value!r} must be at least {minimum}.")
+
+
+def wrong_choice(binding: str, value: Any, choices: Iterable[Any]) -> UserError:
+    """The error of a value that is none of the choices, with the one that may be meant."""
+    known = list(choices)
+    meant = did_you_mean(str(value), [str(choice) for choice in known if choice is not None])
+    return UserError(f"{binding} must be one of {', '.join(map(repr, known))}{meant or '.'}")
 
 
 def check_given(config: Any, *names: str) -> None:
@@ -118,31 +126,6 @@ def check_given(config: Any, *names: str) -> None:
     for name in names:
         if not getattr(config, name):
             raise UserError(f"{type(config).__name__}.{name} is not set: give it.")
-
-
-def has_type(value: Any, hint: Any) -> bool:
-    """Whether a value has the annotated type of a field."""
-    origin = typing.get_origin(hint)
-    if origin in (typing.Union, types.UnionType):
-        return any(has_type(value, option) for option in typing.get_args(hint))
-    if origin is tuple:
-        item = typing.get_args(hint)[0]
-        return isinstance(value, tuple) and all(has_type(entry, item) for entry in value)
-    if hint is Any:
-        return True
-    if hint is float:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return is_number and math.isfinite(value)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, hint) and not isinstance(value, type)
-
-
-def type_name(hint: Any) -> str:
-    """A type as people write it."""
-    if typing.get_origin(hint) is None and isinstance(hint, type):
-        return "None" if hint is type(None) else hint.__name__
-    return str(hint).replace("typing.", "")
 
 
 def split_arguments(argv: Sequence[str]) -> tuple[list[str], list[str]]:

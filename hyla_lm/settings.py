@@ -10,7 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hyla_lm.config import PACKAGE, REGISTRY, type_name
+from hyla_lm.config import PACKAGE, REGISTRY
+from hyla_lm.field_types import type_name
 
 REQUIRED = "(required)"
 CONFIGURABLE = re.compile(r"^@configurable\n@dataclass\(frozen=True\)\nclass (\w+)", re.M)
