@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from hyla_lm.suggestions import did_you_mean
 T = TypeVar("T")
 REGISTRY: dict[str, type] = {}
 _PREFIX = "--gin."
+STATEMENT = re.compile(r"(import|from|include)\s")  # a binding that is no assignment
 PACKAGE = Path(__file__).parent
 
 

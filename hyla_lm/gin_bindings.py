@@ -8,11 +8,10 @@ import re
 import typing
 from typing import Any
 
-from hyla_lm.config import REGISTRY, UserError, printable
+from hyla_lm.config import REGISTRY, STATEMENT, UserError, printable
 from hyla_lm.field_types import has_type, item_of, remedy, takes, type_name
 from hyla_lm.gin_syntax import NoValue, references, value_of
 
-STATEMENT = re.compile(r"(import|from|include)\s")
 KEY = re.compile(r"[\w./%]+")
 BOOLS = {"true": "True", "false": "False"}
 OPENING = ("'", '"', "@", "%")

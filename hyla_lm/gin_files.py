@@ -125,8 +125,10 @@ def _parse_files(gin_files: Sequence[GinFile]) -> None:
 def _parse_file(file: GinFile) -> None:
     if isinstance(file, Written):
         remedy = "it was written by another version of hyla_lm, so give --gin_file"
-        parse = _parse_trusted if file.is_trusted else _parse_untrusted
-        _parse(parse, file, file.place, remedy, _unexplained)
+        if file.is_trusted:
+            _parse(_parse_trusted, file.text, file.place, remedy, _unexplained)
+        else:
+            _parse(_parse_untrusted, file, file.place, remedy, _unexplained)
     else:
         path = gin_paths.find(file)
         _parse(_parse_path, path, printable(file), "correct that file", gin_mistakes.in_file)
@@ -139,7 +141,7 @@ def _parse_binding(binding: str) -> None:
         found = gin_mistakes.in_line(text)
         return found and f"{where}: {found}"
 
-    _parse(gin.parse_config, line, where, "correct that binding", mistake)
+    _parse(_parse_trusted, line, where, "correct that binding", mistake)
 
 
 def _parse(
@@ -160,12 +162,12 @@ def _parse(
         raise UserError(found if found.endswith(("?", ".")) else f"{found}.") from error
 
 
-def _unexplained(file: Written) -> str:
+def _unexplained(_: object) -> str:
     return ""
 
 
 def _parse_path(path: str) -> None:
-    gin_paths.let_import(path)
+    gin_paths.let_import(statement for _, statement in gin_paths.everything(path))
     gin.parse_config_file(path)
 
 
@@ -174,8 +176,9 @@ def _reason(error: BaseException) -> str:
     return printable((str(error).strip().splitlines() or [type(error).__name__])[0])
 
 
-def _parse_trusted(file: Written) -> None:
-    gin.parse_config(file.text)
+def _parse_trusted(text: str) -> None:
+    gin_paths.let_import(statements(text))
+    gin.parse_config(text)
 
 
 def _parse_untrusted(file: Written) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from hyla_lm.gin_syntax import (
     ImportStatement,
     IncludeStatement,
     Statement,
-    references,
     statements,
 )
 from hyla_lm.suggestions import did_you_mean
@@ -47,6 +46,14 @@ def known() -> list[str]:
     return list(dict.fromkeys([*found, *sorted(path.name for path in Path().glob("*.gin"))]))
 
 
+def choice() -> str:
+    """The known gin files for a sentence: those of folders below gin/ as their folders."""
+    every = known()
+    files = [path for path in every if path.count("/") < 2]
+    folders = dict.fromkeys(os.path.dirname(path) for path in every if path.count("/") > 1)
+    return f"{', '.join(files)} or one in {', '.join(folders)}"
+
+
 def everything(path: str) -> Iterator[tuple[str, Statement]]:
     """The statements of a gin file, with its path, and of what it includes, in their order.
 
@@ -64,28 +71,25 @@ def _everything(path: str, found: str, outer: tuple[str, ...]) -> Iterator[tuple
                 yield from _everything(inner, find(inner, "include "), (*outer, inner))
 
 
-def naming(path: str) -> set[str]:
-    """The settings that a file sets and the classes that it uses; empty if it cannot be read."""
-    found: set[str] = set()
+def setting(name: str, without: str = "") -> list[str]:
+    """The known gin files that set one setting, but for those that also set another."""
+    return [path for path in known() if name in (found := names(path)) and without not in found]
+
+
+def names(path: str) -> set[str]:
+    """The settings, as Class.field, that a file and its includes set; none if it is not gin."""
     with suppress(UserError, *GIN_ERRORS):
-        for _, statement in everything(path):
-            if isinstance(statement, BindingStatement):
-                found.add(f"{statement.selector.rpartition('.')[2]}.{statement.arg_name}")
-                found.update(one.name for one in references(statement.value))
-    return found
+        found = [one for _, one in everything(path) if isinstance(one, BindingStatement)]
+        return {f"{one.selector.rpartition('.')[2]}.{one.arg_name}" for one in found}
+    return set()
 
 
-def setting(name: str) -> list[str]:
-    """The known gin files that set one setting."""
-    return [path for path in known() if name in naming(path)]
-
-
-def let_import(path: str) -> None:
-    """Lets Python find the modules of the current folder that a gin file imports.
+def let_import(found: Iterable[Statement]) -> None:
+    """Lets Python find the modules of the current folder that statements import.
 
     The folder comes last in Python's path, so that it hides no module, and only where it has one.
     """
-    for _, statement in everything(path):
+    for statement in found:
         if isinstance(statement, ImportStatement):
             _let_import(statement.module.partition(".")[0])
 

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 ORDER = (
     *("suggestions", "field_types", "config", "settings", "arguments", "ending", "command_line"),
     *("signals", "gin_syntax", "gin_bindings", "gin_paths", "gin_mistakes", "gin_files"),
+    *("gin_contents",),
     *("metrics", "kernels", "attention", "parallel", "model", "input", "tasks", "optim"),
     *("train_step", "update_policy", "experiment", "running", "trainer", "plan"),
     *("commands", "cli", "__main__"),

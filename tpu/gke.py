@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 
-from hyla_lm.config import UserError, split_arguments
+from hyla_lm.arguments import Parser, parse
+from hyla_lm.config import UserError
 from hyla_lm.tpu.cloud import SECRET_BYTES, run_for_real
 from hyla_lm.tpu.commands import ENVIRONMENT
 from hyla_lm.tpu.job import NAME, Slice, Training
@@ -21,8 +22,7 @@ SECRET_KEY = "secret"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Renders the JobSet and applies it, or prints it with --dry-run."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
-    own, bindings = split_arguments(argv)
-    options = _parser().parse_args(own)
+    options, bindings = parse(_parser(), argv)
     try:
         manifest = render(options, bindings)
         if options.dry_run:
@@ -103,7 +103,7 @@ def _refusal(errors: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tpu.gke", description=__doc__)
+    parser = Parser(prog="python -m tpu.gke", description=__doc__)
     parser.add_argument("--dry-run", action="store_true", help="print the JobSet, apply nothing")
     parser.add_argument("--name", required=True)
     parser.add_argument("--namespace", default="default")
