@@ -116,12 +116,12 @@ def read_experiment(files: Sequence[GinFile], bindings: Sequence[str]) -> Experi
         CanaryConfig,
     )
     experiment = Experiment(*read.values, text=read.text)
-    make_schedule(experiment.optimizer, experiment.train.steps)
     if experiment.train.task is None:
         raise UserError(
             "TrainConfig.task is not set: add the gin file of a model, such as "
             f"{gin_paths.FIRST}, or bind it, for example to @LanguageModel()."
         )
+    make_schedule(experiment.optimizer, experiment.train.steps)
     return experiment
 
 

@@ -36,6 +36,8 @@ def in_line(text: str) -> str:
 
 def in_file(path: str) -> str:
     """What is wrong with a gin file or one that it includes, after the place of the mistake."""
+    if path.endswith(".py"):
+        return f"{path} is Python, not gin: give a gin file that imports it."
     try:
         place, sentence = _first(everything(path))
         return f"{place}: {sentence}" if sentence else ""
@@ -44,7 +46,7 @@ def in_file(path: str) -> str:
     except UnicodeDecodeError:
         return f"{path} is not UTF-8 text: give a gin file."
     except SyntaxError as error:
-        return f"{_place(error.filename or path, error.lineno)}: {_of_syntax(path, error)}"
+        return f"{_place(error.filename or path, error.lineno)}: {_of_syntax(error)}"
     except GIN_ERRORS:
         return ""
 
@@ -108,11 +110,9 @@ def _of_class(selector: str) -> str:
     return "" if name in REGISTRY else unknown_class(name)
 
 
-def _of_syntax(path: str, error: SyntaxError) -> str:
+def _of_syntax(error: SyntaxError) -> str:
     """What is wrong with the line that gin could not parse."""
     line = (error.text or "").rstrip("\n")
-    if path.endswith(".py"):
-        return "this is Python, not gin: give a gin file that imports it"
     match = LINE.fullmatch(line)
     if match is None:
         return f"{line.strip() or error.msg} is no line of gin: write Class.field = value"

@@ -103,7 +103,7 @@ def _refusal(errors: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m tpu.gke", description=__doc__)
+    parser = Parser(prog="hyla-lm tpu gke", description=__doc__)
     parser.add_argument("--dry-run", action="store_true", help="print the JobSet, apply nothing")
     parser.add_argument("--name", required=True)
     parser.add_argument("--namespace", default="default")
