@@ -66,7 +66,7 @@ def test_only_the_checkpoint_module_imports_orbax() -> None:
 def test_only_configuration_touches_gin(folder: str) -> None:
     users = {path.name for path in (ROOT / folder).rglob("*.py") if "gin" in imported(path)}
     assert users == (
-        {"config.py", "gin_files.py", "gin_syntax.py"} if folder == "hyla_lm" else set()
+        {"config.py", "gin_files.py"} if folder == "hyla_lm" else set()
     )
 
 
