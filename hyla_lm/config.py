@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import gin
 
-from hyla_lm.field_types import has_type, remedy, type_name, written
+from hyla_lm.field_types import has_type, type_name
 from hyla_lm.suggestions import did_you_mean
 
 T = TypeVar("T")
@@ -40,6 +40,15 @@ def printable(text: str) -> str:
 
 class Unavailable(UserError):
     """A service failed in all tries; the same command may succeed later."""
+
+
+class WrongType(UserError):
+    """A setting that has a value of another type."""
+
+    def __init__(self, binding: str, value: Any, hint: Any):
+        found = f"@{value.__name__}" if isinstance(value, type) else repr(value)
+        super().__init__(f"{binding} = {found} must be {type_name(hint)}")
+        self.value, self.hint = value, hint
 
 
 def exit_status(error: UserError) -> int:
@@ -106,9 +115,7 @@ def check_fields(config: Any) -> None:
     for field in dataclasses.fields(config):
         value, binding = getattr(config, field.name), f"{type(config).__name__}.{field.name}"
         if not has_type(value, hints[field.name]):
-            hint = hints[field.name]
-            found, wanted = f"{binding} = {written(value)}", type_name(hint)
-            raise UserError(f"{found} must be {wanted}: {remedy(value, hint, REGISTRY)}.")
+            raise WrongType(binding, value, hints[field.name])
         choices, minimum = field.metadata.get("choices"), field.metadata.get("minimum")
         if choices is not None and value not in choices:
             raise wrong_choice(f"{binding} = {value!r}", value, choices)
@@ -146,23 +153,3 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return as_dict(value)
     return [_plain(entry) for entry in value] if isinstance(value, tuple | list) else value
-
-
-def importing_fields(name: str) -> dict[str, Any]:
-    """The fields of a registered class that name modules to import, with their defaults."""
-    fields = dataclasses.fields(typing.cast(Any, REGISTRY[name])) if name in REGISTRY else ()
-    return {field.name: field.default for field in fields if field.metadata.get("imports")}
-
-
-def uses_of(name: str) -> list[str]:
-    """The bindings that would use a class, one for each field that accepts it."""
-    example: Any = object.__new__(REGISTRY[name.rpartition("/")[2]])
-    uses = []
-    for owner, cls in REGISTRY.items():
-        hints = typing.get_type_hints(cls)
-        for field in dataclasses.fields(typing.cast(Any, cls)):
-            if has_type(example, hints[field.name]):
-                uses.append(f"{owner}.{field.name} = @{name}()")
-            elif has_type((example,), hints[field.name]):
-                uses.append(f"{owner}.{field.name} = (@{name}(),)")
-    return uses

@@ -9,8 +9,9 @@ import typing
 from typing import Any
 
 from hyla_lm.config import REGISTRY, STATEMENT, UserError, printable
-from hyla_lm.field_types import has_type, item_of, remedy, takes, type_name
+from hyla_lm.field_types import has_type, type_name
 from hyla_lm.gin_syntax import NoValue, references, value_of
+from hyla_lm.remedies import item_of, remedy, takes
 
 KEY = re.compile(r"[\w./%]+")
 BOOLS = {"true": "True", "false": "False"}
@@ -93,4 +94,4 @@ def _several(text: str, hint: Any, item: Any) -> str:
 
 def _wanted(text: str, hint: Any) -> str:
     wanted = f"{type_name(hint)} is wanted"
-    return f"{text or 'nothing'} is given but {wanted}: {remedy(text, hint, REGISTRY)}"
+    return f"{text or 'nothing'} is given but {wanted}: {remedy(text, hint)}"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import gin
 
 from hyla_lm import gin_mistakes, gin_paths
-from hyla_lm.config import PACKAGE, UserError, importing_fields, printable, uses_of
+from hyla_lm.config import PACKAGE, UserError, WrongType, printable
 from hyla_lm.gin_bindings import as_line
 from hyla_lm.gin_syntax import (
     GIN_ERRORS,
@@ -18,6 +18,8 @@ from hyla_lm.gin_syntax import (
     IncludeStatement,
     statements,
 )
+from hyla_lm.remedies import mended
+from hyla_lm.settings import importing_fields, uses_of
 from hyla_lm.suggestions import did_you_mean
 
 MACRO = "gin.macro"
@@ -221,6 +223,8 @@ def _settings() -> dict[_Setting, str]:
 def _build(cls: type) -> Any:
     try:
         return gin.get_configurable(cls)()
+    except WrongType as error:
+        raise UserError(printable(mended(error))) from None
     except UserError as error:
         raise UserError(_reason(error)) from None
     except GIN_ERRORS as error:

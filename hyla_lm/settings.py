@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hyla_lm.config import PACKAGE, REGISTRY
-from hyla_lm.field_types import type_name
+from hyla_lm.field_types import has_type, type_name
 
 REQUIRED = "(required)"
 CONFIGURABLE = re.compile(r"^@configurable\n@dataclass\(frozen=True\)\nclass (\w+)", re.M)
@@ -92,6 +92,26 @@ def matching(every: Sequence[Settings], words: Sequence[str]) -> list[Settings]:
         if any(one.fields for one in found):
             return [one for one in found if one.fields]
     return []
+
+
+def importing_fields(name: str) -> dict[str, Any]:
+    """The fields of a registered class that name modules to import, with their defaults."""
+    fields = dataclasses.fields(typing.cast(Any, REGISTRY[name])) if name in REGISTRY else ()
+    return {field.name: field.default for field in fields if field.metadata.get("imports")}
+
+
+def uses_of(name: str) -> list[str]:
+    """The bindings that would use a class, one for each field that accepts it."""
+    example: Any = object.__new__(REGISTRY[name.rpartition("/")[2]])
+    uses = []
+    for owner, cls in REGISTRY.items():
+        hints = typing.get_type_hints(cls)
+        for field in dataclasses.fields(typing.cast(Any, cls)):
+            if has_type(example, hints[field.name]):
+                uses.append(f"{owner}.{field.name} = @{name}()")
+            elif has_type((example,), hints[field.name]):
+                uses.append(f"{owner}.{field.name} = (@{name}(),)")
+    return uses
 
 
 def overview(every: Sequence[Settings]) -> str:

@@ -11,11 +11,18 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # Each room or front file may import from itself and from those before it.
 ORDER = (
-    *("suggestions", "field_types", "config", "settings", "arguments", "ending", "command_line"),
-    *("signals", "gin_syntax", "gin_bindings", "gin_paths", "gin_mistakes", "gin_files"),
-    *("gin_contents",),
-    *("metrics", "kernels", "attention", "parallel", "model", "input", "tasks", "optim"),
-    *("train_step", "update_policy", "experiment", "running", "trainer", "plan"),
+    *("suggestions", "field_types", "config", "remedies", "settings", "arguments", "ending"),
+    *(
+        "command_line",
+        "signals",
+        "gin_syntax",
+        "gin_bindings",
+        "gin_paths",
+        "gin_mistakes",
+        "gin_files",
+    ),
+    *("gin_contents", "metrics", "kernels", "attention", "parallel", "model", "input", "tasks"),
+    *("optim", "train_step", "update_policy", "experiment", "running", "trainer", "plan"),
     *("commands", "cli", "__main__"),
 )
 # The folders beside hyla_lm/, which has links to them. Of hyla_lm only the command line uses them.
@@ -65,9 +72,7 @@ def test_only_the_checkpoint_module_imports_orbax() -> None:
 @pytest.mark.parametrize("folder", ["hyla_lm", "data", "evals", "tpu"])
 def test_only_configuration_touches_gin(folder: str) -> None:
     users = {path.name for path in (ROOT / folder).rglob("*.py") if "gin" in imported(path)}
-    assert users == (
-        {"config.py", "gin_files.py"} if folder == "hyla_lm" else set()
-    )
+    assert users == ({"config.py", "gin_files.py"} if folder == "hyla_lm" else set())
 
 
 def test_only_one_place_makes_a_mesh() -> None:

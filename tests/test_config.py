@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import hyla_lm.evals.suites  # noqa: F401  registers a class that a tuple takes
-from hyla_lm import config, gin_files
+from hyla_lm import config, gin_files, settings
 from hyla_lm.config import REGISTRY, UserError, check_fields, setting
 from hyla_lm.input.prepared import Rows
 from hyla_lm.model.config import ModelConfig
@@ -121,7 +121,7 @@ def test_a_class_called_takes_no_bindings() -> None:
     ],
 )
 def test_what_would_use_a_class(name: str, uses: list[str]) -> None:
-    assert config.uses_of(name) == uses
+    assert settings.uses_of(name) == uses
 
 
 def test_bindings_are_told_from_arguments() -> None:

@@ -217,7 +217,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("data verify {rows}/train --tokenizer={empty}", "{empty}"),
         ("data tokenizer --input={new} --output={new}", "{new}"),
         ("data tokenizer --input={text} --output={new}/a.model --vocab_size=9", "vocab_size"),
-        ("data tokenizer --input={text} --output={folder} --vocab_size=270", "{folder}"),
+        ("data tokenizer --input={text} --output={folder} --vocab_size=277", "{folder}"),
         ("data sample_corpus --vocab_size=3", "vocab_size = 3"),
         ("data sample_corpus --cache={empty}", "{empty}"),
     ],
@@ -311,7 +311,7 @@ def test_a_mistake_is_told_in_one_sentence(
 
 
 def test_there_are_rows_for_every_command() -> None:
-    from hyla_lm.cli import COMMANDS, FOLDERS
+    from hyla_lm.commands import COMMANDS, FOLDERS
 
     first = {line.split()[0] for line, _ in ROWS if line}
     assert {*COMMANDS, *FOLDERS} <= first

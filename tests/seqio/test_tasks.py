@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from hyla_lm.cli import main
-from hyla_lm.config import UserError, importing_fields
+from hyla_lm.config import UserError
 from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.input.source import LanguageData, Reading
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.settings import importing_fields
 from tests.seqio.conftest import C4, TRAIN, VALIDATION
 
 pytestmark = pytest.mark.seqio
@@ -65,6 +66,7 @@ def test_other_users_of_seqio_find_the_tasks(c4: C4) -> None:
     code = f"""
 import seqio
 from hyla_lm.data.tasks import SeqioTasks, register
+from hyla_lm.settings import importing_fields
 register("{c4.tokenizer.path}", SeqioTasks(tfds_folder="{c4.tfrecord}"))
 task = seqio.get_mixture_or_task("c4_lm")
 example = next(task.get_dataset(None, "train", shuffle=False).as_numpy_iterator())
