@@ -1,13 +1,16 @@
 """Bindings of the command line: the type of the field decides what a text without quotes is."""
 
+import shlex
 from dataclasses import dataclass
 from typing import Any
 
 import gin
 import pytest
 
-from hyla_lm import gin_files
+from hyla_lm import config, gin_files
 from hyla_lm.config import REGISTRY, UserError, configurable, setting
+from hyla_lm.tpu import commands
+from hyla_lm.tpu.job import Code, Job, Training
 
 
 class Inner:
@@ -198,3 +201,13 @@ def test_a_gin_file_stays_gin(tmp_path: Any) -> None:
         with pytest.raises(UserError) as error:
             gin_files.read([str(outer)], [], Kinds)
         assert str(error.value).startswith(f"{path}:3: ") and said in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["two words", "~/x", "gs://b/a-b_c.d", "it's", '"a"', "$HOME"])
+def test_the_launchers_pass_a_text_as_it_is(text: str) -> None:
+    training = Training("gs://b/run", ("a.gin",), (f"Kinds.text={text}",))
+    job = Job("a", "p", "z", training=training, code=Code("r", "0" * 40))
+    started = shlex.split(commands.start(job))
+    assert f"--gin.Kinds.text={text}" in started
+    *_, binding = config.split_arguments(started)[1]
+    assert read(binding).text == text.strip('"')

@@ -66,7 +66,6 @@ def test_other_users_of_seqio_find_the_tasks(c4: C4) -> None:
     code = f"""
 import seqio
 from hyla_lm.data.tasks import SeqioTasks, register
-from hyla_lm.settings import importing_fields
 register("{c4.tokenizer.path}", SeqioTasks(tfds_folder="{c4.tfrecord}"))
 task = seqio.get_mixture_or_task("c4_lm")
 example = next(task.get_dataset(None, "train", shuffle=False).as_numpy_iterator())
