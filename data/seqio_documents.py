@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from hyla_lm.config import UserError, check_given, configurable, setting
+from hyla_lm.config import UserError
 from hyla_lm.data.row_writer import DOCUMENTS_PER_BLOCK
+from hyla_lm.data.seqio_settings import SeqioTask, SeqioTasks
 from hyla_lm.input.packing import Block, block_of
 from hyla_lm.input.source import LanguageData, Reading
 from hyla_lm.input.stream import rows_in_memory
@@ -19,7 +20,7 @@ from hyla_lm.parallel.batch_shard import BatchShard
 try:
     import seqio
 
-    from hyla_lm.data.tasks import MIXTURE, TASKS, SeqioTasks, register
+    from hyla_lm.data.tasks import MIXTURE, TASKS, register
 except ImportError as error:
     raise UserError(f"SeqIO tasks need SeqIO: pip install 'hyla_lm[seqio]' ({error}).") from error
 
@@ -124,49 +125,32 @@ class TaskDocuments:
         return find(self.task, self.tokenizer.path, self.settings)
 
 
-@configurable
-@dataclass(frozen=True)
-class SeqioTask:
-    """Any registered SeqIO task or mixture, shuffled by SeqIO and packed while training.
+def open_task(settings: SeqioTask, sequence_length: int, reading: Reading) -> LanguageData:
+    """Opens the data that the settings name; raises UserError."""
+    tokenizer = Tokenizer(settings.tokenizer)
+    tasks = settings.tasks or SeqioTasks()
+    train = TaskDocuments.open(settings.name, settings.train_split, tokenizer, tasks)
+    validation = TaskDocuments.open(settings.name, settings.validation_split, tokenizer, tasks)
 
-    Resuming reads all earlier documents again: prepare rows for long runs.
-    """
+    def documents_of(shard: BatchShard) -> "ShuffledTask":
+        return ShuffledTask(train, shard)
 
-    name: str = setting("", "task or mixture, such as 'c4_lm'")
-    tasks: SeqioTasks | None = setting(
-        None, "where the tasks find their text, such as @SeqioTasks(); None takes its defaults"
+    text = StreamedText(
+        train.name,
+        " ".join(train.content()),
+        tokenizer,
+        sequence_length,
+        reading,
+        documents_of,
     )
-    tokenizer: str = setting("", "SentencePiece model of the task's vocabulary")
-    train_split: str = setting("train", "split to train on")
-    validation_split: str = setting("validation", "split to evaluate on")
-    validation_documents: int | None = setting(
-        4096, "number of first documents that are the validation set; None takes all", minimum=1
-    )
-
-    def open(self, sequence_length: int, batch_size: int, reading: Reading) -> LanguageData:
-        check_given(self, "name", "tokenizer")
-        tokenizer = Tokenizer(self.tokenizer)
-        tasks = self.tasks or SeqioTasks()
-        train = TaskDocuments.open(self.name, self.train_split, tokenizer, tasks)
-        validation = TaskDocuments.open(self.name, self.validation_split, tokenizer, tasks)
-
-        def documents_of(shard: BatchShard) -> "ShuffledTask":
-            return ShuffledTask(train, shard)
-
-        text = StreamedText(
-            train.name,
-            " ".join(train.content()),
-            tokenizer,
-            sequence_length,
-            reading,
-            documents_of,
+    documents = validation.documents(seqio.ShardInfo(0, 1), epochs=1)
+    chosen = list(itertools.islice(documents, settings.validation_documents))
+    if not chosen:
+        raise UserError(
+            f"{settings.name} has no {settings.validation_split} documents: give another."
         )
-        documents = validation.documents(seqio.ShardInfo(0, 1), epochs=1)
-        chosen = list(itertools.islice(documents, self.validation_documents))
-        if not chosen:
-            raise UserError(f"{self.name} has no {self.validation_split} documents: give another.")
-        rows = rows_in_memory(validation.encode(chosen), tokenizer, sequence_length)
-        return LanguageData(tokenizer, text, rows)
+    rows = rows_in_memory(validation.encode(chosen), tokenizer, sequence_length)
+    return LanguageData(tokenizer, text, rows)
 
 
 @dataclass(frozen=True)

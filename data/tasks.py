@@ -6,34 +6,17 @@ registry, for this package or any other user of SeqIO. Needs the extra `seqio`.
 
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 
 import seqio
 import tensorflow as tf
 
-from hyla_lm.config import UserError, configurable, setting
+from hyla_lm.config import UserError
+from hyla_lm.data.seqio_settings import SeqioTasks
 from hyla_lm.input.documents import read_texts
 
 TASKS = ("c4_lm", "c4_lm_json", "text_lm")
 MIXTURE = "c4_and_text"
-
-
-@configurable
-@dataclass(frozen=True)
-class SeqioTasks:
-    """Sources of the registered tasks; a task without a source is not registered."""
-
-    tfds_name: str = setting("c4/en:3.1.0", "TFDS name and version of c4_lm (3.0.1, 3.0.7, 3.1.0)")
-    tfds_folder: str | None = setting(None, "TFDS data_dir of c4_lm; None takes TFDS's own")
-    json_train: tuple[str, ...] = setting((), "globs of c4_lm_json: c4-train.*.json.gz")
-    json_validation: tuple[str, ...] = setting((), "globs of c4_lm_json: c4-validation.*.json.gz")
-    text_train: tuple[str, ...] = setting((), "globs of text_lm: JSON lines (.gz too) or .txt")
-    text_validation: tuple[str, ...] = setting((), "globs of text_lm's validation split")
-    text_rate: float = setting(0.1, "rate of text_lm in c4_and_text; c4_lm has 1", minimum=0)
-    modules: tuple[str, ...] = setting(
-        (), "modules to import that register more tasks", imports=True
-    )
 
 
 def register(vocabulary: str, settings: SeqioTasks) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hyla_lm import command_line, ending
+from hyla_lm.arguments import Parser
 from hyla_lm.evals.latent_codes import look
 from hyla_lm.signals import signals
 
@@ -21,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The parser of all commands on experiments."""
-    parser = argparse.ArgumentParser("hyla-lm evals", description=__doc__)
+    parser = Parser("hyla-lm evals", description=__doc__)
     commands = parser.add_subparsers(
         required=True, metavar="fuzzy_logic|sraven|latent_codes|look|report"
     )

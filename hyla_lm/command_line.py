@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from hyla_lm import ending
-from hyla_lm.config import split_arguments
+from hyla_lm.arguments import Parser, parse
 
 EPILOG = "--gin.Class.field=value sets a binding."
 
@@ -29,7 +29,7 @@ def parser_of_commands(
     groups: Mapping[str, argparse.ArgumentParser] = MappingProxyType({}),
 ) -> argparse.ArgumentParser:
     """A parser whose first argument names one of the commands, or a group with its own parser."""
-    parser = argparse.ArgumentParser(name, description=doc, epilog=EPILOG)
+    parser: argparse.ArgumentParser = Parser(name, description=doc, epilog=EPILOG)
     choices = parser.add_subparsers(required=True, metavar="|".join([*commands, *groups]))
     for title, command in commands.items():
         _set_up(choices.add_parser(title, help=command.HELP, description=command.HELP), command)
@@ -41,17 +41,13 @@ def parser_of_commands(
 
 def run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None) -> int:
     """Runs the chosen command, by default of the process's arguments; returns its status."""
-    own, bindings = split_arguments(sys.argv[1:] if arguments is None else arguments)
-    options, unknown = parser.parse_known_args(own)
-    options.unknown = unknown
-    if unknown and getattr(options, "engine", None) != "beam":
-        parser.error(f"{unknown[0]} is unknown")
+    options, bindings = parse(parser, sys.argv[1:] if arguments is None else arguments)
     return ending.run(parser.prog, lambda: options.run(options, bindings), options.debug)
 
 
 def run_one(name: str, command: Command, arguments: Sequence[str] | None = None) -> int:
     """Runs a command that has a command line of its own."""
-    parser = argparse.ArgumentParser(name, description=command.HELP, epilog=EPILOG)
+    parser: argparse.ArgumentParser = Parser(name, description=command.HELP, epilog=EPILOG)
     _set_up(parser, command)
     return run(parser, arguments)
 

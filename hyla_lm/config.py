@@ -2,20 +2,22 @@
 
 import dataclasses
 import functools
-import inspect
-import math
-import types
+import re
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import gin
 
+from hyla_lm.field_types import has_type, type_name
+from hyla_lm.suggestions import did_you_mean
+
 T = TypeVar("T")
 REGISTRY: dict[str, type] = {}
 _PREFIX = "--gin."
+STATEMENT = re.compile(r"(import|from|include)\s")  # a binding that is no assignment
 PACKAGE = Path(__file__).parent
 
 
@@ -38,6 +40,15 @@ def printable(text: str) -> str:
 
 class Unavailable(UserError):
     """A service failed in all tries; the same command may succeed later."""
+
+
+class WrongType(UserError):
+    """A setting that has a value of another type."""
+
+    def __init__(self, binding: str, value: Any, hint: Any):
+        found = f"@{value.__name__}" if isinstance(value, type) else repr(value)
+        super().__init__(f"{binding} = {found} must be {type_name(hint)}")
+        self.value, self.hint = value, hint
 
 
 def exit_status(error: UserError) -> int:
@@ -64,12 +75,17 @@ def setting(
     choices: Sequence[Any] | None = None,
     minimum: float | None = None,
     imports: bool = False,
+    explained: Mapping[str, str] | None = None,
 ) -> Any:
     """A documented dataclass field; `choices` and `minimum` are checked on construction.
 
-    A field that names modules to import says so with `imports`.
+    A field that names modules to import says so with `imports`. `explained` says in a line what
+    each of some values means, for those who read the documentation; it checks nothing.
     """
-    metadata = {"doc": doc, "choices": choices, "minimum": minimum, "imports": imports}
+    metadata = {
+        **{"doc": doc, "choices": choices, "minimum": minimum, "imports": imports},
+        "explained": explained or {},
+    }
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -99,14 +115,19 @@ def check_fields(config: Any) -> None:
     for field in dataclasses.fields(config):
         value, binding = getattr(config, field.name), f"{type(config).__name__}.{field.name}"
         if not has_type(value, hints[field.name]):
-            wanted = _type_name(hints[field.name])
-            raise UserError(f"{binding} = {value!r} must be {wanted}: change that binding.")
+            raise WrongType(binding, value, hints[field.name])
         choices, minimum = field.metadata.get("choices"), field.metadata.get("minimum")
         if choices is not None and value not in choices:
-            allowed = ", ".join(repr(choice) for choice in choices)
-            raise UserError(f"{binding} = {value!r} must be one of {allowed}.")
+            raise wrong_choice(f"{binding} = {value!r}", value, choices)
         if minimum is not None and value is not None and value < minimum:
             raise UserError(f"{binding} = {value!r} must be at least {minimum}.")
+
+
+def wrong_choice(binding: str, value: Any, choices: Iterable[Any]) -> UserError:
+    """The error of a value that is none of the choices, with the one that may be meant."""
+    known = list(choices)
+    meant = did_you_mean(str(value), [str(choice) for choice in known if choice is not None])
+    return UserError(f"{binding} must be one of {', '.join(map(repr, known))}{meant or '.'}")
 
 
 def check_given(config: Any, *names: str) -> None:
@@ -114,30 +135,6 @@ def check_given(config: Any, *names: str) -> None:
     for name in names:
         if not getattr(config, name):
             raise UserError(f"{type(config).__name__}.{name} is not set: give it.")
-
-
-def has_type(value: Any, hint: Any) -> bool:
-    """Whether a value has the annotated type of a field."""
-    origin = typing.get_origin(hint)
-    if origin in (typing.Union, types.UnionType):
-        return any(has_type(value, option) for option in typing.get_args(hint))
-    if origin is tuple:
-        item = typing.get_args(hint)[0]
-        return isinstance(value, tuple) and all(has_type(entry, item) for entry in value)
-    if hint is Any:
-        return True
-    if hint is float:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return is_number and math.isfinite(value)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, hint) and not isinstance(value, type)
-
-
-def _type_name(hint: Any) -> str:
-    if typing.get_origin(hint) is None and isinstance(hint, type):
-        return "None" if hint is type(None) else hint.__name__
-    return str(hint).replace("typing.", "")
 
 
 def split_arguments(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -156,39 +153,3 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return as_dict(value)
     return [_plain(entry) for entry in value] if isinstance(value, tuple | list) else value
-
-
-def importing_fields(name: str) -> dict[str, Any]:
-    """The fields of a registered class that name modules to import, with their defaults."""
-    fields = dataclasses.fields(typing.cast(Any, REGISTRY[name])) if name in REGISTRY else ()
-    return {field.name: field.default for field in fields if field.metadata.get("imports")}
-
-
-def describe() -> str:
-    """Every bindable field with its type, default and doc line."""
-    lines = []
-    for name, cls in sorted(REGISTRY.items()):
-        lines.append(f"{name}: {(inspect.getdoc(cls) or '').splitlines()[0]}")
-        hints = typing.get_type_hints(cls)
-        for field in dataclasses.fields(typing.cast(Any, cls)):
-            kind, doc = _type_name(hints[field.name]), field.metadata.get("doc", "")
-            default = "(required)" if field.default is dataclasses.MISSING else repr(field.default)
-            choices = field.metadata.get("choices")
-            options = f" [{', '.join(map(str, choices))}]" if choices else ""
-            lines.append(f"  {name}.{field.name}: {kind} = {default}\n      {doc}{options}")
-        lines.append("")
-    return "\n".join(lines)
-
-
-def uses_of(name: str) -> list[str]:
-    """The bindings that would use a class, one for each field that accepts it."""
-    example: Any = object.__new__(REGISTRY[name.rpartition("/")[2]])
-    uses = []
-    for owner, cls in REGISTRY.items():
-        hints = typing.get_type_hints(cls)
-        for field in dataclasses.fields(typing.cast(Any, cls)):
-            if has_type(example, hints[field.name]):
-                uses.append(f"{owner}.{field.name} = @{name}()")
-            elif has_type((example,), hints[field.name]):
-                uses.append(f"{owner}.{field.name} = (@{name}(),)")
-    return uses

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hyla_lm import gin_files
+from hyla_lm import gin_files, gin_paths
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.gin_files import GinFile
 from hyla_lm.input.prepared import Rows  # noqa: F401  makes it known to gin
@@ -124,6 +124,9 @@ class Experiment:
 
 def read_experiment(files: Sequence[GinFile], bindings: Sequence[str]) -> Experiment:
     """Builds an experiment from gin files, in any order, and bindings; raises UserError."""
+    if not files and not bindings:
+        raise UserError(f"--gin_file is missing: give {gin_paths.choice()}.")
+    _check_kinds([file for file in files if isinstance(file, str)], bindings)
     read = gin_files.read(
         files,
         bindings,
@@ -139,7 +142,22 @@ def read_experiment(files: Sequence[GinFile], bindings: Sequence[str]) -> Experi
         Branch,
     )
     experiment = Experiment(*read.values, text=read.text)
-    make_schedule(experiment.optimizer, experiment.train.steps)
     if experiment.train.task is None:
-        raise UserError("TrainConfig.task is not set: bind it, for example to @LanguageModel().")
+        raise UserError(
+            "TrainConfig.task is not set: add the gin file of a model, such as "
+            f"{gin_paths.FIRST}, or bind it, for example to @LanguageModel()."
+        )
+    make_schedule(experiment.optimizer, experiment.train.steps)
     return experiment
+
+
+def _check_kinds(files: Sequence[str], bindings: Sequence[str]) -> None:
+    """Raises UserError for files that say where text is and not what model reads it."""
+    found = {name for file in files for name in gin_paths.names(file)}
+    sets_task = any(binding.startswith("TrainConfig.task") for binding in bindings)
+    if "LanguageModel.data" in found and "TrainConfig.task" not in found and not sets_task:
+        models = gin_paths.setting("LanguageModel.sequence_length", without="LanguageModel.data")
+        raise UserError(
+            f"{', '.join(files)} says where text is but no file sets TrainConfig.task: "
+            f"add the gin file of a model, such as {' or '.join(models)}."
+        )

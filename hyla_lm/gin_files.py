@@ -1,44 +1,27 @@
 """Reads gin files and bindings into values; gin's global state is empty before and after."""
 
 import threading
-import tokenize
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import gin
-from gin.config_parser import (
+
+from hyla_lm import gin_mistakes, gin_paths
+from hyla_lm.config import PACKAGE, UserError, WrongType, printable
+from hyla_lm.gin_bindings import as_line
+from hyla_lm.gin_syntax import (
+    GIN_ERRORS,
     BindingStatement,
-    ConfigParser,
     ImportStatement,
     IncludeStatement,
-    ParserDelegate,
+    statements,
 )
+from hyla_lm.remedies import mended
+from hyla_lm.settings import importing_fields, uses_of
+from hyla_lm.suggestions import did_you_mean
 
-from hyla_lm.config import (
-    PACKAGE,
-    REGISTRY,
-    UserError,
-    importing_fields,
-    printable,
-    uses_of,
-)
-
-# What gin and Python's tokenizer raise of text that is no configuration.
-GIN_ERRORS = (
-    *(
-        ValueError,
-        SyntaxError,
-        TypeError,
-        ImportError,
-        OSError,
-        AttributeError,
-        tokenize.TokenError,
-    ),
-    *(ArithmeticError, LookupError, NameError, RuntimeError, AssertionError, MemoryError),
-)
 MACRO = "gin.macro"
 _LOCK = threading.Lock()
 gin.add_config_file_search_path(str(PACKAGE))
@@ -120,8 +103,7 @@ def _parsed(gin_files: Sequence[GinFile], bindings: Sequence[str]) -> Iterator[N
         try:
             _parse_files(gin_files)
             for binding in bindings:
-                where = f"--gin.{printable(binding)}"
-                _parse(gin.parse_config, binding, where, "correct that binding")
+                _parse_binding(binding)
             _reject_unused_macros()
             yield
         finally:
@@ -145,29 +127,50 @@ def _parse_files(gin_files: Sequence[GinFile]) -> None:
 def _parse_file(file: GinFile) -> None:
     if isinstance(file, Written):
         remedy = "it was written by another version of hyla_lm, so give --gin_file"
-        _parse(_parse_trusted if file.is_trusted else _parse_untrusted, file, file.place, remedy)
+        if file.is_trusted:
+            _parse(_parse_trusted, file.text, file.place, remedy, _unexplained)
+        else:
+            _parse(_parse_untrusted, file, file.place, remedy, _unexplained)
     else:
-        _parse(gin.parse_config_file, _found(file), printable(file), "correct that binding")
+        path = gin_paths.find(file)
+        _parse(_parse_path, path, printable(file), "correct that file", gin_mistakes.in_file)
 
 
-def _found(path: str) -> str:
-    """The path of a gin file: as it is given, or else of a file that comes with the package."""
-    for candidate in (Path(path), PACKAGE / path):
-        with suppress(OSError, ValueError):
-            if candidate.is_file():
-                return str(candidate)
-    raise UserError(f"--gin_file={printable(path)} does not exist: give the path of a gin file.")
+def _parse_binding(binding: str) -> None:
+    line, where = as_line(binding), f"--gin.{printable(binding)}"
+
+    def mistake(text: str) -> str:
+        found = gin_mistakes.in_line(text)
+        return found and f"{where}: {found}"
+
+    _parse(_parse_trusted, line, where, "correct that binding", mistake)
 
 
-def _parse(parse: Callable[[Any], Any], argument: Any, where: str, remedy: str) -> None:
+def _parse(
+    parse: Callable[[Any], Any],
+    argument: Any,
+    where: str,
+    remedy: str,
+    mistake: Callable[[Any], str],
+) -> None:
+    """Parses; raises UserError that says what the mistake is, or else what gin says."""
     try:
         parse(argument)
     except UserError as error:
         raise UserError(_reason(error)) from error
     except GIN_ERRORS as error:
         reason = _reason(error).rstrip(".")
-        known = "" if "matching" not in reason else f" (known: {', '.join(sorted(REGISTRY))})"
-        raise UserError(f"{where}: {reason}{known}; {remedy}.") from error
+        found = printable(mistake(argument)) or f"{where}: {reason}; {remedy}"
+        raise UserError(found if found.endswith(("?", ".")) else f"{found}.") from error
+
+
+def _unexplained(_: object) -> str:
+    return ""
+
+
+def _parse_path(path: str) -> None:
+    gin_paths.let_import(statement for _, statement in gin_paths.everything(path))
+    gin.parse_config_file(path)
 
 
 def _reason(error: BaseException) -> str:
@@ -175,20 +178,21 @@ def _reason(error: BaseException) -> str:
     return printable((str(error).strip().splitlines() or [type(error).__name__])[0])
 
 
-def _parse_trusted(file: Written) -> None:
-    gin.parse_config(file.text)
+def _parse_trusted(text: str) -> None:
+    gin_paths.let_import(statements(text))
+    gin.parse_config(text)
 
 
 def _parse_untrusted(file: Written) -> None:
     """Parses text of anybody; raises UserError before it could run code of anybody."""
-    statements = list(ConfigParser(file.text, _Unresolved()))
-    for statement in statements:
+    found = list(statements(file.text))
+    for statement in found:
         if isinstance(statement, ImportStatement) and not _is_ours(statement.module):
             raise _distrust(file, f"imports {statement.module}, which is no module of this project")
         if isinstance(statement, IncludeStatement):
             raise _distrust(file, f"includes {statement.filename!r}, which no run writes")
     gin.parse_config(file.text)
-    for statement in statements:
+    for statement in found:
         if isinstance(statement, BindingStatement):
             name, field = statement.selector.rpartition(".")[2], statement.arg_name
             harmless = importing_fields(name)
@@ -207,16 +211,6 @@ def _distrust(file: Written, what: str) -> UserError:
     )
 
 
-class _Unresolved(ParserDelegate):
-    """Leaves references as their names, so that nothing has to be imported to parse."""
-
-    def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> str:
-        return f"@{scoped_configurable_name}"
-
-    def macro(self, macro_name: str) -> str:
-        return f"%{macro_name}"
-
-
 def _settings() -> dict[_Setting, str]:
     """Every setting with its value as gin writes it."""
     return {
@@ -229,6 +223,8 @@ def _settings() -> dict[_Setting, str]:
 def _build(cls: type) -> Any:
     try:
         return gin.get_configurable(cls)()
+    except WrongType as error:
+        raise UserError(printable(mended(error))) from None
     except UserError as error:
         raise UserError(_reason(error)) from None
     except GIN_ERRORS as error:
@@ -239,12 +235,12 @@ def _reject_unused_macros() -> None:
     defined = {setting.scope for setting in _settings() if setting.selector == MACRO}
     used = {scope for scope, selector in _used_classes() if selector == MACRO}
     for name in sorted(defined - used):
-        raise UserError(
-            f"{name} = … sets a macro that nothing uses: "
-            f"write Class.{name} = … for a binding, or remove the line."
-        )
+        like = gin_mistakes.setting_like(name) or f"Class.{name}"
+        meant = did_you_mean(name, used) or f": write {like} = … for a setting, or remove it."
+        raise UserError(f"{name} = … sets a macro that nothing uses{meant}")
     for name in sorted(used - defined):
-        raise UserError(f"%{name} is used but never set: add a line {name} = …")
+        meant = did_you_mean(f"%{name}", [f"%{one}" for one in defined])
+        raise UserError(f"%{name} is used but never set{meant or f': add a line {name} = VALUE.'}")
 
 
 def _reject_unbuilt(gin_files: Sequence[GinFile]) -> None:
@@ -273,7 +269,7 @@ def _replaceable(gin_files: Sequence[GinFile]) -> dict[_Setting, str]:
 def _ever_used(gin_file: str) -> set[tuple[str, str]]:
     """The classes, with scopes, that a file or its includes use."""
     gin.clear_config()
-    parsed = gin.parse_config_file(gin_file)
+    parsed = gin.parse_config_file(gin_paths.find(gin_file))
     return _used_classes().union(*(_ever_used(part.filename) for part in parsed.includes))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import hyla_lm.evals.suites  # noqa: F401  registers a class that a tuple takes
-from hyla_lm import config, gin_files
+from hyla_lm import config, gin_files, settings
 from hyla_lm.config import REGISTRY, UserError, check_fields, setting
 from hyla_lm.input.prepared import Rows
 from hyla_lm.model.config import ModelConfig
@@ -105,20 +105,6 @@ def test_every_field_has_a_doc_and_every_class_too() -> None:
     assert all((inspect.getdoc(cls) or "").endswith(".") for cls in REGISTRY.values())
 
 
-def test_describe_lists_every_field_with_type_default_doc_and_choices() -> None:
-    lines = config.describe().splitlines()
-    for name, cls in REGISTRY.items():
-        assert f"{name}: {(cls.__doc__ or '').splitlines()[0]}" in lines
-    for name, field in registered_fields():
-        heads = [line for line in lines if line.startswith(f"  {name}.{field.name}: ")]
-        assert len(heads) == 1 and heads[0].endswith(f" = {field.default!r}")
-        doc = lines[lines.index(heads[0]) + 1].strip()
-        assert doc.startswith(field.metadata["doc"])
-        assert all(str(choice) in doc for choice in field.metadata["choices"] or ())
-    assert "  ModelConfig.value_dim: int | None = None" in lines
-    assert "  OptimizerConfig.learning_rate: float = 0.001" in lines
-
-
 def test_a_class_called_takes_no_bindings() -> None:
     (bound,) = gin_files.read([], ["ModelConfig.num_layers = 3"], ModelConfig).values
     assert (bound.num_layers, ModelConfig().num_layers) == (3, 6)
@@ -135,7 +121,7 @@ def test_a_class_called_takes_no_bindings() -> None:
     ],
 )
 def test_what_would_use_a_class(name: str, uses: list[str]) -> None:
-    assert config.uses_of(name) == uses
+    assert settings.uses_of(name) == uses
 
 
 def test_bindings_are_told_from_arguments() -> None:

@@ -8,6 +8,7 @@ import pytest
 from nbclient import NotebookClient
 from tensorboard import manager
 
+from hyla_lm.cli import main
 from tests.data.conftest import prose
 
 NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "quickstart.ipynb"
@@ -23,15 +24,15 @@ def outputs(cell: nbformat.NotebookNode) -> str:
 
 
 @pytest.fixture
-def executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> nbformat.NotebookNode:
+def executed(tmp_path: Path) -> nbformat.NotebookNode:
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     [parameters] = [c for c in notebook.cells if "parameters" in c.metadata.get("tags", ())]
     (tmp_path / "text").mkdir()
     for seed in range(40):
         (tmp_path / "text" / f"{seed}.txt").write_text(prose(seed))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    corpus = f"--gin.SampleCorpus.cache={tmp_path}/cache --gin.SampleCorpus.vocab_size=512"
-    parameters.source += f"\nOPTIONS = '{SMALL}{corpus}'"
+    made = ["--input", str(tmp_path / "text"), "--output", str(tmp_path / "rows")]
+    assert main(["data", "prepare", *made, "--train_tokenizer", "--vocab_size=512"]) == 0
+    parameters.source += f"\nGIN_FILE, OPTIONS = 'gin/own_text.gin', '{SMALL}'"
     client = NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}})
     try:
         return client.execute()
@@ -51,5 +52,5 @@ def test_the_notebook_trains_samples_and_draws(executed: nbformat.NotebookNode) 
     assert "bits a byte" in outputs(train)
     [sample] = [cell for cell in code if "model.generate" in cell.source]
     assert outputs(sample).count("Return the") == 3
-    drawn = [cell for cell in code if any("image/png" in part.get("data", {}) for part in cell.outputs)]
-    assert len(drawn) == 2
+    shown = [part.get("data", {}) for cell in code for part in cell.outputs]
+    assert sum("image/png" in data for data in shown) == 2

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hyla_lm import ending
+from hyla_lm.arguments import Parser
 from hyla_lm.tpu import checks
 from hyla_lm.tpu.checks import FAIL, Check
 from hyla_lm.tpu.job import Slice
@@ -60,7 +61,7 @@ def table(found: Sequence[Check]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tpu.doctor", description=__doc__)
+    parser = Parser(prog="python -m tpu.doctor", description=__doc__)
     parser.add_argument("--accelerator-type", default="v5litepod-16")
     parser.add_argument("--bucket", default="", help="folder that must be writable")
     parser.add_argument("--json", action="store_true", help="one line for programs")

@@ -9,7 +9,8 @@ from pathlib import Path
 from string import Template
 
 from hyla_lm import ending
-from hyla_lm.config import UserError, split_arguments
+from hyla_lm.arguments import Parser, parse
+from hyla_lm.config import UserError
 from hyla_lm.tpu.cloud import SECRET_BYTES, run_for_real
 from hyla_lm.tpu.commands import ENVIRONMENT
 from hyla_lm.tpu.job import NAME, Slice, Training
@@ -22,8 +23,7 @@ SECRET_KEY = "secret"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its status, as hyla_lm.ending counts them."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
-    own, bindings = split_arguments(argv)
-    options = _parser().parse_args(own)
+    options, bindings = parse(_parser(), argv)
     return ending.run("hyla-lm tpu gke", lambda: apply(options, bindings), options.debug)
 
 
@@ -104,7 +104,7 @@ def _refusal(errors: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="hyla-lm tpu gke", description=__doc__)
+    parser = Parser(prog="hyla-lm tpu gke", description=__doc__)
     parser.add_argument("--dry-run", action="store_true", help="print the JobSet, apply nothing")
     parser.add_argument(ending.DEBUG, action="store_true", help="show every line of a failure")
     parser.add_argument("--name", required=True)

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hyla_lm import ending
-from hyla_lm.config import UserError, split_arguments
+from hyla_lm.arguments import Parser, parse
+from hyla_lm.config import UserError
 from hyla_lm.tpu import operations
 from hyla_lm.tpu.cloud import Cloud, Rehearsal, run_for_real
 from hyla_lm.tpu.job import Code, Job, Slice, Training
@@ -83,8 +84,7 @@ def _run(cloud: Cloud, options: argparse.Namespace) -> None:
 
 def _parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """The options and the gin bindings."""
-    own, bindings = split_arguments(_expand(argv))
-    return parser().parse_args(own), bindings
+    return parse(parser(), _expand(argv))
 
 
 def _expand(argv: Sequence[str]) -> list[str]:
@@ -104,7 +104,7 @@ def _expand(argv: Sequence[str]) -> list[str]:
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the launcher's commands."""
-    parser = argparse.ArgumentParser(prog="hyla-lm tpu", description=__doc__)
+    parser = Parser(prog="hyla-lm tpu", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     helps = {
         "create": "ask for a slice and wait until its machines answer",

@@ -10,7 +10,9 @@ HELP = "train, or go on from the newest checkpoint"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_gin_files(parser)
-    parser.add_argument("--workdir", required=True, help="folder of the run")
+    parser.add_argument(
+        "--workdir", required=True, help="folder of the run, such as --workdir=runs/mine"
+    )
     parser.add_argument(
         "--step", type=int, help="go on from this checkpoint; later ones are set aside"
     )

@@ -8,7 +8,11 @@ from hyla_lm.command_line import add_gin_files
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Adds what `hyla_lm.running.restored.restore` reads."""
     add_gin_files(parser)
-    parser.add_argument("--workdir", required=True, help="folder of a run with checkpoints")
+    parser.add_argument(
+        "--workdir",
+        required=True,
+        help="folder of a run with checkpoints, such as --workdir=runs/mine",
+    )
     parser.add_argument("--step", type=int, help="checkpoint to take (default: the newest)")
     parser.add_argument(
         "--trust_imports",

@@ -9,8 +9,15 @@ import jax.numpy as jnp
 
 from hyla_lm.config import UserError
 
-NORMALIZATIONS = ("softmax", "identity", "rms_head", "softmax_rms_head")
 VALUE_NETWORKS = ("linear", "hypernetwork")
+NORMALIZATIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "softmax": "softmax over the keys",
+        "identity": "scores as they are",
+        "rms_head": "scores, RMS-normalised over the heads",
+        "softmax_rms_head": "softmax over the keys, RMS-normalised over the heads",
+    }
+)
 ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = MappingProxyType(
     {
         "identity": lambda x: x,
@@ -37,7 +44,7 @@ class AttentionSpec:
     value_depth: int = 1
 
     def __post_init__(self) -> None:
-        _check("normalization", self.normalization, NORMALIZATIONS)
+        _check("normalization", self.normalization, tuple(NORMALIZATIONS))
         _check("value_network", self.value_network, VALUE_NETWORKS)
         _check("activation", self.activation, tuple(ACTIVATIONS))
         depths = (1, 2) if self.value_network == "hypernetwork" else (1,)
@@ -51,6 +58,16 @@ class AttentionSpec:
     def mixes_heads(self) -> bool:
         """Whether a head's output depends on other heads' scores."""
         return self.value_network == "hypernetwork" or self.normalization.endswith("rms_head")
+
+    def explained(self) -> str:
+        """The variant in a line: the normalisation of its latent code, and its value network."""
+        scores = NORMALIZATIONS[self.normalization]
+        if self.value_network == "linear":
+            of = "" if self.activation == "identity" else f"{self.activation} of the "
+            return f"{scores}; the code weighs the {of}values"
+        layers = "two hidden layers" if self.value_depth == 2 else "a hidden layer"
+        units = "linear" if self.activation == "identity" else self.activation
+        return f"{scores}; the code makes a value network with {layers} of {units} units"
 
 
 def _check(name: str, value: object, allowed: tuple[object, ...]) -> None:

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, replace
 
 from hyla_lm.attention import ACTIVATIONS, VARIANTS, AttentionSpec
-from hyla_lm.config import UserError, configurable, setting
+from hyla_lm.config import UserError, configurable, setting, wrong_choice
+from hyla_lm.kernels.registry import IMPLEMENTATIONS
 from hyla_lm.model.feedforward import FEEDFORWARDS
 
 POSITIONS = ("rotary", "relative", "learned", "none")
@@ -21,14 +22,20 @@ class ModelConfig:
     value_dim: int | None = setting(None, "U, size of a value head; None takes head_dim", minimum=1)
     mlp_dim: int = setting(2048, "F, width of the feed-forward layer", minimum=1)
     attention: str | tuple[str, ...] = setting(
-        "hyla", "a variant, or a pattern such as ('hyla', 'softmax') repeated over the layers"
+        "hyla",
+        "a variant, or a pattern such as ('hyla', 'softmax') repeated over the layers",
+        explained={name: spec.explained() for name, spec in VARIANTS.items()},
     )
     value_activation: str | None = setting(
         None,
         "phi of the hypernetwork layers; None takes the variant's",
         choices=(None, *ACTIVATIONS),
     )
-    attention_implementation: str = setting("auto", "auto, reference, blocked or pallas_tpu")
+    attention_implementation: str = setting(
+        "auto",
+        "how attention is computed; all but auto are for comparisons",
+        choices=IMPLEMENTATIONS,
+    )
     attention_dropout: float = setting(0.0, "share of codes dropped, one mask for all heads")
     causal: bool = setting(True, "whether a token sees only earlier tokens")
     positions: str = setting("rotary", "kind of positions", choices=POSITIONS)
@@ -52,8 +59,7 @@ class ModelConfig:
             raise UserError("ModelConfig.attention = () names no variant: give at least one.")
         for name in self.pattern:
             if name not in VARIANTS:
-                known = ", ".join(VARIANTS)
-                raise UserError(f"ModelConfig.attention = {name!r} must be one of {known}.")
+                raise wrong_choice(f"ModelConfig.attention = {name!r}", name, VARIANTS)
         if self.num_layers % len(self.pattern):
             raise UserError(
                 f"ModelConfig.num_layers = {self.num_layers} is no multiple of the "

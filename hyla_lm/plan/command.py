@@ -16,11 +16,11 @@ DOES_NOT_FIT = 1
 def run(options: argparse.Namespace, bindings: list[str]) -> int:
     """Prints the plan; status 1 for one that does not fit."""
     topology = Slice(options.topology)
-    check_libtpu()
     if options.compiles < 0:
         raise UserError(f"--compiles={options.compiles} must be at least 0.")
     if options.price_per_chip_hour is not None and options.price_per_chip_hour < 0:
         raise UserError("--price_per_chip_hour must be at least 0.")
+    check_libtpu()
     with tempfile.TemporaryDirectory(prefix="hyla_lm_plan_") as folder:
         with libtpu_settings(Path(folder)):
             devices = topology.devices()

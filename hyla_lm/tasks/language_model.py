@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from hyla_lm import gin_paths
 from hyla_lm.config import UserError, configurable, naming_settings, setting
 from hyla_lm.input.row_stream import evaluation_rows
 from hyla_lm.input.source import Batches, DataSource, LanguageData, Reading
@@ -71,8 +72,9 @@ class LanguageModel:
     def prepare_task(self, batch_size: int) -> "LanguageModelTask":
         if self.data is None:
             raise UserError(
-                "LanguageModel.data is not set: add --gin_file=gin/c4_rows.gin, "
-                "gin/c4_stream.gin or gin/c4_seqio.gin, or bind it to a source such as @Rows()."
+                "LanguageModel.data is not set: add a gin file that says where text is, such as "
+                f"{' or '.join(gin_paths.setting('LanguageModel.data', 'TrainConfig.task'))}, or "
+                "bind it to a source such as @Rows()."
             )
         reading = Reading(self.read_threads, self.read_ahead, self.read_workers, self.read_attempts)
         with naming_settings(

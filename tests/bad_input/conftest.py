@@ -10,6 +10,31 @@ from hyla_lm.cli import main
 from hyla_lm.input.prepared import Rows
 
 Reject = Callable[..., str]
+TRAINED = """
+TrainConfig.task = @LanguageModel()
+TrainConfig.steps = 2
+TrainConfig.batch_size = 8
+LanguageModel.data = @Rows()
+LanguageModel.sequence_length = 16
+Rows.train = "{rows.train}"
+Rows.validation = "{rows.validation}"
+Rows.tokenizer = "{rows.tokenizer}"
+ModelConfig.num_layers = 1
+ModelConfig.model_dim = 8
+ModelConfig.num_heads = 2
+ModelConfig.head_dim = 4
+ModelConfig.mlp_dim = 8
+ModelConfig.dtype = "float32"
+OptimizerConfig.warmup_steps = 1
+"""
+
+
+def status_of(*arguments: object) -> object:
+    """The status of a command; argparse ends a wrong command line itself."""
+    try:
+        return main([str(argument) for argument in arguments])
+    except SystemExit as stopped:
+        return stopped.code
 
 
 @pytest.fixture
@@ -18,10 +43,10 @@ def reject(capsys: pytest.CaptureFixture[str]) -> Reject:
 
     def run(*arguments: object) -> str:
         capsys.readouterr()
-        status = main([str(argument) for argument in arguments])
+        status = status_of(*arguments)
         out, err = capsys.readouterr()
         assert (status, out) == (2, ""), err
-        assert err.startswith("hyla-lm: ") and err.endswith("\n") and err.count("\n") == 1, err
+        assert err.startswith("hyla-lm") and err.endswith("\n") and err.count("\n") == 1, err
         return err
 
     return run
@@ -53,3 +78,12 @@ def bound_to(rows: Rows) -> list[str]:
     return [f'Rows.{name} = "{getattr(rows, name)}"' for name in ("train", "validation")] + [
         f'Rows.tokenizer = "{rows.tokenizer}"'
     ]
+
+
+@pytest.fixture(scope="session")
+def trained(tiny_rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The workdir of a run of two steps."""
+    home = tmp_path_factory.mktemp("trained")
+    (home / "run.gin").write_text(TRAINED.format(rows=tiny_rows))
+    assert main(["train", f"--gin_file={home / 'run.gin'}", f"--workdir={home / 'run'}"]) == 0
+    return home / "run"

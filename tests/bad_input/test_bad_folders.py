@@ -6,27 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm.cli import main
 from hyla_lm.input.prepared import Rows
 from tests.bad_input.conftest import Reject, bound_to
-
-TRAINED = """
-TrainConfig.task = @LanguageModel()
-TrainConfig.steps = 2
-TrainConfig.batch_size = 8
-LanguageModel.data = @Rows()
-LanguageModel.sequence_length = 16
-Rows.train = "{rows.train}"
-Rows.validation = "{rows.validation}"
-Rows.tokenizer = "{rows.tokenizer}"
-ModelConfig.num_layers = 1
-ModelConfig.model_dim = 8
-ModelConfig.num_heads = 2
-ModelConfig.head_dim = 4
-ModelConfig.mlp_dim = 8
-ModelConfig.dtype = "float32"
-OptimizerConfig.warmup_steps = 1
-"""
 
 
 @pytest.mark.parametrize("below", ["", "run"], ids=["a_file", "below_a_file"])
@@ -48,15 +29,6 @@ def test_a_workdir_of_something_else_is_left_alone(
     line = reject("train", f"--gin_file={tiny_gin}", f"--workdir={workdir}")
     assert f"--workdir={workdir}" in line and "notes.txt" in line
     assert [path.name for path in workdir.iterdir()] == ["notes.txt"]
-
-
-@pytest.fixture(scope="module")
-def trained(tiny_rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The workdir of a run of two steps."""
-    home = tmp_path_factory.mktemp("trained")
-    (home / "run.gin").write_text(TRAINED.format(rows=tiny_rows))
-    assert main(["train", f"--gin_file={home / 'run.gin'}", f"--workdir={home / 'run'}"]) == 0
-    return home / "run"
 
 
 @pytest.mark.parametrize(

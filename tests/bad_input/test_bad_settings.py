@@ -26,7 +26,7 @@ from tests.bad_input.conftest import Reject
         ("TrainConfig.steps = %STEPS", "%STEPS"),
         ("TrainConfig.steps = @Nonsense()", "Nonsense"),
         ("TrainConfig.steps", "TrainConfig.steps"),
-        ("ModelConfig.attention = hyla", "ModelConfig.attention = hyla"),
+        ("ModelConfig.attention = hylla", "did you mean hyla?"),
         ("ModelConfig.attention = ('hyla',", "ModelConfig.attention = ('hyla',"),
         ("ModelConfig.attention = 'hyla", "ModelConfig.attention = 'hyla"),
         ("import nonsense.module", "nonsense.module"),
@@ -68,14 +68,22 @@ def test_a_missing_gin_file_is_named(reject: Reject, tmp_path: Path) -> None:
     assert "--gin_file=nonsense.gin" in line
 
 
-@pytest.mark.parametrize("command", [["train"], ["evaluate"], ["sample"], ["train", "--nonsense"]])
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        (["train"], "--workdir is missing"),
+        (["evaluate"], "--workdir is missing"),
+        (["sample"], "--workdir is missing"),
+        (["train", "--nonsense"], "--nonsense is unknown"),
+    ],
+)
 def test_a_missing_or_unknown_flag_is_status_2(
-    capsys: pytest.CaptureFixture[str], command: list[str]
+    capsys: pytest.CaptureFixture[str], command: list[str], named: str
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(command)
     assert stopped.value.code == 2
-    assert "--workdir" in capsys.readouterr().err
+    assert named in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -122,7 +130,8 @@ def test_a_missing_or_unknown_flag_is_status_2(
         (["MeshConfig.data = -1", "MeshConfig.fsdp = -1"], ["MeshConfig", "-1"]),
         (["MeshConfig.data = 0"], ["MeshConfig", "data=0"]),
         (["Rows.train = ''"], ["Rows.train"]),
-        (["Rows.train = 3"], ["Rows.train = 3"]),
+        (["Rows.train = 3"], ["3/manifest.json"]),
+        (["Rows.train = ('a', 'b')"], ["Rows.train = ('a', 'b') must be str"]),
         (["Rows.validation = 'nonsense/rows'"], ["nonsense/rows"]),
         (["Rows.tokenizer = 'nonsense.model'"], ["nonsense.model"]),
     ],

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from hyla_lm.input.prepared import Rows
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extending.md").read_text()
 EXAMPLES = {
@@ -66,7 +68,8 @@ def outputs(section: str, copy: Path) -> list[str]:
 
 
 def test_the_page_has_an_example_of_each_kind() -> None:
-    assert list(EXAMPLES) == ["A duty", "An attention variant", "A task", "A data source"]
+    kinds = ["A duty", "An attention variant", "A task", "A data source", "Outside a clone"]
+    assert list(EXAMPLES) == kinds
 
 
 def test_a_duty(copy: Path) -> None:
@@ -99,3 +102,27 @@ def test_a_data_source(copy: Path) -> None:
     *_, trained, evaluated = outputs(EXAMPLES["A data source"], copy)
     assert "lines of runs/license.txt" in trained and "A run" in trained
     assert "bits_per_byte" in evaluated
+
+
+def test_a_module_outside_a_clone(tmp_path: Path, tiny_rows: Rows) -> None:
+    """The folder of the command is not in Python's path, as with an installed console script."""
+    section = EXAMPLES["Outside a clone"]
+    apply(section, tmp_path)
+    shutil.copytree(Path(tiny_rows.train).parent, tmp_path / "rows" / "novels")
+    smaller = ["TrainConfig.steps=2", "OptimizerConfig.warmup_steps=1", "SEQUENCE_LENGTH=16"]
+    smaller += ["ModelConfig.num_layers=1", "TrainConfig.batch_size=8", "ModelConfig.mlp_dim=8"]
+    [block] = COMMANDS.findall(section)
+    describe, train, evaluate = block.splitlines()
+
+    def installed(command: str) -> subprocess.CompletedProcess[str]:
+        _, *arguments = shlex.split(command)
+        argv = [sys.executable, "-P", "-m", "hyla_lm", *arguments]
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        return subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True)
+
+    assert "Shelf.name: str = ''" in installed(describe).stdout
+    trained = installed(" ".join([train, *(f"--gin.{binding}" for binding in smaller)]))
+    assert trained.returncode == 0, trained.stderr
+    assert "bits_per_byte" in installed(evaluate).stdout
+    refused = installed(evaluate.replace(" --trust_imports", ""))
+    assert refused.returncode == 2 and "imports my_shelf" in refused.stderr

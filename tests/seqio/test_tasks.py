@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from hyla_lm.cli import main
-from hyla_lm.config import UserError, importing_fields
+from hyla_lm.config import UserError
 from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.input.source import LanguageData, Reading
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.settings import importing_fields
 from tests.seqio.conftest import C4, TRAIN, VALIDATION
 
 pytestmark = pytest.mark.seqio

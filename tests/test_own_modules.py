@@ -1,0 +1,87 @@
+"""A gin file may import a module of the folder where the command starts."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hyla_lm import gin_files, gin_mistakes
+from hyla_lm.config import REGISTRY, UserError
+from hyla_lm.experiment import read_experiment
+from hyla_lm.gin_files import Written
+
+OWN = """
+from dataclasses import dataclass
+from hyla_lm.config import configurable, setting
+
+@configurable
+@dataclass(frozen=True)
+class {name}:
+    "A class of a user."
+    text: str = setting("", "a text")
+"""
+
+
+@pytest.fixture(autouse=True)
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current folder, which Python's path has not, as with a console script."""
+    monkeypatch.chdir(tmp_path)
+    there = [entry for entry in sys.path if entry and Path(entry) != tmp_path]
+    monkeypatch.setattr(sys, "path", there)
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if name.startswith("own_"):
+            del sys.modules[name]
+    for name in [name for name in REGISTRY if name.startswith("Own")]:
+        del REGISTRY[name]
+
+
+@pytest.mark.parametrize("by", ["file", "include", "binding", "trusted"])
+def test_a_module_of_the_current_folder_is_found(outside: Path, by: str) -> None:
+    name = f"Own{by.title()}"
+    module = f"own_{by}"
+    (outside / f"{module}.py").write_text(OWN.format(name=name))
+    (outside / "inner.gin").write_text(f"import {module}\n")
+    (outside / "outer.gin").write_text("include 'inner.gin'\n")
+    lines = [f"import {module}", f"{name}.text=a b"]
+    if by == "binding":
+        gin_files.check([], lines)
+    elif by == "trusted":
+        gin_files.check([Written("config.gin", lines[0], is_trusted=True)], lines[1:])
+    else:
+        gin_files.check(["inner.gin" if by == "file" else "outer.gin"], lines[1:])
+    assert REGISTRY[name].__module__ == module
+    assert sys.path.count(str(outside)) == 1 and sys.path[-1] == str(outside)
+
+
+def test_a_module_of_the_folder_hides_none(outside: Path) -> None:
+    (outside / "json.py").write_text("raise RuntimeError\n")
+    (outside / "own.gin").write_text("import json\n")
+    gin_files.check(["own.gin"], [])
+    assert "dumps" in dir(sys.modules["json"])
+
+
+def test_the_path_stays_where_nothing_of_the_folder_is_imported(outside: Path) -> None:
+    (outside / "own_unused.py").write_text("")
+    before = list(sys.path)
+    gin_files.check(["gin/quickstart.gin"], [])
+    with pytest.raises(UserError, match="nonsense"):
+        gin_files.check([], ["import nonsense"])
+    assert sys.path == before
+
+
+def test_a_config_that_nobody_trusts_finds_no_module(outside: Path) -> None:
+    (outside / "own_stranger.py").write_text("raise SystemExit(1)\n")
+    before = list(sys.path)
+    with pytest.raises(UserError, match="--trust_imports"):
+        read_experiment([Written("config.gin", "import own_stranger\n")], [])
+    assert sys.path == before and "own_stranger" not in sys.modules
+
+
+def test_a_class_whose_module_is_not_imported_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(REGISTRY, "Sraven", raising=False)
+    said = gin_mistakes.unknown_class("Sraven")
+    assert said.endswith("add a line import hyla_lm.evals.tasks.sraven")
+    assert "did you mean Sraven?" in gin_mistakes.unknown_class("Srven")
