@@ -1,19 +1,21 @@
-"""The three commands for text of one's own, as processes: prepare, train, sample."""
+"""The README: its commands for text of one's own, run as processes, and its length."""
 
 import json
 import os
 import random
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
 LOSS = "train/loss_nats"
 SMALL = (
     *("TrainConfig.steps=40", "TrainConfig.eval_every=40", "LogConfig.every=10"),
     *("OptimizerConfig.warmup_steps=5", "ModelConfig.model_dim=32", "ModelConfig.num_heads=2"),
     *("ModelConfig.head_dim=16", "ModelConfig.mlp_dim=64", "LanguageModel.validation_rows=8"),
-    *("SEQUENCE_LENGTH=64", "CheckpointConfig.every=40", "ModelConfig.num_layers=1"),
+    *("CheckpointConfig.every=40", "ModelConfig.num_layers=1", "TrainConfig.batch_size=4"),
 )
 
 
@@ -34,25 +36,36 @@ def write_text(folder: Path) -> None:
         (folder / f"{index}.txt").write_text(lines)
 
 
-def hyla_lm(place: Path, *arguments: str) -> str:
-    command = [sys.executable, "-m", "hyla_lm", *arguments]
+def run(command: str, place: Path, *more: str) -> str:
+    """Runs a command as a process in a folder; returns what it prints."""
+    program, *arguments = shlex.split(command)
+    assert program == "hyla-lm"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "hyla_lm", *arguments, *more],
+        cwd=place,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 
 
-def test_a_folder_of_text_becomes_a_model(tmp_path: Path) -> None:
+def test_the_commands_of_the_readme_make_a_model_of_a_folder_of_text(tmp_path: Path) -> None:
+    section = README.partition("## Your own text")[2].partition("\n## ")[0]
+    prepare, train, sample = section.split("```")[1].strip().splitlines()
     write_text(tmp_path / "my_text")
-    source = ["--input", "my_text", "--output", "rows", "--train_tokenizer"]
-    said = hyla_lm(tmp_path, "data", "prepare", *source, "--sequence_length=64")
-    assert "documents: 40" in said and "--gin.SEQUENCE_LENGTH=64" in said
-    bindings = [f"--gin.{binding}" for binding in SMALL]
-    hyla_lm(tmp_path, "train", "--gin_file=gin/own_text.gin", "--workdir=runs/mine", *bindings)
+    assert "documents: 40" in run(prepare, tmp_path)
+    run(train, tmp_path, *(f"--gin.{binding}" for binding in SMALL))
     lines = (tmp_path / "runs/mine/metrics.jsonl").read_text().splitlines()
     losses = [entry[LOSS] for entry in map(json.loads, lines) if LOSS in entry]
     assert losses[-1] < 0.7 * losses[0]
-    text = hyla_lm(
-        tmp_path, "sample", "--workdir=runs/mine", "--prompt=The miller", "--max_tokens=16"
-    )
-    assert text.startswith("The miller") and len(text.strip()) > len("The miller") + 5
+    prompt = shlex.split(sample)[-1].removeprefix("--prompt=")
+    text = run(sample, tmp_path, "--max_tokens=16")
+    assert text.startswith(prompt) and len(text.strip()) > len(prompt) + 5
+
+
+def test_the_readme_is_short() -> None:
+    lines = README.splitlines()
+    assert len(lines) <= 120 and max(map(len, lines)) <= 100
