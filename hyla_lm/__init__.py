@@ -3,6 +3,7 @@
 `load` opens what was trained: `hyla_lm.load("runs/mine").generate("Once upon")`.
 """
 
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,7 +13,9 @@ __version__ = "0.1.0"
 __all__ = ["load"]
 
 
-def load(path: str, step: int | None = None, trust_imports: bool = False) -> "LoadedModel":
+def load(
+    path: str | os.PathLike[str], step: int | None = None, trust_imports: bool = False
+) -> "LoadedModel":
     """The model of a run's folder or of a folder that `hyla-lm export` made, ready to use.
 
     It has `generate`, `logits`, `latent_codes`, `tokenizer`, `config` and `params`. A run gives its
@@ -22,4 +25,4 @@ def load(path: str, step: int | None = None, trust_imports: bool = False) -> "Lo
     """
     from hyla_lm.export.load import load as open_model  # JAX is imported when it is needed
 
-    return open_model(path, step, trust_imports)
+    return open_model(str(path), step, trust_imports)

@@ -143,7 +143,8 @@ def _safetensors() -> ModuleType:
 
 
 def check_new_folder(output: str) -> None:
-    """Raises UserError if the folder cannot be made: it lies in a bucket, or is not empty."""
+    """Raises UserError for a folder in a bucket or that is not empty, and without safetensors."""
+    _safetensors()
     if bucket_of(output):
         raise UserError(f"--output={output} is in a bucket: export to a disk and copy the folder.")
     place = Path(output).expanduser()

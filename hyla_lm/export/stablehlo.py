@@ -28,7 +28,9 @@ def write_stablehlo(model: LoadedModel, output: str) -> int:
 
 
 def check_new_file(output: str) -> None:
-    """Raises UserError if the file exists, or its folder does not."""
+    """Raises UserError if the file exists, its folder does not, or it cannot be serialized."""
+    if find_spec("flatbuffers") is None:
+        raise UserError("--format=stablehlo needs flatbuffers: pip install 'hyla_lm[export]'.")
     place = as_path(output)
     if place.exists():
         raise UserError(f"--output={output} exists: give a new file.")
@@ -43,8 +45,6 @@ def stablehlo(model: LoadedModel) -> bytes:
     program does not depend on T. There is no gradient. Raises UserError for a model that is too
     large for one file.
     """
-    if find_spec("flatbuffers") is None:
-        raise UserError("--format=stablehlo needs flatbuffers: pip install 'hyla_lm[export]'.")
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(model.params))
     if size > LARGEST_BYTES:
         raise UserError(

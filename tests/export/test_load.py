@@ -1,5 +1,6 @@
 """hyla_lm.load: a run in Python gives text, logits and latent codes, or a sentence."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -39,6 +40,15 @@ def test_a_run_gives_its_newest_checkpoint_or_that_of_a_step(
     assert (loaded.logits(TEXT) != earlier.logits(TEXT)).any()
     with pytest.raises(UserError, match=r"no checkpoint of step 3 \(it has 2, 4\)"):
         hyla_lm.load(trained_run, step=3)
+
+
+def test_a_run_of_many_devices_is_opened_on_one(
+    trained_run: str, loaded: LoadedModel, tmp_path: Path
+) -> None:
+    run = shutil.copytree(trained_run, tmp_path / "run")
+    with (run / "config.gin").open("a") as config:
+        config.write("\nMeshConfig.fsdp = 4\n")
+    np.testing.assert_array_equal(hyla_lm.load(run).logits(TEXT), loaded.logits(TEXT))
 
 
 def test_generate_is_the_sampling_of_the_run(trained_run: str, loaded: LoadedModel) -> None:
@@ -115,7 +125,7 @@ def test_a_run_of_another_task_is_no_language_model(monkeypatch: pytest.MonkeyPa
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no run"):
-        hyla_lm.load(str(tmp_path))
+        hyla_lm.load(tmp_path)
 
 
 def in_new_process(code: str) -> str:

@@ -81,8 +81,9 @@ def test_a_file_that_exists_is_kept(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_without_flatbuffers_the_command_to_install_it_is_told(
-    small_model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(stablehlo, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"flatbuffers: pip install 'hyla_lm\[export\]'"):
-        stablehlo.stablehlo(small_model)
+    arguments = ["--workdir=nowhere", f"--output={tmp_path / 'new'}", "--format=stablehlo"]
+    assert main(["export", *arguments]) == 2
+    assert "flatbuffers: pip install 'hyla_lm[export]'" in capsys.readouterr().err
