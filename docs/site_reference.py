@@ -42,6 +42,7 @@ WITH_SETTINGS = (
 )
 NOT_NEEDED = ("seqio", "tensorflow")  # of an extra that the documents do without
 API = {
+    "hyla_lm": ("load",),
     "hyla_lm.attention": ("attend", "latent_codes", "AttentionSpec"),
     "hyla_lm.model.inspection": ("attention_layers",),
     "hyla_lm.experiment": ("read_experiment",),
@@ -93,17 +94,16 @@ def commands() -> str:
 
 
 def _commands_of(parser: argparse.ArgumentParser, doc: str | None = None) -> Iterator[str]:
-    """A section of a parser's own flags, else those of its commands."""
+    """A section of a parser's own flags, if it has any, and those of its commands."""
     own = [a for a in parser._actions if not isinstance(a, argparse._HelpAction)]
     groups = [a for a in own if isinstance(a, argparse._SubParsersAction)]
+    if rows := [(_flag(action), _meaning(action)) for action in own if action not in groups]:
+        said = [f"## {parser.prog}", (parser.description or doc or "").strip()]
+        yield "\n\n".join([*said, _table(("Flag", "Meaning"), rows)])
     for group in groups:
         docs = {choice.dest: choice.help for choice in group._choices_actions}
         for name, command in group.choices.items():
             yield from _commands_of(command, docs.get(name))
-    if not groups:
-        rows = [(_flag(action), _meaning(action)) for action in own]
-        said = [f"## {parser.prog}", (parser.description or doc or "").strip()]
-        yield "\n\n".join([*said, _table(("Flag", "Meaning"), rows)])
 
 
 def _flag(action: argparse.Action) -> str:
