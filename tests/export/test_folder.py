@@ -177,9 +177,9 @@ def test_every_setting_of_a_model_is_exported_or_left_out_on_purpose() -> None:
 
 
 def test_all_kinds_of_parts_are_known() -> None:
-    assert description.POSITIONS == model_config.POSITIONS
-    assert description.FEEDFORWARDS == model_config.FEEDFORWARDS
-    assert description.NORMALIZATIONS == spec.NORMALIZATIONS
+    assert tuple(model_config.POSITIONS) == description.POSITIONS
+    assert tuple(model_config.FEEDFORWARDS) == description.FEEDFORWARDS
+    assert tuple(spec.NORMALIZATIONS) == description.NORMALIZATIONS
     assert tuple(spec.ACTIVATIONS) == description.ACTIVATIONS
 
 
