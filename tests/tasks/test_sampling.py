@@ -15,7 +15,8 @@ from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.model.config import ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.parallel.mesh import path_of
-from hyla_lm.tasks.sampling import Sampling, choose, generate
+from hyla_lm.tasks.choice import Sampling, choose
+from hyla_lm.tasks.sampling import generate
 
 CONTEXT, NEW = 24, 12
 GREEDY = Sampling(max_tokens=NEW, temperature=0)
