@@ -14,7 +14,7 @@ from hyla_lm.model.decoder import Decoder
 from hyla_lm.tasks.choice import Sampling, row_keys
 from hyla_lm.tasks.decoding import PIECE, STEPS_AT_ONCE, Rows, decoder_of, empty_rows, go_on, read
 from hyla_lm.tasks.streaming import continuation, text_pieces
-from hyla_lm.tasks.window import window_size
+from hyla_lm.tasks.window import power_of_two, window_size
 
 __all__ = ["Sample", "Sampler", "Sampling", "generate"]
 log = logging.getLogger(__name__)
@@ -172,11 +172,6 @@ class _Text:
         self.ids += taken
         self.left = 0 if eos in tokens else self.left - len(taken)
         return len(taken)
-
-
-def power_of_two(count: int) -> int:
-    """The smallest power of two that is not below the count."""
-    return 1 << (count - 1).bit_length()
 
 
 def generate(

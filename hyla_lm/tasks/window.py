@@ -19,3 +19,17 @@ def window_size(total: int, row: int) -> int:
 def kept(row: int) -> int:
     """How many tokens stay when a window is full: half a row."""
     return (row + 1) // 2
+
+
+def window_starts(total: int, row: int) -> list[int]:
+    """Where windows of a row each start, so that every token is predicted as `window_size` says.
+
+    Each window predicts what the one before did not reach; the first token is predicted by none.
+    """
+    half = kept(row)
+    return list(range(0, max(total - half, 1), row - half + 1))
+
+
+def power_of_two(count: int) -> int:
+    """The smallest power of two that is not below the count."""
+    return 1 << (count - 1).bit_length()
