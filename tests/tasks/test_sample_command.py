@@ -5,12 +5,18 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from hyla_lm.cli import main
+from hyla_lm.config import UserError
 from hyla_lm.input.prepared import Rows
+from hyla_lm.running.restored import RestoredRun
+from hyla_lm.tasks.sampling import Sampling
 from tests.conftest import TINY
 
 SHORT = ["--gin.TrainConfig.steps=3", "--gin.ModelConfig.attention=('linear','softmax')"]
@@ -95,3 +101,19 @@ def test_ctrl_c_ends_the_line_and_the_process_with_130(workdir: Path) -> None:
         rest, said = process.communicate(timeout=60)
     assert (process.returncode, said) == (130, "hyla-lm: interrupted\n")
     assert rest.endswith("\n")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda run: run.sample("ba", Sampling()),
+        lambda run: run.sample_all(["ba"], Sampling()),
+        lambda run: run.stream("ba", Sampling()),
+        lambda run: run.score("ba"),
+    ],
+    ids=["sample", "sample_all", "stream", "score"],
+)
+def test_a_run_of_another_task_is_refused(ask: Callable[[RestoredRun], object]) -> None:
+    program: Any = SimpleNamespace(task=object())
+    with pytest.raises(UserError, match="holds no language model"):
+        ask(RestoredRun(program, {}, 1))
