@@ -64,6 +64,6 @@ def row_keys(seed: int, first: int, count: int) -> jax.Array:
     A token's key is its text's, folded with its position, which never comes near 2^32 - number.
     """
     key = jax.random.key(seed)
-    numbers = range(first, first + count)
-    folds = [jax.random.fold_in(key, np.uint32(2**32 - n)) if n else key for n in numbers]
-    return jnp.stack(folds)
+    number_B = np.arange(first, first + count, dtype=np.uint32)
+    folded_B = jax.vmap(jax.random.fold_in, (None, 0))(key, -number_B)
+    return jnp.where(number_B == 0, key, folded_B)
