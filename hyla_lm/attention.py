@@ -3,6 +3,7 @@
 import jax
 
 from hyla_lm.kernels.block import latent_codes_of
+from hyla_lm.kernels.linear.recurrent import attend_from
 from hyla_lm.kernels.registry import choose
 from hyla_lm.kernels.request import Request, make_request
 from hyla_lm.kernels.spec import ACTIVATIONS, VARIANTS, AttentionSpec
@@ -13,6 +14,7 @@ __all__ = [
     "AttentionSpec",
     "Request",
     "attend",
+    "attend_from",
     "attend_request",
     "choose",
     "latent_codes",

@@ -5,7 +5,17 @@ from importlib import import_module
 from types import ModuleType
 
 from hyla_lm.command_line import Command, parser_of_commands
-from hyla_lm.commands import completion, describe, evaluate, export, inspect, plan, sample, train
+from hyla_lm.commands import (
+    completion,
+    describe,
+    evaluate,
+    export,
+    inspect,
+    plan,
+    sample,
+    score,
+    train,
+)
 from hyla_lm.commands.version import add_version
 
 DOC = "Trains, evaluates and looks at language models whose attention is a hypernetwork."
@@ -13,6 +23,7 @@ COMMANDS: dict[str, Command] = {
     "train": train,
     "evaluate": evaluate,
     "sample": sample,
+    "score": score,
     "export": export,
     "inspect": inspect,
     "plan": plan,

@@ -50,8 +50,8 @@ class LoadedModel:
     ) -> str:
         """A continuation of the prompt up to EOS, without the prompt.
 
-        temperature 0 takes the likeliest token; top_k 0 and top_p 1 keep all. Raises UserError if
-        prompt and continuation do not fit into `sequence_length`.
+        temperature 0 takes the likeliest token; top_k 0 and top_p 1 keep all. Beyond
+        `sequence_length` the model sees a window of the last tokens.
         """
         sampling = Sampling(max_tokens, temperature, top_k, top_p, seed)
         return generate(

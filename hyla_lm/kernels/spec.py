@@ -59,6 +59,11 @@ class AttentionSpec:
         """Whether a head's output depends on other heads' scores."""
         return self.value_network == "hypernetwork" or self.normalization.endswith("rms_head")
 
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether a query needs of all earlier keys only one sum: phi(v) weighted by plain q.k."""
+        return self.value_network == "linear" and self.normalization == "identity"
+
     def explained(self) -> str:
         """The variant in a line: the normalisation of its latent code, and its value network."""
         scores = NORMALIZATIONS[self.normalization]

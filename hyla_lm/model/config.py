@@ -90,6 +90,10 @@ class ModelConfig:
             return replace(spec, activation=self.value_activation)
         return spec
 
+    def is_recurrent(self, layer: int) -> bool:
+        """Whether a layer decodes from a state of constant size instead of a key-value cache."""
+        return self.spec(layer).is_recurrent and self.causal and self.positions != "relative"
+
 
 @dataclass(frozen=True)
 class Tokens:

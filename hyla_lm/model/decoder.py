@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from hyla_lm.attention import AttentionSpec, make_request
+from hyla_lm.attention import AttentionSpec, attend_from, make_request
 from hyla_lm.model.config import Features, ModelConfig, Tokens
 from hyla_lm.model.feedforward import GeluMlp, MixtureOfExperts, SwiGlu
 from hyla_lm.model.head import Head, OwnHead
@@ -26,23 +26,26 @@ class Context:
     position_BxT: jax.Array
     segment_BxT: jax.Array | None
     cache_index: jax.Array | None
+    count_B: jax.Array | None
     dropout: bool
 
 
 jax.tree_util.register_dataclass(
-    Context, ["position_BxT", "segment_BxT", "cache_index"], ["dropout"]
+    Context, ["position_BxT", "segment_BxT", "cache_index", "count_B"], ["dropout"]
 )
 
 
 class SelfAttention(nn.Module):
-    """Projections around `attend`, with rotary or relative positions and a key-value cache.
+    """Projections around `attend`, with rotary or relative positions.
 
     Only the last `answers` of T positions are queries; None takes all. The request is sown into the
-    collection `intermediates`.
+    collection `intermediates`. Decoding keeps keys and values in the collection `cache`, or if
+    `recurrent` the sum of their products.
     """
 
     config: ModelConfig
     spec: AttentionSpec
+    recurrent: bool
     cache_length: int
     answers: int | None = None
 
@@ -60,6 +63,14 @@ class SelfAttention(nn.Module):
         if c.positions == "rotary":
             q = rotate(q, last(context.position_BxT, self.answers))
             k = rotate(k, context.position_BxT)
+        from_state = self.recurrent and context.cache_index is not None
+        y_BxTxHxU = (self._attend_from_state if from_state else self._attend)(q, k, v, context)
+        out = nn.DenseGeneral(
+            x_BxTxD.shape[-1], axis=(-2, -1), use_bias=c.use_bias, dtype=dtype, name="out"
+        )
+        return out(y_BxTxHxU)
+
+    def _attend(self, q: jax.Array, k: jax.Array, v: jax.Array, context: Context) -> jax.Array:
         offset: int | jax.Array = k.shape[1] - q.shape[1]
         if context.cache_index is not None:
             start, offset = context.cache_index, context.cache_index + offset
@@ -70,18 +81,26 @@ class SelfAttention(nn.Module):
             v,
             self.spec,
             bias=self._relative_bias(q.shape[1], k.shape[1], offset),
-            causal=c.causal,
+            causal=self.config.causal,
             segment_ids=context.segment_BxT,
             q_offset=offset,
             deep_kernel_HxUxU=self._deep_kernel(),
             dropout=self._dropout_mask(q.shape[1], k.shape[1], context.dropout),
         )
         self.sow("intermediates", "request", request)
-        y_BxTxHxU = attend_on_mesh(request, c.attention_implementation)
-        out = nn.DenseGeneral(
-            x_BxTxD.shape[-1], axis=(-2, -1), use_bias=c.use_bias, dtype=dtype, name="out"
-        )
-        return out(y_BxTxHxU)
+        return attend_on_mesh(request, self.config.attention_implementation)
+
+    def _attend_from_state(
+        self, q: jax.Array, k: jax.Array, v: jax.Array, context: Context
+    ) -> jax.Array:
+        batch, length, heads, head_dim = k.shape
+        if context.count_B is not None:
+            is_token_BxT = jnp.arange(length) < context.count_B[:, None]
+            k = jnp.where(is_token_BxT[..., None, None], k, 0)
+        shape = (batch, heads, head_dim, v.shape[-1])
+        state = self.variable("cache", "state", jnp.zeros, shape, jnp.float32)
+        y_BxTxHxU, state.value = attend_from(state.value, q, k, v, self.spec.activation)
+        return y_BxTxHxU.astype(v.dtype)
 
     def _extend(self, name: str, new_BxTxHxK: jax.Array, index: jax.Array) -> jax.Array:
         batch, _, heads, size = new_BxTxHxK.shape
@@ -138,8 +157,9 @@ class Block(nn.Module):
     @nn.compact
     def __call__(self, y_BxTxD: jax.Array, context: Context) -> jax.Array:
         c, dtype = self.config, jnp.dtype(self.config.dtype)
+        spec, recurrent = c.spec(self.layer), c.is_recurrent(self.layer)
         attention = SelfAttention(
-            c, c.spec(self.layer), self.cache_length, self.answers, name="attention"
+            c, spec, recurrent, self.cache_length, self.answers, name="attention"
         )
         normed = nn.LayerNorm(use_bias=c.use_bias, dtype=dtype, name="attention_norm")(y_BxTxD)
         u_BxTxD = split_by_batch(last(y_BxTxD, self.answers) + attention(normed, context))
@@ -226,17 +246,20 @@ class Decoder(nn.Module):
         segment_ids: jax.Array | None = None,
         positions: jax.Array | None = None,
         cache_index: jax.Array | None = None,
+        count_B: jax.Array | None = None,
         dropout: bool = False,
     ) -> jax.Array:
         """Normed last states, BxTxD, of tokens BxT or features BxTxI; T may be fewer `answers`.
 
-        cache_index is the position of the first input when decoding against the cache.
+        When decoding against the cache, cache_index is the position of the first input and count_B
+        how many inputs of a row are tokens: padding stands behind them, and later calls overwrite
+        it.
         """
         batch, length = inputs.shape[:2]
         if positions is None:
             start = 0 if cache_index is None else cache_index
             positions = jnp.broadcast_to(jnp.arange(length) + start, (batch, length))
-        context = Context(positions, segment_ids, cache_index, dropout)
+        context = Context(positions, segment_ids, cache_index, count_B, dropout)
         dtype = jnp.dtype(self.config.dtype)
         y_BxTxD = self.embed(inputs).astype(dtype)
         if self.config.positions == "learned":

@@ -1,9 +1,10 @@
-"""A trained run, opened again to evaluate or sample."""
+"""A trained run, opened again to evaluate, sample or score."""
 
 import argparse
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -24,7 +25,8 @@ from hyla_lm.running.program import Program, identity, make_program
 from hyla_lm.running.saved_files import told_of_changes
 from hyla_lm.tasks.language_model import LanguageModelTask
 from hyla_lm.tasks.protocol import Task
-from hyla_lm.tasks.sampling import Sampling, generate
+from hyla_lm.tasks.sampling import Sample, Sampler, Sampling
+from hyla_lm.tasks.scoring import Score, score
 
 log = logging.getLogger(__name__)
 
@@ -48,13 +50,42 @@ class RestoredRun:
 
     def sample(self, prompt: str, sampling: Sampling) -> str:
         """A continuation of the prompt; raises UserError if the run is no language model."""
+        return self.sampler.sample([prompt], sampling)[0].text
+
+    def sample_all(
+        self, prompts: Sequence[str], sampling: Sampling, samples: int = 1
+    ) -> list[Sample]:
+        """So many continuations of each prompt, sampled together, in the order of the prompts."""
+        return self.sampler.sample(prompts, sampling, samples)
+
+    def stream(self, prompt: str, sampling: Sampling, number: int = 0) -> Iterator[str]:
+        """The text of a continuation in pieces, as they come; each number has another text."""
+        return self.sampler.stream(prompt, sampling, number)
+
+    def score(self, text: str) -> Score:
+        """The probability of a text; raises UserError if the run is no language model."""
+        task = self._language_model
+        model, length = self.program.model, task.sequence_length
+        return score(model, self._local_params, task.tokenizer, text, length)
+
+    @cached_property
+    def sampler(self) -> Sampler:
+        """What samples from the run; raises UserError if it is no language model."""
+        task = self._language_model
+        model, length = self.program.model, task.sequence_length
+        return Sampler(model, self._local_params, task.tokenizer, length)
+
+    @property
+    def _language_model(self) -> LanguageModelTask:
         task = self.program.task
         if not isinstance(task, LanguageModelTask):
-            raise UserError("--workdir holds no language model: sample one that is.")
-        params = multihost.on_host(self.params)
-        return generate(
-            self.program.model, params, task.tokenizer, prompt, sampling, task.sequence_length
-        )
+            raise UserError("--workdir holds no language model: give the folder of one.")
+        return task
+
+    @cached_property
+    def _local_params(self) -> Any:
+        """The parameters on one device of this process."""
+        return jax.device_put(multihost.on_host(self.params))
 
 
 def restore(options: argparse.Namespace, bindings: list[str]) -> RestoredRun:

@@ -1,38 +1,177 @@
-"""Sampling from a language model with a key-value cache."""
+"""Sampling from a language model: continuations of prompts, many together, as they come."""
 
+import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 from hyla_lm.config import UserError
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.model.decoder import Decoder
+from hyla_lm.tasks.choice import Sampling, row_keys
+from hyla_lm.tasks.decoding import PIECE, STEPS_AT_ONCE, Rows, decoder_of, empty_rows, go_on, read
+from hyla_lm.tasks.streaming import continuation, text_pieces
+from hyla_lm.tasks.window import power_of_two, window_size
+
+__all__ = ["Sample", "Sampler", "Sampling", "generate"]
+log = logging.getLogger(__name__)
+ROWS_AT_ONCE = 32
 
 
 @dataclass(frozen=True)
-class Sampling:
-    """How to sample; temperature 0 takes the likeliest token, top_k 0 and top_p 1 keep all."""
+class Sample:
+    """A continuation; `tokens` end with EOS if `ended`.
 
-    max_tokens: int = 100
-    temperature: float = 0.8
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 0
+    `log_probability` is that of all tokens in nats, at temperature 1 and with all to choose from.
+    """
 
-    def __post_init__(self) -> None:
-        if (
-            self.max_tokens < 1
-            or not 0 <= self.temperature < float("inf")
-            or self.top_k < 0
-            or not 0 < self.top_p <= 1
-        ):
-            raise UserError(
-                f"{self} needs --max_tokens of at least 1, --temperature and --top_k of at least "
-                "0 and --top_p in (0, 1]: change those flags."
+    prompt: str
+    text: str
+    tokens: list[int]
+    log_probability: float
+    ended: bool
+
+
+class New(NamedTuple):
+    """Tokens that were chosen for a row, one after another, and their log-probabilities."""
+
+    row: int
+    tokens: list[int]
+    log_p: list[float]
+
+
+class Sampler:
+    """Samples from a language model; see hyla_lm.tasks.window for what it sees of a long text.
+
+    The text numbered n depends on the seed, n and its prompt, not on the texts sampled with it (up
+    to rounding: a batch of another size may add in another order). Raises UserError for a model
+    that is not causal.
+    """
+
+    def __init__(self, model: Decoder, params: Any, tokenizer: Tokenizer, row_length: int):
+        if not model.config.causal:
+            raise UserError("ModelConfig.causal = False: only a causal model can be sampled.")
+        self.decoder = decoder_of(model, row_length)
+        self.params = jax.device_put(params)
+        self.tokenizer = tokenizer
+        self.row_length = row_length
+
+    def sample(self, prompts: Sequence[str], sampling: Sampling, samples: int = 1) -> list[Sample]:
+        """So many continuations of each prompt, in the order of the prompts."""
+        return list(self.samples(prompts, sampling, samples))
+
+    def samples(
+        self, prompts: Sequence[str], sampling: Sampling, samples: int = 1
+    ) -> Iterator[Sample]:
+        """The same, ROWS_AT_ONCE together."""
+        asked = [prompt for prompt in prompts for _ in range(samples)]
+        for first in range(0, len(asked), ROWS_AT_ONCE):
+            yield from self._together(asked[first : first + ROWS_AT_ONCE], sampling, first)
+
+    def stream(self, prompt: str, sampling: Sampling, number: int = 0) -> Iterator[str]:
+        """The text of the sample with this number, in pieces as they come."""
+        ids = self._encode(prompt)
+        eos = self.tokenizer.eos
+        chunks = (
+            [token for token in new.tokens if token != eos]
+            for new in self._decode([ids], sampling, number)
+        )
+        return text_pieces(self.tokenizer, ids[1:], chunks)
+
+    def _together(self, prompts: list[str], sampling: Sampling, first: int) -> Iterator[Sample]:
+        ids = [self._encode(prompt) for prompt in prompts]
+        tokens: list[list[int]] = [[] for _ in prompts]
+        log_p: list[list[float]] = [[] for _ in prompts]
+        for new in self._decode(ids, sampling, first):
+            tokens[new.row] += new.tokens
+            log_p[new.row] += new.log_p
+        for row, prompt in enumerate(prompts):
+            ended = tokens[row][-1] == self.tokenizer.eos
+            said = tokens[row][:-1] if ended else tokens[row]
+            text = continuation(self.tokenizer, ids[row][1:], said)
+            yield Sample(prompt, text, tokens[row], sum(log_p[row]), ended)
+
+    def _encode(self, prompt: str) -> list[int]:
+        return [self.tokenizer.bos, *self.tokenizer.encode(prompt)]
+
+    def _decode(self, prompts: list[list[int]], sampling: Sampling, first: int) -> Iterator[New]:
+        """New tokens of each row, up to EOS or max_tokens, as they are chosen."""
+        self._tell_of_long_ones([len(ids) for ids in prompts])
+        texts = [_Text(list(ids), sampling.max_tokens) for ids in prompts]
+        key_B = row_keys(sampling.seed, first, len(texts))
+        state = empty_rows(self.decoder, self.params, key_B)
+        while live := [row for row, text in enumerate(texts) if text.left]:
+            due = [row for row in live if texts[row].read in (0, self.row_length)]
+            if due:
+                state, tokens, log_p = self._read(state, sampling, texts, due)
+            else:
+                room = (min(texts[row].left, self.row_length - texts[row].read) for row in live)
+                state, tokens, log_p = self._go_on(state, sampling, min(STEPS_AT_ONCE, *room))
+                for row in live:
+                    texts[row].read += tokens.shape[1]
+            for row in due or live:
+                count = texts[row].add(tokens[row].tolist(), self.tokenizer.eos)
+                yield New(row, tokens[row, :count].tolist(), log_p[row, :count].tolist())
+
+    def _read(
+        self, state: Rows, sampling: Sampling, texts: list["_Text"], due: list[int]
+    ) -> tuple[Rows, np.ndarray, np.ndarray]:
+        """Reads the windows of the rows that are due, filled up to a power of two of rows."""
+        at = due + due[:1] * (power_of_two(len(due)) - len(due))
+        windows = np.zeros((len(at), self.decoder.cache_length), np.int32)
+        for place, row in enumerate(at):
+            ids = texts[row].ids
+            size = texts[row].read = window_size(len(ids), self.row_length)
+            windows[place, :size] = ids[-size:]
+        state = read(
+            self.decoder,
+            sampling.compiled,
+            min(PIECE, self.row_length),
+            self.params,
+            state,
+            np.array(at, np.int32),
+            windows,
+            np.array([texts[row].read for row in at], np.int32),
+            np.array([len(texts[row].ids) for row in at], np.int32),
+        )
+        token_B, log_p_B = jax.device_get((state.token_B, state.log_p_B))
+        return state, token_B[:, None], log_p_B[:, None]
+
+    def _go_on(
+        self, state: Rows, sampling: Sampling, steps: int
+    ) -> tuple[Rows, np.ndarray, np.ndarray]:
+        state, *found = go_on(self.decoder, sampling.compiled, self.params, state, steps)
+        token_BxC, log_p_BxC = jax.device_get(found)
+        return state, token_BxC[:, :steps], log_p_BxC[:, :steps]
+
+    def _tell_of_long_ones(self, lengths: list[int]) -> None:
+        longest, row = max(lengths), self.row_length
+        others = sum(length > row for length in lengths) - 1
+        if longest > row:
+            log.warning(
+                f"the prompt of {longest} tokens is longer than the model's row of {row}: only its "
+                f"last {window_size(longest, row)} are read"
+                + (f"; {others} others are longer too" if others else "")
             )
+
+
+@dataclass
+class _Text:
+    """A text that grows: its tokens, how many more are wanted, and how many the cache holds."""
+
+    ids: list[int]
+    left: int
+    read: int = 0
+
+    def add(self, tokens: list[int], eos: int) -> int:
+        """Takes tokens up to EOS, which ends the text, and says how many."""
+        taken = tokens[: tokens.index(eos) + 1] if eos in tokens else tokens
+        self.ids += taken
+        self.left = 0 if eos in tokens else self.left - len(taken)
+        return len(taken)
 
 
 def generate(
@@ -41,61 +180,7 @@ def generate(
     tokenizer: Tokenizer,
     prompt: str,
     sampling: Sampling,
-    context_length: int,
+    row_length: int,
 ) -> str:
-    """A continuation of the prompt up to EOS; raises UserError when it does not fit the context."""
-    ids = [tokenizer.bos, *tokenizer.encode(prompt)]
-    if len(ids) + sampling.max_tokens > context_length + 1:
-        raise UserError(
-            f"the prompt's {len(ids)} tokens and --max_tokens={sampling.max_tokens} exceed the "
-            f"context of {context_length} tokens: shorten one."
-        )
-    decoder = model.clone(cache_length=context_length)
-    key = jax.random.key(sampling.seed)
-    new = _decode(decoder, sampling, params, jnp.asarray([ids], jnp.int32), key).tolist()
-    end = new.index(tokenizer.eos) if tokenizer.eos in new else len(new)
-    text = tokenizer.decode(ids[1:] + new[:end])
-    return text[len(tokenizer.decode(ids[1:])) :]
-
-
-@partial(jax.jit, static_argnums=(0, 1))
-def _decode(
-    model: Decoder, sampling: Sampling, params: Any, prompt_1xP: jax.Array, key: jax.Array
-) -> jax.Array:
-    """max_tokens sampled ids: one pass over the prompt, then one token at a time."""
-
-    def step(cache: Any, tokens_1xT: jax.Array, index: jax.Array | int):
-        hidden, updated = model.apply(
-            {"params": params, **cache},
-            tokens_1xT,
-            cache_index=jnp.asarray(index, jnp.int32),
-            method="hidden",
-            mutable=["cache"],
-        )
-        logits_V = model.apply({"params": params}, hidden[0, -1], method="logits")
-        return updated, logits_V
-
-    def sample_next(carry, position: jax.Array):
-        cache, logits_V = carry
-        token = choose(logits_V, jax.random.fold_in(key, position), sampling)
-        return step(cache, token[None, None], position), token
-
-    length = prompt_1xP.shape[1]
-    first = step({}, prompt_1xP, 0)
-    positions = jnp.arange(length, length + sampling.max_tokens)
-    return jax.lax.scan(sample_next, first, positions)[1]
-
-
-def choose(logits_V: jax.Array, key: jax.Array, sampling: Sampling) -> jax.Array:
-    """One token id: temperature, then top-k, then the smallest nucleus of mass top_p."""
-    if sampling.temperature == 0:
-        return jnp.argmax(logits_V).astype(jnp.int32)
-    order = jnp.argsort(-logits_V)
-    sorted_V = logits_V[order] / sampling.temperature
-    probability_V = jax.nn.softmax(sorted_V)
-    before_V = jnp.cumsum(probability_V) - probability_V
-    keep = before_V < sampling.top_p
-    if sampling.top_k:
-        keep &= jnp.arange(sorted_V.size) < sampling.top_k
-    picked = jax.random.categorical(key, jnp.where(keep, sorted_V, -jnp.inf))
-    return order[picked].astype(jnp.int32)
+    """A continuation of the prompt up to EOS."""
+    return Sampler(model, params, tokenizer, row_length).sample([prompt], sampling)[0].text

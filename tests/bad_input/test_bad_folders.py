@@ -1,7 +1,9 @@
 """Folders without the run asked for, or with other files."""
 
+import io
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -101,20 +103,51 @@ def test_a_step_without_checkpoint_is_named(
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
-        (["--prompt=" + "ba " * 40], "prompt"),
-        (["--prompt=ba", "--max_tokens=99"], "--max_tokens=99"),
         (["--prompt=ba", "--max_tokens=0"], "--max_tokens"),
         (["--prompt=ba", "--temperature=-1"], "--temperature"),
         (["--prompt=ba", "--temperature=nan"], "--temperature"),
         (["--prompt=ba", "--top_k=-1"], "--top_k"),
         (["--prompt=ba", "--top_p=0"], "--top_p"),
         (["--prompt=ba", "--top_p=1.1"], "--top_p"),
+        (["--prompt=ba", "--seed=-1"], "--seed"),
+        (["--prompt=ba", "--samples=0"], "--samples=0"),
+        (["--prompt=b\udcff"], "--prompt is not UTF-8"),
+        (["--prompt=-", "--prompt=-"], "--prompt=-"),
+        (["--prompts_file=/missing"], "--prompts_file=/missing"),
+        (["--prompts_file=/dev/null"], "--prompts_file=/dev/null is empty"),
+        (["--interactive", "--prompt=ba"], "leave out --prompt"),
+        (["--interactive", "--samples=2"], "leave out --samples"),
+        (["--interactive", "--json"], "leave out --json"),
     ],
 )
 def test_flags_of_sample_that_do_not_fit_are_named(
     reject: Reject, trained: Path, flags: list[str], named: str
 ) -> None:
     assert named in reject("sample", f"--workdir={trained}", *flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--text=a", "--input=b"], "--text and --input"),
+        (["--text="], "--text"),
+        (["--text=b\udcff"], "--text is not UTF-8"),
+        (["--input=/missing"], "--input=/missing"),
+    ],
+)
+def test_flags_of_score_that_do_not_fit_are_named(
+    reject: Reject, trained: Path, flags: list[str], named: str
+) -> None:
+    assert named in reject("score", f"--workdir={trained}", *flags)
+
+
+@pytest.mark.parametrize("command", [["sample"], ["sample", "--interactive"], ["score"]])
+def test_standard_input_that_is_not_utf_8_is_named(
+    reject: Reject, trained: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"ba\xff\n"), encoding="utf-8"))
+    line = reject(*command, f"--workdir={trained}")
+    assert "standard input is not UTF-8" in line
 
 
 def test_a_workdir_in_another_kind_of_store_is_refused(reject: Reject, tiny_gin: Path) -> None:

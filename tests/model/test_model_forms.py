@@ -1,6 +1,7 @@
 """Forms of the same decoder: with a cache, scanned, rematerialised, of the last positions alone."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -60,6 +61,27 @@ def test_scanned_layers_decode_too() -> None:
     expected = model.apply({"params": params}, row)
     actual = decode(model, params, row, [4] + [1] * 8)
     np.testing.assert_allclose(actual, expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("fields", "kept"),
+    [
+        ({"attention": "linear"}, [{"state"}, {"state"}]),
+        ({"attention": ("linear", "hyla")}, [{"state"}, {"cached_key", "cached_value"}]),
+        ({"attention": "linear_rms_head"}, [{"cached_key", "cached_value"}] * 2),
+        ({"attention": "hyla_no_rms_head"}, [{"cached_key", "cached_value"}] * 2),
+        ({"attention": "linear", "positions": "relative"}, [{"cached_key", "cached_value"}] * 2),
+        ({"attention": "linear", "causal": False}, [{"cached_key", "cached_value"}] * 2),
+    ],
+    ids=str,
+)
+def test_layers_whose_past_is_one_sum_keep_that_instead_of_keys_and_values(
+    fields: dict[str, Any], kept: list[set[str]]
+) -> None:
+    model = Decoder(small(**fields), Tokens(VOCABULARY), cache_length=LENGTH)
+    init = partial(model.init, cache_index=jnp.asarray(0))
+    cache = jax.eval_shape(init, jax.random.key(0), tokens())["cache"]["blocks"]
+    assert [set(cache[f"block_{layer}"]["attention"]) for layer in range(2)] == kept
 
 
 def logits_and_gradients(model: Decoder, params: dict) -> tuple[jax.Array, dict]:

@@ -1,0 +1,119 @@
+"""hyla-lm sample and score on a trained run of rows of 16 tokens."""
+
+import io
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hyla_lm.cli import main
+from hyla_lm.config import UserError
+from hyla_lm.input.prepared import Rows
+from hyla_lm.running.restored import RestoredRun
+from hyla_lm.tasks.sampling import Sampling
+from tests.conftest import TINY
+
+SHORT = ["--gin.TrainConfig.steps=3", "--gin.ModelConfig.attention=('linear','softmax')"]
+
+
+@pytest.fixture(scope="module")
+def workdir(tiny_rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("sampled")
+    (home / "run.gin").write_text(TINY.format(rows=tiny_rows, sequence_length=16))
+    files = [f"--gin_file={home / 'run.gin'}", f"--workdir={home / 'run'}"]
+    assert main(["train", *files, *SHORT]) == 0
+    return home / "run"
+
+
+@pytest.fixture
+def said(workdir: Path, capsys: pytest.CaptureFixture[str]):
+    """Runs a command that must succeed; returns what it prints."""
+
+    def run(command: str, *flags: str) -> str:
+        capsys.readouterr()
+        assert main([command, f"--workdir={workdir}", *flags]) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_the_defaults_sample_beyond_the_row(said) -> None:
+    [found] = map(json.loads, said("sample", "--prompt=ba", "--json").splitlines())
+    assert len(found["tokens"]) == 64 or found["ended"]
+    assert len(found["tokens"]) > 16
+    assert said("sample", "--prompt=ba") == f"ba{found['text']}\n"
+
+
+def test_several_texts_are_told_apart(said, tmp_path: Path) -> None:
+    (tmp_path / "prompts").write_text("ki\r\n\n")
+    asked = ["--prompt=ba", f"--prompts_file={tmp_path / 'prompts'}", "--samples=2"]
+    found = [json.loads(line) for line in said("sample", *asked, "--json").splitlines()]
+    assert [each["prompt"] for each in found] == ["ba", "ba", "ki", "ki", "", ""]
+    assert set(found[0]) == {"prompt", "text", "tokens", "log_probability", "ended"}
+    assert found[0]["text"] != found[1]["text"]
+    expected = [
+        f"--- {number} of 6 ---\n{each['prompt']}{each['text']}\n"
+        for number, each in enumerate(found, 1)
+    ]
+    assert said("sample", *asked) == "".join(expected)
+
+
+def test_each_typed_line_is_continued_as_a_prompt_of_a_batch_is(
+    said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = ["--max_tokens=20", "--seed=5"]
+    expected = said("sample", "--prompt=ba", "--prompt=ki ba", "--json", *flags)
+    typed = io.TextIOWrapper(io.BytesIO(b"ba\nki ba"), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdin", typed)
+    texts = [each["prompt"] + each["text"] for each in map(json.loads, expected.splitlines())]
+    assert said("sample", "--interactive", *flags) == "".join(f"{text}\n" for text in texts)
+
+
+def test_a_text_is_scored_in_all_and_token_by_token(said, tmp_path: Path) -> None:
+    text = "bast ten ba mu " * 9
+    (tmp_path / "text").write_text(text)
+    found = json.loads(said("score", f"--text={text}", "--json", "--tokens"))
+    assert found["text_bytes"] == len(text)
+    assert found["token_count"] == len(found["tokens"]) > 16
+    assert found["nats"] == pytest.approx(sum(each["nats"] for each in found["tokens"]))
+    *lines, whole = said("score", f"--input={tmp_path / 'text'}", "--tokens").splitlines()
+    assert len(lines) == found["token_count"]
+    assert whole.startswith(f"{found['nats']:.4f} nats, {found['bits_per_byte']:.4f} bits a byte")
+
+
+def test_ctrl_c_ends_the_line_and_the_process_with_130(workdir: Path) -> None:
+    command = [sys.executable, "-m", "hyla_lm", "sample", f"--workdir={workdir}", "--prompt=ba"]
+    with subprocess.Popen(
+        [*command, "--max_tokens=100000000", "--top_k=5"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.read(8).startswith("ba")
+        process.send_signal(signal.SIGINT)
+        rest, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (130, "hyla-lm: interrupted\n")
+    assert rest.endswith("\n")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda run: run.sample("ba", Sampling()),
+        lambda run: run.sample_all(["ba"], Sampling()),
+        lambda run: run.stream("ba", Sampling()),
+        lambda run: run.score("ba"),
+    ],
+    ids=["sample", "sample_all", "stream", "score"],
+)
+def test_a_run_of_another_task_is_refused(ask: Callable[[RestoredRun], object]) -> None:
+    program: Any = SimpleNamespace(task=object())
+    with pytest.raises(UserError, match="holds no language model"):
+        ask(RestoredRun(program, {}, 1))
