@@ -95,6 +95,10 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
     ],
     "gin files": [
         ("train --workdir={new}", "--gin_file is missing: give gin/quickstart.gin, "),
+        (
+            "train --workdir={new} --gin.TrainConfig.steps=3",
+            "--gin_file is missing: give gin/quick",
+        ),
         ("train --workdir={new} --gin_file=gin/quickstrat.gin", "did you mean gin/quickstart.gin?"),
         ("train --workdir={new} --gin_file=quickstart.gin", "did you mean gin/quickstart.gin?"),
         ("train --workdir={new} --gin_file=/nope.gin", "--gin_file=/nope.gin does not exist"),
