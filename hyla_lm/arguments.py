@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from hyla_lm.config import STATEMENT, split_arguments
+from hyla_lm.config import STATEMENT, printable, split_arguments
 from hyla_lm.suggestions import did_you_mean
 
 REQUIRED = "the following arguments are required: "
@@ -26,7 +26,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if message.startswith(REQUIRED):
             message = self._missing(message.removeprefix(REQUIRED).split(", ")[0])
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        self.exit(2, f"{self.prog}: {printable(message)} (see {self.prog} --help)\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self._given = list(args)

@@ -124,9 +124,8 @@ class Experiment:
 
 def read_experiment(files: Sequence[GinFile], bindings: Sequence[str]) -> Experiment:
     """Builds an experiment from gin files, in any order, and bindings; raises UserError."""
-    if not files and not bindings:
-        raise UserError(f"--gin_file is missing: give {gin_paths.choice()}.")
-    _check_kinds([file for file in files if isinstance(file, str)], bindings)
+    if not any(binding.startswith("TrainConfig.task") for binding in bindings):
+        _check_kinds(files)
     read = gin_files.read(
         files,
         bindings,
@@ -151,13 +150,15 @@ def read_experiment(files: Sequence[GinFile], bindings: Sequence[str]) -> Experi
     return experiment
 
 
-def _check_kinds(files: Sequence[str], bindings: Sequence[str]) -> None:
-    """Raises UserError for files that say where text is and not what model reads it."""
-    found = {name for file in files for name in gin_paths.names(file)}
-    sets_task = any(binding.startswith("TrainConfig.task") for binding in bindings)
-    if "LanguageModel.data" in found and "TrainConfig.task" not in found and not sets_task:
+def _check_kinds(files: Sequence[GinFile]) -> None:
+    """Raises UserError for no file, and for files that say where text is but not what reads it."""
+    if not files:
+        raise UserError(f"--gin_file is missing: give {gin_paths.choice()}.")
+    paths = [file for file in files if isinstance(file, str)]
+    found = {name for path in paths for name in gin_paths.names(path)}
+    if "LanguageModel.data" in found and "TrainConfig.task" not in found:
         models = gin_paths.setting("LanguageModel.sequence_length", without="LanguageModel.data")
         raise UserError(
-            f"{', '.join(files)} says where text is but no file sets TrainConfig.task: "
+            f"{', '.join(paths)} says where text is but no file sets TrainConfig.task: "
             f"add the gin file of a model, such as {' or '.join(models)}."
         )

@@ -25,12 +25,13 @@ def as_line(binding: str) -> str:
     if STATEMENT.match(binding) or (equals and not KEY.fullmatch(key)):
         return binding
     if not equals:
-        raise UserError(f"--gin.{printable(binding)} has no value: write --gin.{key}=VALUE.")
+        given = f"--gin.{printable(binding)}"
+        raise UserError(f"{given} has no value: write {given}=VALUE.")
     found = _hint(key)
     try:
         return f"{key} = {_value(text, found)}"
     except NoValue as error:
-        raise UserError(f"--gin.{printable(binding)}: {error}.") from None
+        raise UserError(printable(f"--gin.{binding}: {error}.")) from None
 
 
 def _hint(key: str) -> Any:

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from hyla_lm.gin_paths import everything, find
-from hyla_lm.gin_syntax import BindingStatement, ImportStatement, IncludeStatement
+from hyla_lm.gin_syntax import LOCK, BindingStatement, ImportStatement, IncludeStatement
 
 
 class Line(NamedTuple):
@@ -32,7 +32,9 @@ def contents(file: str) -> Contents:
     macros: dict[str, Line] = {}
     settings: dict[str, Line] = {}
     includes, imports = [], []
-    for path, statement in everything(file):
+    with LOCK:
+        found = list(everything(file))
+    for path, statement in found:
         if isinstance(statement, IncludeStatement):
             includes.append(statement.filename)
         elif isinstance(statement, ImportStatement):

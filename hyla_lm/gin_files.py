@@ -1,6 +1,5 @@
 """Reads gin files and bindings into values; gin's global state is empty before and after."""
 
-import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from hyla_lm.config import PACKAGE, UserError, WrongType, printable
 from hyla_lm.gin_bindings import as_line
 from hyla_lm.gin_syntax import (
     GIN_ERRORS,
+    LOCK,
     BindingStatement,
     ImportStatement,
     IncludeStatement,
@@ -23,7 +23,6 @@ from hyla_lm.settings import importing_fields, uses_of
 from hyla_lm.suggestions import did_you_mean
 
 MACRO = "gin.macro"
-_LOCK = threading.Lock()
 gin.add_config_file_search_path(str(PACKAGE))
 
 
@@ -98,7 +97,7 @@ def check(gin_files: Sequence[GinFile], bindings: Sequence[str]) -> None:
 
 @contextmanager
 def _parsed(gin_files: Sequence[GinFile], bindings: Sequence[str]) -> Iterator[None]:
-    with _LOCK:
+    with LOCK:
         gin.clear_config()
         try:
             _parse_files(gin_files)

@@ -9,6 +9,7 @@ from pathlib import Path
 from hyla_lm.config import PACKAGE, UserError, printable
 from hyla_lm.gin_syntax import (
     GIN_ERRORS,
+    LOCK,
     BindingStatement,
     ImportStatement,
     IncludeStatement,
@@ -78,7 +79,7 @@ def setting(name: str, without: str = "") -> list[str]:
 
 def names(path: str) -> set[str]:
     """The settings, as Class.field, that a file and its includes set; none if it is not gin."""
-    with suppress(UserError, *GIN_ERRORS):
+    with LOCK, suppress(UserError, *GIN_ERRORS):
         found = [one for _, one in everything(path) if isinstance(one, BindingStatement)]
         return {f"{one.selector.rpartition('.')[2]}.{one.arg_name}" for one in found}
     return set()

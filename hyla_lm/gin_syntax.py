@@ -1,5 +1,6 @@
 """gin's grammar: statements and values of a text, without importing or building anything."""
 
+import threading
 import tokenize
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TextIO, TypeAlias
@@ -16,6 +17,7 @@ from gin.config_parser import (
 Statement: TypeAlias = Any  # one of gin's four kinds, which has no types
 __all__ = [
     "GIN_ERRORS",
+    "LOCK",
     "BindingStatement",
     "BlockDeclaration",
     "ImportStatement",
@@ -28,6 +30,8 @@ __all__ = [
     "value_of",
 ]
 
+# Threads parse one after the other: gin has one state, and CPython's parser is not safe in threads.
+LOCK = threading.Lock()
 # What gin and Python's tokenizer raise of text that is no configuration.
 GIN_ERRORS = (
     *(

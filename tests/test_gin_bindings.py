@@ -7,8 +7,9 @@ from typing import Any
 import gin
 import pytest
 
-from hyla_lm import config, gin_files
+from hyla_lm import config, gin_files, gin_mistakes
 from hyla_lm.config import REGISTRY, UserError, configurable, setting
+from hyla_lm.experiment import TrainConfig  # noqa: F401  makes the classes known
 from hyla_lm.tpu import commands
 from hyla_lm.tpu.job import Code, Job, Training
 
@@ -178,6 +179,20 @@ def test_a_misspelt_class_or_macro_is_suggested() -> None:
     assert "did you mean %STEPS?" in refusal("Kinds.whole=%STEP", "STEPS=3", "Kinds.real=%STEPS")
     assert "did you mean LENGTH?" in refusal("Kinds.whole=%LENGTH", "LENGHT=3")
     assert "write Kinds.whole = …" in refusal("whole=3")
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "meant"),
+    [
+        ("C4Stream", "validatio", "C4Stream.validation"),
+        ("Rows", "validatio", "Rows.validation"),
+        ("TrainConfig", "learning_rate", "OptimizerConfig.learning_rate"),
+        ("TrainConfig", "learnin_rate", "OptimizerConfig.learning_rate"),
+    ],
+)
+def test_a_misspelt_field_is_sought_in_its_class_first(name: str, field: str, meant: str) -> None:
+    said = gin_mistakes.unknown_field(name, field)
+    assert said == f"{name} has no setting {field!r}; did you mean {meant}?"
 
 
 def test_a_gin_file_stays_gin(tmp_path: Any) -> None:

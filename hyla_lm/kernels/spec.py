@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from hyla_lm.config import UserError
 
 VALUE_NETWORKS = ("linear", "hypernetwork")
-NORMALIZATIONS: Mapping[str, str] = MappingProxyType(
+EXPLAINED: Mapping[str, str] = MappingProxyType(
     {
         "softmax": "softmax over the keys",
         "identity": "scores as they are",
@@ -18,6 +18,7 @@ NORMALIZATIONS: Mapping[str, str] = MappingProxyType(
         "softmax_rms_head": "softmax over the keys, RMS-normalised over the heads",
     }
 )
+NORMALIZATIONS = tuple(EXPLAINED)
 ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = MappingProxyType(
     {
         "identity": lambda x: x,
@@ -44,7 +45,7 @@ class AttentionSpec:
     value_depth: int = 1
 
     def __post_init__(self) -> None:
-        _check("normalization", self.normalization, tuple(NORMALIZATIONS))
+        _check("normalization", self.normalization, NORMALIZATIONS)
         _check("value_network", self.value_network, VALUE_NETWORKS)
         _check("activation", self.activation, tuple(ACTIVATIONS))
         depths = (1, 2) if self.value_network == "hypernetwork" else (1,)
@@ -66,7 +67,7 @@ class AttentionSpec:
 
     def explained(self) -> str:
         """The variant in a line: the normalisation of its latent code, and its value network."""
-        scores = NORMALIZATIONS[self.normalization]
+        scores = EXPLAINED[self.normalization]
         if self.value_network == "linear":
             of = "" if self.activation == "identity" else f"{self.activation} of the "
             return f"{scores}; the code weighs the {of}values"

@@ -95,6 +95,10 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
     ],
     "gin files": [
         ("train --workdir={new}", "--gin_file is missing: give gin/quickstart.gin, "),
+        (
+            "train --workdir={new} --gin.TrainConfig.steps=3",
+            "--gin_file is missing: give gin/quick",
+        ),
         ("train --workdir={new} --gin_file=gin/quickstrat.gin", "did you mean gin/quickstart.gin?"),
         ("train --workdir={new} --gin_file=quickstart.gin", "did you mean gin/quickstart.gin?"),
         ("train --workdir={new} --gin_file=/nope.gin", "--gin_file=/nope.gin does not exist"),
@@ -172,6 +176,11 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("sample --workdir={run} --prompt=a --max_tokens=0", "--max_tokens"),
         ("sample --workdir={run} --prompt=a --max_tokens=999", "--max_tokens=999"),
     ],
+    "export": [
+        ("export", "--workdir is missing"),
+        ("export --workdir={run} --output={folder}", "--output={folder} is not empty"),
+        ("export --workdir={run} --outptu={new}", "did you mean --output?"),
+    ],
     "inspect": [
         ("inspect", "workdir is missing"),
         ("inspect {new}", "{new}"),
@@ -201,7 +210,6 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("data prepar", "did you mean prepare?"),
         (PREPARE, "--input --task is required"),
         (PREPARE + " --input={new}", "{new}"),
-        (PREPARE + " --input={folder}", "{folder}"),
         (PREPARE + " --input={empty}", "empty.gin is of no known format"),
         (PREPARE + " --input={text} --shards=0", "--shards=0"),
         (PREPARE + " --input={text} --sequence_length=-1", "--sequence_length=-1"),
