@@ -25,6 +25,8 @@ from hyla_lm.suggestions import did_you_mean
 MACRO = "gin.macro"
 _LOCK = threading.Lock()
 gin.add_config_file_search_path(str(PACKAGE))
+# gin's other reader looks among Python's modules, and logs an error for each file that is none.
+del gin.config._FILE_READERS[1:]
 
 
 @dataclass(frozen=True)
