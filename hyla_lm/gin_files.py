@@ -24,6 +24,8 @@ from hyla_lm.suggestions import did_you_mean
 
 MACRO = "gin.macro"
 gin.add_config_file_search_path(str(PACKAGE))
+# gin's other reader looks among Python's modules, and logs an error for each file that is none.
+del gin.config._FILE_READERS[1:]
 
 
 @dataclass(frozen=True)
