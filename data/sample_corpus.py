@@ -2,6 +2,7 @@
 
 import argparse
 import platform
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +12,8 @@ from pathlib import Path
 from rich.console import Console
 
 import hyla_lm
-from hyla_lm import gin_files
+from hyla_lm import ending, gin_files
+from hyla_lm.command_line import run_one
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.data.baselines import baselines
 from hyla_lm.data.corpus import corpus_file, split_of, write_documents
@@ -174,3 +176,12 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
     _say(summary(read_manifest(rows.validation)))
     for path in (rows.train, rows.validation, rows.tokenizer):
         print(path)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line of this module alone."""
+    return run_one("python -m data.sample_corpus", sys.modules[__name__], arguments)
+
+
+if __name__ == "__main__":
+    ending.process(main)
