@@ -2,12 +2,13 @@
 
 0 is done. 2 is a mistake that the user can mend. The same command goes on after 69, a store or
 another process does not answer, and after 75, the run was asked to stop. 1 is an error of the
-program, and 130 an interruption by Ctrl-C.
+program, 130 an interruption by Ctrl-C, and 141 says that nobody reads the output any more.
 """
 
 import logging
 import os
 import re
+import select
 import signal
 import sys
 import threading
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from hyla_lm.config import PACKAGE, UserError, exit_status
 
-DONE, FAILED, STOPPED, INTERRUPTED = 0, 1, 75, 130
+DONE, FAILED, STOPPED, INTERRUPTED, UNREAD = 0, 1, 75, 130, 141
 DEBUG = "--debug"
 LONGEST_REASON, FRAMES_SHOWN = 300, 3
 SPECIFICATION = " [tensorstore_spec"
@@ -70,11 +71,24 @@ def run(name: str, command: Callable[[], int | None], debug: bool = False) -> in
     with _quiet(name, debug) as of_threads:
         try:
             status = command() or DONE
+            sys.stdout.flush()
             print(*of_threads, sep="\n", end="\n" if of_threads else "", file=sys.stderr)
             return status
         except (Exception, KeyboardInterrupt) as error:
+            if isinstance(error, BrokenPipeError) and _nobody_reads():
+                return UNREAD
             print(f"{name}: {told(error)}", file=sys.stderr, flush=True)
             return status_of(error)
+
+
+def _nobody_reads() -> bool:
+    """Whether who read our output has gone, as `head` does; then nothing more is written to it."""
+    poll = select.poll()
+    poll.register(sys.stdout, 0)
+    is_gone = any(event & select.POLLERR for _, event in poll.poll(0))
+    if is_gone:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return is_gone
 
 
 def process(main: Callable[[], int]) -> None:

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hyla_lm import gin_files, gin_paths
+from hyla_lm import gin_files
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.gin_files import GinFile
+from hyla_lm.gin_text import paths
 from hyla_lm.input.prepared import Rows  # noqa: F401  makes it known to gin
 from hyla_lm.input.stream import C4Stream  # noqa: F401  makes it known to gin
 from hyla_lm.model.config import ModelConfig
@@ -144,7 +145,7 @@ def read_experiment(files: Sequence[GinFile], bindings: Sequence[str]) -> Experi
     if experiment.train.task is None:
         raise UserError(
             "TrainConfig.task is not set: add the gin file of a model, such as "
-            f"{gin_paths.FIRST}, or bind it, for example to @LanguageModel()."
+            f"{paths.FIRST}, or bind it, for example to @LanguageModel()."
         )
     make_schedule(experiment.optimizer, experiment.train.steps)
     return experiment
@@ -153,12 +154,12 @@ def read_experiment(files: Sequence[GinFile], bindings: Sequence[str]) -> Experi
 def _check_kinds(files: Sequence[GinFile]) -> None:
     """Raises UserError for no file, and for files that say where text is but not what reads it."""
     if not files:
-        raise UserError(f"--gin_file is missing: give {gin_paths.choice()}.")
-    paths = [file for file in files if isinstance(file, str)]
-    found = {name for path in paths for name in gin_paths.names(path)}
+        raise UserError(f"--gin_file is missing: give {paths.choice()}.")
+    read = [file for file in files if isinstance(file, str)]
+    found = {name for path in read for name in paths.names(path)}
     if "LanguageModel.data" in found and "TrainConfig.task" not in found:
-        models = gin_paths.setting("LanguageModel.sequence_length", without="LanguageModel.data")
+        models = paths.setting("LanguageModel.sequence_length", without="LanguageModel.data")
         raise UserError(
-            f"{', '.join(paths)} says where text is but no file sets TrainConfig.task: "
+            f"{', '.join(read)} says where text is but no file sets TrainConfig.task: "
             f"add the gin file of a model, such as {' or '.join(models)}."
         )

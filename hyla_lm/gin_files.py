@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import gin
 
-from hyla_lm import gin_mistakes, gin_paths
 from hyla_lm.config import PACKAGE, UserError, WrongType, printable
-from hyla_lm.gin_bindings import as_line
-from hyla_lm.gin_syntax import (
+from hyla_lm.gin_text import mistakes, paths
+from hyla_lm.gin_text.bindings import as_line
+from hyla_lm.gin_text.remedies import mended
+from hyla_lm.gin_text.syntax import (
     GIN_ERRORS,
     LOCK,
     BindingStatement,
@@ -18,7 +19,6 @@ from hyla_lm.gin_syntax import (
     IncludeStatement,
     statements,
 )
-from hyla_lm.remedies import mended
 from hyla_lm.settings import importing_fields, uses_of
 from hyla_lm.suggestions import did_you_mean
 
@@ -133,15 +133,15 @@ def _parse_file(file: GinFile) -> None:
         else:
             _parse(_parse_untrusted, file, file.place, remedy, _unexplained)
     else:
-        path = gin_paths.find(file)
-        _parse(_parse_path, path, printable(file), "correct that file", gin_mistakes.in_file)
+        path = paths.find(file)
+        _parse(_parse_path, path, printable(file), "correct that file", mistakes.in_file)
 
 
 def _parse_binding(binding: str) -> None:
     line, where = as_line(binding), f"--gin.{printable(binding)}"
 
     def mistake(text: str) -> str:
-        found = gin_mistakes.in_line(text)
+        found = mistakes.in_line(text)
         return found and f"{where}: {found}"
 
     _parse(_parse_trusted, line, where, "correct that binding", mistake)
@@ -170,7 +170,7 @@ def _unexplained(_: object) -> str:
 
 
 def _parse_path(path: str) -> None:
-    gin_paths.let_import(statement for _, statement in gin_paths.everything(path))
+    paths.let_import(statement for _, statement in paths.everything(path))
     gin.parse_config_file(path)
 
 
@@ -180,7 +180,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _parse_trusted(text: str) -> None:
-    gin_paths.let_import(statements(text))
+    paths.let_import(statements(text))
     gin.parse_config(text)
 
 
@@ -236,7 +236,7 @@ def _reject_unused_macros() -> None:
     defined = {setting.scope for setting in _settings() if setting.selector == MACRO}
     used = {scope for scope, selector in _used_classes() if selector == MACRO}
     for name in sorted(defined - used):
-        like = gin_mistakes.setting_like(name) or f"Class.{name}"
+        like = mistakes.setting_like(name) or f"Class.{name}"
         meant = did_you_mean(name, used) or f": write {like} = … for a setting, or remove it."
         raise UserError(f"{name} = … sets a macro that nothing uses{meant}")
     for name in sorted(used - defined):
@@ -270,7 +270,7 @@ def _replaceable(gin_files: Sequence[GinFile]) -> dict[_Setting, str]:
 def _ever_used(gin_file: str) -> set[tuple[str, str]]:
     """The classes, with scopes, that a file or its includes use."""
     gin.clear_config()
-    parsed = gin.parse_config_file(gin_paths.find(gin_file))
+    parsed = gin.parse_config_file(paths.find(gin_file))
     return _used_classes().union(*(_ever_used(part.filename) for part in parsed.includes))
 
 

@@ -11,9 +11,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # Each room or front file may import from itself and from those before it.
 ORDER = (
-    *("revision", "suggestions", "field_types", "config", "remedies", "settings", "arguments"),
-    *("ending", "command_line", "signals", "gin_syntax", "gin_bindings", "gin_paths"),
-    *("gin_mistakes", "gin_files", "gin_contents", "metrics", "kernels", "attention", "parallel"),
+    *("revision", "suggestions", "field_types", "config", "settings", "arguments", "ending"),
+    *("command_line", "signals", "gin_text", "gin_files", "metrics", "kernels", "attention"),
+    "parallel",
     *("model", "input", "tasks", "optim", "train_step", "update_policy", "experiment", "running"),
     *("export", "trainer", "plan", "commands", "cli", "__main__"),
 )

@@ -6,7 +6,7 @@ import pytest
 
 from hyla_lm.attention import VARIANTS
 from hyla_lm.cli import main
-from hyla_lm.gin_contents import Line, contents
+from hyla_lm.gin_text.contents import Line, contents
 
 PAGE = (Path(__file__).parents[1] / "docs" / "settings_howto.md").read_text()
 

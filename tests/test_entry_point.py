@@ -65,3 +65,14 @@ def test_a_package_in_the_clone_of_something_else_has_no_commit(
     monkeypatch.setattr(revision, "PACKAGE", tmp_path)
     assert revision.git_revision() is None
     assert revision.described() == hyla_lm.__version__
+
+
+def test_a_reader_who_goes_ends_it_without_a_word() -> None:
+    command = f"{sys.executable} -m hyla_lm describe TrainConfig; echo $? >&2"
+    done = subprocess.run(
+        ["bash", "-c", f"({command}) | true"],
+        capture_output=True,
+        text=True,
+        cwd=Path(hyla_lm.__file__).parents[1],
+    )
+    assert done.stderr == "141\n"

@@ -7,9 +7,10 @@ from typing import Any
 import gin
 import pytest
 
-from hyla_lm import config, gin_files, gin_mistakes
+from hyla_lm import config, gin_files
 from hyla_lm.config import REGISTRY, UserError, configurable, setting
 from hyla_lm.experiment import TrainConfig  # noqa: F401  makes the classes known
+from hyla_lm.gin_text import mistakes
 from hyla_lm.tpu import commands
 from hyla_lm.tpu.job import Code, Job, Training
 
@@ -191,7 +192,7 @@ def test_a_misspelt_class_or_macro_is_suggested() -> None:
     ],
 )
 def test_a_misspelt_field_is_sought_in_its_class_first(name: str, field: str, meant: str) -> None:
-    said = gin_mistakes.unknown_field(name, field)
+    said = mistakes.unknown_field(name, field)
     assert said == f"{name} has no setting {field!r}; did you mean {meant}?"
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm import gin_files, gin_mistakes
+from hyla_lm import gin_files
 from hyla_lm.config import REGISTRY, UserError
 from hyla_lm.experiment import read_experiment
 from hyla_lm.gin_files import Written
+from hyla_lm.gin_text import mistakes
 
 OWN = """
 from dataclasses import dataclass
@@ -82,6 +83,6 @@ def test_a_config_that_nobody_trusts_finds_no_module(outside: Path) -> None:
 
 def test_a_class_whose_module_is_not_imported_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(REGISTRY, "Sraven", raising=False)
-    said = gin_mistakes.unknown_class("Sraven")
+    said = mistakes.unknown_class("Sraven")
     assert said.endswith("add a line import hyla_lm.evals.tasks.sraven")
-    assert "did you mean Sraven?" in gin_mistakes.unknown_class("Srven")
+    assert "did you mean Sraven?" in mistakes.unknown_class("Srven")

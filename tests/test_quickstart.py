@@ -28,7 +28,7 @@ def test_every_config_loads_from_any_folder(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    attention = VARIANTS.get(path.stem, path.stem.rsplit("_", 1)[-1])
+    attention = {"own_text": "hyla", **VARIANTS}.get(path.stem, path.stem.rsplit("_", 1)[-1])
     assert read_experiment([str(path)], []).model.attention == attention
     assert not caplog.messages, "gin looks for what it includes without a word"
 

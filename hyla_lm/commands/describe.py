@@ -19,14 +19,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
     import hyla_lm.experiment  # noqa: F401  makes the classes known to gin
-    from hyla_lm import gin_contents, gin_files
+    from hyla_lm import gin_files
+    from hyla_lm.gin_text import contents
 
     files = [what for what in options.what if what.endswith(".gin")]
     words = [what for what in options.what if what not in files]
     gin_files.check(options.gin_file, bindings)
     for file in files:
         gin_files.check([file], [])
-        print(gin_contents.text(gin_contents.contents(file)))
+        print(contents.text(contents.contents(file)))
     if words:
         print(settings.details(_found(words)))
     elif not files:

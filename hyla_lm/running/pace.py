@@ -46,13 +46,15 @@ class Pace:
             self._duty_seconds[duty] = self._clock() - begun
 
     def left(self, step: int) -> str:
-        """The time from a step, before its duties, to the end: "5 min 20 s left"; or nothing."""
+        """The time from a step, before its duties, to the end: "5 min 20 s left"; "" if unknown."""
         if self._step_seconds is None:
             return ""
         times = {duty: times_left(every, step, self._steps) for duty, every in self._every.items()}
         unseen = [duty for duty, count in times.items() if count and duty not in self._duty_seconds]
         of_duties = sum(self._duty_seconds.get(duty, 0) * count for duty, count in times.items())
         seconds = (self._steps - step) * self._step_seconds + of_duties
+        if unseen and step == self._steps:
+            return ""
         return f"{'at least ' if unseen else ''}{duration(seconds)} left"
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import jax
 
-from hyla_lm import gin_paths
 from hyla_lm.config import UserError, configurable, naming_settings, setting
+from hyla_lm.gin_text import paths
 from hyla_lm.input.row_stream import evaluation_rows
 from hyla_lm.input.source import Batches, DataSource, LanguageData, Reading
 from hyla_lm.input.tokenizer import Tokenizer
@@ -73,7 +73,7 @@ class LanguageModel:
         if self.data is None:
             raise UserError(
                 "LanguageModel.data is not set: add a gin file that says where text is, such as "
-                f"{' or '.join(gin_paths.setting('LanguageModel.data', 'TrainConfig.task'))}, or "
+                f"{' or '.join(paths.setting('LanguageModel.data', 'TrainConfig.task'))}, or "
                 "bind it to a source such as @Rows()."
             )
         reading = Reading(self.read_threads, self.read_ahead, self.read_workers, self.read_attempts)

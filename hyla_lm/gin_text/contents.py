@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from hyla_lm.gin_paths import everything, find
-from hyla_lm.gin_syntax import LOCK, BindingStatement, ImportStatement, IncludeStatement
+from hyla_lm.gin_text.paths import everything, find
+from hyla_lm.gin_text.syntax import LOCK, BindingStatement, ImportStatement, IncludeStatement
 
 
 class Line(NamedTuple):

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hyla_lm.config import PACKAGE, UserError, printable
-from hyla_lm.gin_syntax import (
+from hyla_lm.gin_text.syntax import (
     GIN_ERRORS,
     LOCK,
     BindingStatement,

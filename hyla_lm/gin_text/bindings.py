@@ -10,8 +10,8 @@ from typing import Any
 
 from hyla_lm.config import REGISTRY, STATEMENT, UserError, printable
 from hyla_lm.field_types import has_type, type_name
-from hyla_lm.gin_syntax import NoValue, references, value_of
-from hyla_lm.remedies import item_of, remedy, takes
+from hyla_lm.gin_text.remedies import item_of, remedy, takes
+from hyla_lm.gin_text.syntax import NoValue, references, value_of
 
 KEY = re.compile(r"[\w./%]+")
 BOOLS = {"true": "True", "false": "False"}

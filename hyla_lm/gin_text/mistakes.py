@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from hyla_lm.config import REGISTRY, UserError
-from hyla_lm.gin_paths import everything
-from hyla_lm.gin_syntax import (
+from hyla_lm.gin_text.paths import everything
+from hyla_lm.gin_text.syntax import (
     GIN_ERRORS,
     BindingStatement,
     BlockDeclaration,

@@ -1,0 +1,1 @@
+"""gin as people write it: its grammar, bindings without quotes, where files are, mistakes."""
