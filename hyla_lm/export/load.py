@@ -1,6 +1,8 @@
 """Opens a trained model: a checkpoint of a run, or an exported folder."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import jax
 
@@ -36,10 +38,23 @@ def load(
             )
         return model
     one, bound = jax.local_devices()[:1], [*bindings, *ONE_DEVICE]
-    run = open_run(path, step, gin_files, bound, one, trust_imports)
+    with _errors_alone():
+        run = open_run(path, step, gin_files, bound, one, trust_imports)
     task = run.program.task
     if not isinstance(task, LanguageModelTask):
         raise UserError(f"{path} holds no language model (TrainConfig.task): load one that is.")
     return LoadedModel(
         run.program.model, run.params, task.tokenizer, task.sequence_length, run.step
     )
+
+
+@contextmanager
+def _errors_alone() -> Iterator[None]:
+    """Orbax warns that it may only read, which is what is wanted here."""
+    library = logging.getLogger("absl")
+    before = library.level
+    library.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        library.setLevel(before)
