@@ -45,13 +45,13 @@ def check_holders(proc: Path = Path("/proc"), devices: Path = Path("/dev")) -> C
     """The processes that have the chips open; a chip serves one process at a time."""
     present = [*devices.glob("accel*"), *devices.glob("vfio/[0-9]*")]
     if not present:
-        advice = "Run this on a TPU host: python -m tpu.launch doctor does."
+        advice = "Run this on a TPU host: hyla-lm tpu doctor does."
         return Check("chips", FAIL, "no /dev/accel* and no /dev/vfio/*", advice)
     holders = sorted(set(_holders(proc)))
     if not holders:
         return Check("chips", OK, f"{len(present)} device files, held by no process seen")
     found = "; ".join(f"held by {pid} {name}" for pid, name in holders)
-    advice = f"End it: python -m tpu.launch stop for a trainer, else sudo kill {holders[0][0]}."
+    advice = f"End it: hyla-lm tpu stop for a trainer, else sudo kill {holders[0][0]}."
     return Check("chips", FAIL, found, advice)
 
 

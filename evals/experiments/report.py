@@ -25,7 +25,7 @@ DECIDE_CEILING = {
 HEADER = """# Published against measured
 
 R2 and accuracy are times 100. Errors are standard errors over seeds; published figures have three.
-`python -m evals report FOLDER` makes this page from the JSON files in `FOLDER/results`.
+`hyla-lm evals report FOLDER` makes this page from the JSON files in `FOLDER/results`.
 """
 
 

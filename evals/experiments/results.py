@@ -73,7 +73,7 @@ def read(folder: Path) -> list[Result]:
     """The results of a folder; raises UserError without any, or for a file that is no result."""
     paths = sorted(folder.glob("*.json"))
     if not paths:
-        raise UserError(f"{folder} has no results: train first, with python -m evals SUITE.")
+        raise UserError(f"{folder} has no results: train first, with hyla-lm evals SUITE.")
     return [_read(path) for path in paths]
 
 

@@ -1,4 +1,4 @@
-"""The latent codes of an experiment's finished runs: python -m evals latent_codes FOLDER.
+"""The latent codes of an experiment's finished runs: hyla-lm evals latent_codes FOLDER.
 
 Writes one JSON for each run, and makes the report's table of means over seeds.
 """

@@ -75,7 +75,7 @@ class Verification:
         self.check()
         if not self._has_fault and self._verified < len(self._shards):
             log.info(
-                "verified %d of %d shards; python -m data.verify reads all of them",
+                "verified %d of %d shards; hyla-lm data verify reads all of them",
                 self._verified,
                 len(self._shards),
             )

@@ -147,7 +147,7 @@ def test_what_a_run_did_not_verify_is_told_at_its_end(
     with caplog.at_level(logging.INFO, "hyla_lm"):
         batches.close()
     assert time.monotonic() - started < 2
-    assert caplog.messages == ["verified 0 of 4 shards; python -m data.verify reads all of them"]
+    assert caplog.messages == ["verified 0 of 4 shards; hyla-lm data verify reads all of them"]
 
 
 def test_a_shard_found_after_the_last_batch_is_told_at_the_end(rows: Rows) -> None:
