@@ -124,7 +124,9 @@ def test_attention_dropout_needs_a_key_and_changes_training_alone() -> None:
 
 
 def test_the_dropout_mask_is_shared_by_heads_and_examples() -> None:
-    layer = SelfAttention(small(attention_dropout=0.25), VARIANTS["hyla"], 0)
+    layer = SelfAttention(
+        small(attention_dropout=0.25), VARIANTS["hyla"], recurrent=False, cache_length=0
+    )
     rngs = {"dropout": jax.random.key(0)}
     mask = layer.apply({}, 40, 50, True, rngs=rngs, method="_dropout_mask")
     assert mask.shape == (1, 1, 40, 50)
@@ -196,7 +198,7 @@ def test_the_head_is_one_value_that_makes_the_logits(tie: bool, bias: bool) -> N
         ({"num_layers": 0}, r"ModelConfig\.num_layers = 0 must be at least 1"),
         (
             {"attention": "hyper"},
-            r"ModelConfig\.attention = 'hyper' must be one of softmax, linear",
+            r"ModelConfig\.attention = 'hyper' must be one of 'softmax', 'linear'",
         ),
         ({"num_layers": 3, "attention": ("hyla", "softmax")}, "3 is no multiple of the 2 entries"),
         ({"positions": "sine"}, r"ModelConfig\.positions = 'sine' must be one of 'rotary'"),

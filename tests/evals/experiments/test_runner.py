@@ -188,7 +188,7 @@ MISTAKES = {
         ["--gin.ModelConfig.head_dim=3", '--gin.ModelConfig.positions="rotary"'],
         "ModelConfig.head_dim = 3 is odd",
     ),
-    "a setting": (["--gin.ModelConfig.hedas=3"], "correct that binding"),
+    "a setting": (["--gin.ModelConfig.hedas=3"], "no setting .hedas.; hyla-lm describe"),
     "a warm-up longer than the run": (["--steps=150"], "OptimizerConfig.warmup_steps = 100"),
     "what the row sets": (
         ['--gin.ModelConfig.attention="linear"'],
