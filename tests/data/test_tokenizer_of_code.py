@@ -50,6 +50,9 @@ RUNS = {
     "runs in a line": lambda n: "".join(
         "a" * (k % 797 + 99) + string.ascii_letters[k % 52] for k in range(n // 500)
     ),
+    "spaces of all lengths": lambda n: "\n".join(
+        " " * (k % 997 + 1) + "x" for k in range(n // 500)
+    ),
     "spaces": lambda n: "x\n" + " " * n + "x",
     "not ASCII": lambda n: "é" * n,
     "hexadecimal": hexadecimal,
