@@ -22,6 +22,7 @@ def test_the_time_left_counts_steps_and_the_duties_still_to_come() -> None:
     assert pace.left(100) == ""
     pace.stepped(2.0)
     assert pace.left(100) == "at least 30 min 0 s left", "no evaluation was seen yet"
+    assert pace.left(1000) == "", "all that is left was never seen"
     clock.duty(pace, "evaluate", 60)
     assert pace.left(200) == "at least 35 min 40 s left", "9 evaluations; no save was seen"
     clock.duty(pace, "save", 10)
