@@ -18,7 +18,7 @@ from hyla_lm.running.checkpoint import (
 from hyla_lm.running.program import Program, identity, meta_of
 from hyla_lm.running.run_folder import RunFolder
 from hyla_lm.running.saved_files import told_of_changes
-from hyla_lm.running.tensorboard import TensorBoard
+from hyla_lm.sinks.tensorboard import TensorBoard
 from hyla_lm.tasks.protocol import Task
 from hyla_lm.train_step import TrainState
 
@@ -30,7 +30,8 @@ class RunStore:
     """One run's folder while it is trained: `restore`, then `begin`, then write and save.
 
     All processes save; only the lead process writes the rest. `origin` tells of the run that this
-    one began from, if it did (hyla_lm.running.beginning); each checkpoint has it.
+    one began from, if it did (hyla_lm.running.beginning); each checkpoint has it. `board` takes
+    what is shown besides lines.
     """
 
     def __init__(self, program: Program[Task], folder: RunFolder):
@@ -115,18 +116,18 @@ class RunStore:
         self._checkpoints.drop_after(first)
         self._saved = self._noted = self._checkpoints.latest_step()
         kept = self.folder.keep_lines_until(first, redone)
-        self._board = TensorBoard(self.folder.tensorboard if multihost.is_lead() else None, first)
-        self._stack.callback(self._board.close)
+        self.board = TensorBoard(self.folder.tensorboard if multihost.is_lead() else None, first)
+        self._stack.callback(self.board.close)
         if first == 0:
-            self._board.text("config", f"```\n{text}\n```")
+            self.board.text(0, "config", f"```\n{text}\n```")
         for line in kept:
             if line.pop("step") == first:
-                self._board.scalars(first, line)
+                self.board.scalars(first, line)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """A line and its curves, on disk when this returns."""
         self.folder.append_line(step, values)
-        self._board.scalars(step, values)
+        self.board.scalars(step, values)
 
     def save(self, step: int, state: TrainState, data: Mapping[str, Any]) -> None:
         """Starts saving a step in the background, once the logs up to it are kept."""

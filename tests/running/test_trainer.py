@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from hyla_lm import trainer
 from hyla_lm.cli import main
 from hyla_lm.experiment import read_experiment
-from hyla_lm.running.tensorboard import TensorBoard
+from hyla_lm.sinks.tensorboard import TensorBoard
 from tests.run_lines import measured
 
 

@@ -14,7 +14,7 @@ from hyla_lm.running import mirror
 from hyla_lm.running.checkpoint import Checkpointer
 from hyla_lm.running.mirror import Mirror
 from hyla_lm.running.run_folder import RunFolder
-from hyla_lm.running.tensorboard import TensorBoard
+from hyla_lm.sinks.tensorboard import TensorBoard
 from tests.running.buckets.fake_bucket import DROPPED, FakeBucket
 from tests.running.buckets.runs import WORKDIR
 

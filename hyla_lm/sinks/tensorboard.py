@@ -11,6 +11,8 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
+from hyla_lm.sinks.protocol import Histogram, Hyperparameter
+
 RGBA = 4  # tensorboard's number for the colours of an image
 
 
@@ -29,9 +31,29 @@ class TensorBoard:
         if first is not None:
             self._write(first, session_log=SessionLog(status=SessionLog.START))
 
+    def hyperparameters(self, values: Mapping[str, Hyperparameter]) -> None:
+        for content in summary.hparams(dict(values), {}):
+            self._write(0, summary=content)
+        self._flush()
+
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         for tag, value in values.items():
             self._write(step, summary=summary.scalar(tag, value))
+        self._flush()
+
+    def histogram(self, step: int, tag: str, values: Histogram) -> None:
+        edge_N1 = values.edge_N1
+        content = summary.histogram_raw(
+            tag,
+            float(edge_N1[0]),
+            float(edge_N1[-1]),
+            int(values.count_N.sum()),
+            values.sum,
+            values.sum_squares,
+            edge_N1[1:].tolist(),
+            values.count_N.tolist(),
+        )
+        self._write(step, summary=content)
         self._flush()
 
     def image(self, step: int, tag: str, png: bytes) -> None:
@@ -40,8 +62,8 @@ class TensorBoard:
         self._write(step, summary=Summary(value=[Summary.Value(tag=tag, image=image)]))
         self._flush()
 
-    def text(self, tag: str, markdown: str) -> None:
-        self._write(0, summary=summary.text(tag, markdown))
+    def text(self, step: int, tag: str, markdown: str) -> None:
+        self._write(step, summary=summary.text(tag, markdown))
         self._flush()
 
     def close(self) -> None:

@@ -1,0 +1,1 @@
+"""Where the curves, histograms, pictures and texts of a run go."""
