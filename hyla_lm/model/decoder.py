@@ -4,6 +4,7 @@ Dimensions: B batch, T query position, S key position, H heads, K query/key head
 size, D model, F feed-forward, V vocabulary, N layers, E experts.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import flax.linen as nn
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 from hyla_lm.model.config import Features, ModelConfig, Tokens
 from hyla_lm.model.feedforward import GeluMlp, MixtureOfExperts, SwiGlu
 from hyla_lm.model.head import Head, OwnHead
+from hyla_lm.model.norms import make_norm
 from hyla_lm.model.self_attention import Context, SelfAttention, last
 from hyla_lm.parallel.sharded_attention import split_by_batch
 
@@ -32,9 +34,9 @@ class Block(nn.Module):
         attention = SelfAttention(
             c, spec, recurrent, self.cache_length, self.answers, name="attention"
         )
-        normed = nn.LayerNorm(use_bias=c.use_bias, dtype=dtype, name="attention_norm")(y_BxTxD)
+        normed = make_norm(c.norm, c.use_bias, dtype, "attention_norm")(y_BxTxD)
         u_BxTxD = split_by_batch(last(y_BxTxD, self.answers) + attention(normed, context))
-        normed = nn.LayerNorm(use_bias=c.use_bias, dtype=dtype, name="feedforward_norm")(u_BxTxD)
+        normed = make_norm(c.norm, c.use_bias, dtype, "feedforward_norm")(u_BxTxD)
         return split_by_batch(u_BxTxD + make_feedforward(c)(normed))
 
 
@@ -91,7 +93,7 @@ class Decoder(nn.Module):
         if c.positions == "learned":
             self.position_embed = TokenTable(c.max_length, c.model_dim)
         self.blocks = self._make_blocks()
-        self.final_norm = nn.LayerNorm(use_bias=c.use_bias, dtype=dtype)
+        self.final_norm = make_norm(c.norm, c.use_bias, dtype)
 
     @property
     def answers(self) -> int | None:
@@ -142,9 +144,12 @@ class Decoder(nn.Module):
     def output_head(self) -> Head:
         """The head of logits or dense outputs: the token table if it is tied."""
         c = self.config
-        if isinstance(self.io, Features) or not c.tie_embeddings:
+        if isinstance(self.io, Features):
             return self.head()
-        return Head(self.embed.table, scale=c.model_dim**-0.5 if c.scale_tied_logits else 1.0)
+        if not c.tie_embeddings:
+            return replace(self.head(), cap=c.logit_soft_cap)
+        scale = c.model_dim**-0.5 if c.scale_tied_logits else 1.0
+        return Head(self.embed.table, scale=scale, cap=c.logit_soft_cap)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """float32 logits over V, or dense outputs, of normed states."""

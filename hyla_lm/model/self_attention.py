@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from hyla_lm.attention import AttentionSpec, attend_from, make_request
 from hyla_lm.model.config import ModelConfig
+from hyla_lm.model.norms import rms_norm
 from hyla_lm.model.positions import relative_buckets, rotate
 from hyla_lm.parallel.sharded_attention import attend_on_mesh
 
@@ -49,18 +50,23 @@ class SelfAttention(nn.Module):
     def __call__(self, x_BxTxD: jax.Array, context: Context) -> jax.Array:
         c, dtype = self.config, jnp.dtype(self.config.dtype)
 
-        def project(x: jax.Array, size: int, name: str) -> jax.Array:
-            shape = (c.num_heads, size)
-            return nn.DenseGeneral(shape, use_bias=c.use_bias, dtype=dtype, name=name)(x)
+        def project(x: jax.Array, heads: int, size: int, name: str) -> jax.Array:
+            return nn.DenseGeneral((heads, size), use_bias=c.use_bias, dtype=dtype, name=name)(x)
 
-        q = project(last(x_BxTxD, self.answers), c.head_dim, "query")
-        k = project(x_BxTxD, c.head_dim, "key")
-        v = project(x_BxTxD, c.value_size, "value")
+        asking_BxTxD = last(x_BxTxD, self.answers)
+        q = project(asking_BxTxD, c.num_heads, c.head_dim, "query")
+        k = project(x_BxTxD, c.kv_heads, c.head_dim, "key")
+        v = project(x_BxTxD, c.kv_heads, c.value_size, "value")
+        if c.qk_norm:
+            q, k = rms_norm(dtype, "query_norm")(q), rms_norm(dtype, "key_norm")(k)
         if c.positions == "rotary":
             q = rotate(q, last(context.position_BxT, self.answers))
             k = rotate(k, context.position_BxT)
         from_state = self.recurrent and context.cache_index is not None
         y_BxTxHxU = (self._attend_from_state if from_state else self._attend)(q, k, v, context)
+        if c.gated_attention:
+            gate = nn.DenseGeneral(y_BxTxHxU.shape[2:], use_bias=False, dtype=dtype, name="gate")
+            y_BxTxHxU *= jax.nn.sigmoid(gate(asking_BxTxD))
         out = nn.DenseGeneral(
             x_BxTxD.shape[-1], axis=(-2, -1), use_bias=c.use_bias, dtype=dtype, name="out"
         )
@@ -73,8 +79,8 @@ class SelfAttention(nn.Module):
             k, v = self._extend("cached_key", k, start), self._extend("cached_value", v, start)
         request = make_request(
             q,
-            k,
-            v,
+            repeat_heads(k, self.config.num_heads),
+            repeat_heads(v, self.config.num_heads),
             self.spec,
             bias=self._relative_bias(q.shape[1], k.shape[1], offset),
             causal=self.config.causal,
@@ -135,6 +141,12 @@ class SelfAttention(nn.Module):
         key, shape = self.make_rng("dropout"), (1, 1, k_length, k_length)
         kept = jax.random.bernoulli(key, 1 - rate, shape)[:, :, k_length - q_length :]
         return kept / (1 - rate)
+
+
+def repeat_heads(x_BxSxGxK: jax.Array, heads: int) -> jax.Array:
+    """Each of G heads as often as makes `heads`, next to itself."""
+    groups = x_BxSxGxK.shape[2]
+    return x_BxSxGxK if groups == heads else jnp.repeat(x_BxSxGxK, heads // groups, axis=2)
 
 
 def last(x_BxTx: jax.Array, count: int | None) -> jax.Array:
