@@ -1,6 +1,5 @@
 """What a decoder is made of: its settings, its inputs and its outputs."""
 
-import math
 from dataclasses import dataclass, replace
 
 from hyla_lm.attention import ACTIVATIONS, VARIANTS, AttentionSpec
@@ -94,10 +93,8 @@ class ModelConfig:
             raise UserError("ModelConfig.experts_per_token exceeds ModelConfig.num_experts.")
         if not 0 <= self.attention_dropout < 1:
             raise UserError("ModelConfig.attention_dropout must be at least 0 and below 1.")
-        if self.logit_soft_cap is not None and not 0 < self.logit_soft_cap < math.inf:
-            raise UserError(
-                f"ModelConfig.logit_soft_cap = {self.logit_soft_cap} must be above 0 and finite."
-            )
+        if self.logit_soft_cap is not None and self.logit_soft_cap <= 0:
+            raise UserError(f"ModelConfig.logit_soft_cap = {self.logit_soft_cap} must be above 0.")
         if self.num_kv_heads is not None:
             self._check_kv_heads(self.num_kv_heads)
 
