@@ -37,7 +37,7 @@ def startup_lines(program: Program[Task], params: Any, first_step: int) -> dict[
     begins = "" if o.cosine_begins is None else f" from step {o.cosine_begins:,}"
     return {
         "model": f"{c.num_layers} layers, D {c.model_dim}, {c.num_heads} heads of {c.head_dim}, "
-        f"F {c.mlp_dim} {c.feedforward}, {c.positions} positions, {c.dtype}{_modern_parts(c)}",
+        f"F {c.mlp_dim} {c.feedforward}, {c.positions} positions, {c.dtype}{modern_parts(c)}",
         "parameters": f"{unique:,} unique, {applied:,} as applied",
         "attention": f"{' + '.join(c.pattern)} ({kernels})",
         "mesh": f"{program.mesh.size} x {jax.devices()[0].device_kind}: {axes}",
@@ -49,7 +49,8 @@ def startup_lines(program: Program[Task], params: Any, first_step: int) -> dict[
     }
 
 
-def _modern_parts(c: ModelConfig) -> str:
+def modern_parts(c: ModelConfig) -> str:
+    """The parts that a plain model lacks, each after a comma."""
     parts = {
         "RMSNorm": c.norm == "rms",
         "QK-norm": c.qk_norm,

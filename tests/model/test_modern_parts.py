@@ -16,6 +16,7 @@ from hyla_lm.model.config import ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.inspection import attention_layers
 from hyla_lm.running.program import make_program
+from hyla_lm.running.summary import modern_parts, startup_lines
 from tests.model import plain_decoder
 from tests.model.small_model import (
     LENGTH,
@@ -75,7 +76,7 @@ def test_normalised_queries_and_keys_bound_the_scores() -> None:
     """q.k / sqrt(K) is at most sqrt(K) however large the projections; the code of HYLA follows."""
 
     def largest(**fields: Any) -> tuple[float, np.ndarray]:
-        model = Decoder(small(attention="hyla", **fields), Tokens(VOCABULARY))
+        model = Decoder(small(attention="hyla", num_layers=1, **fields), Tokens(VOCABULARY))
         params = jax.tree.map(lambda leaf: 50 * leaf, parameters(model, tokens()))
         for block in params["blocks"].values() if fields else ():
             for name in ("query_norm", "key_norm"):
@@ -93,18 +94,16 @@ def test_normalised_queries_and_keys_bound_the_scores() -> None:
     np.testing.assert_allclose(np.square(code).mean(1)[:, seen], 1, rtol=0.01)
 
 
-FORMS = {
-    "softmax": {**GROUPED, **ALL},
-    "relative": {**GROUPED, "qk_norm": True, "positions": "relative"},
-    "linear": {"attention": "linear", **ALL},
-    "hyla": {"attention": "hyla", **ALL},
-    "scanned": {**GROUPED, **ALL, "scan_layers": True, "feedforward": "moe"},
-}
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_decoding_against_the_cache_is_the_full_forward_pass(name: str) -> None:
-    model = Decoder(small(**FORMS[name]), Tokens(VOCABULARY), cache_length=LENGTH + 3)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {**GROUPED, **ALL, "scan_layers": True, "feedforward": "moe"},
+        {"attention": ("linear", "hyla"), **ALL},
+    ],
+    ids=["grouped", "linear and hyla"],
+)
+def test_decoding_against_the_cache_is_the_full_forward_pass(fields: dict[str, Any]) -> None:
+    model = Decoder(small(**fields), Tokens(VOCABULARY), cache_length=LENGTH + 3)
     row = tokens()
     params = parameters(model, row)
     expected = model.apply({"params": params}, row)
@@ -179,9 +178,30 @@ def test_what_cannot_be_is_refused(fields: dict[str, Any], said: str) -> None:
         ModelConfig(**{"attention": "softmax", **fields})
 
 
+FUZZY_LOGIC = [
+    "import hyla_lm.evals.tasks.fuzzy_logic",
+    "TrainConfig.task = @FuzzyLogic()",
+    "TrainConfig.steps = 2000",
+    "ModelConfig.num_layers = 1",
+    "ModelConfig.attention = 'softmax'",
+]
+
+
+def test_the_summary_names_the_parts_that_are_on() -> None:
+    def told(*settings: str) -> str:
+        bindings = [f"ModelConfig.{setting}" for setting in settings]
+        program = make_program(read_experiment([], FUZZY_LOGIC + bindings), jax.devices()[:1])
+        return startup_lines(program, program.abstract_state.params, 0)["model"]
+
+    plain = told()
+    assert plain.endswith("rotary positions, bfloat16")
+    parts = ["norm = 'rms'", "qk_norm = True", "gated_attention = True", "num_kv_heads = 2"]
+    named = f"{plain}, RMSNorm, QK-norm, 2 key-value heads, gated attention"
+    assert told(*parts) == named
+    assert modern_parts(small(logit_soft_cap=30.0)) == ", logits capped at 30.0"
+
+
 def test_a_cap_is_for_a_vocabulary() -> None:
-    task = ["import hyla_lm.evals.tasks.fuzzy_logic", "TrainConfig.task = @FuzzyLogic()"]
-    task += ["TrainConfig.steps = 2000"]
-    experiment = read_experiment([], [*task, "ModelConfig.logit_soft_cap = 30.0"])
+    experiment = read_experiment([], [*FUZZY_LOGIC, "ModelConfig.logit_soft_cap = 30.0"])
     with pytest.raises(UserError, match="logit_soft_cap = 30.0 caps logits over a vocabulary"):
         make_program(experiment, jax.devices()[:1])
