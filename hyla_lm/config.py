@@ -149,6 +149,12 @@ def as_dict(config: Any) -> dict[str, Any]:
     return {"class": type(config).__name__, **fields}
 
 
+def defaults(kind: type) -> dict[str, Any]:
+    """The defaults of a configurable class, as `as_dict` writes them."""
+    fields = dataclasses.fields(kind)
+    return {f.name: _plain(f.default) for f in fields if f.default is not dataclasses.MISSING}
+
+
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return as_dict(value)

@@ -4,14 +4,24 @@ import json
 import math
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from hyla_lm.cli import main
 from hyla_lm.experiment import read_experiment
+from hyla_lm.model.config import Tokens
+from hyla_lm.model.decoder import Decoder
+from hyla_lm.running.throughput import count_parameters
 from hyla_lm.tasks.language_model import LanguageModel
 
 GIN = Path(__file__).parents[1] / "gin"
-VARIANTS = {"quickstart": "hyla", "quickstart_softmax": "softmax", "quickstart_linear": "linear"}
+VARIANTS = {
+    "quickstart": "hyla",
+    "quickstart_softmax": "softmax",
+    "quickstart_linear": "linear",
+    "quickstart_modern": "softmax",
+}
 
 
 SOURCES = {
@@ -28,7 +38,8 @@ def test_every_config_loads_from_any_folder(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    attention = {"own_text": "hyla", **VARIANTS}.get(path.stem, path.stem.rsplit("_", 1)[-1])
+    plain = path.stem.removesuffix("_modern")
+    attention = {"own_text": "hyla", **VARIANTS}.get(path.stem, plain.rsplit("_", 1)[-1])
     assert read_experiment([str(path)], []).model.attention == attention
     assert not caplog.messages, "gin looks for what it includes without a word"
 
@@ -67,6 +78,20 @@ def test_a_mesh_goes_with_a_model_and_fills_its_slices(size: str, model: str) ->
     assert math.prod(experiment.mesh.sizes) == int(slices or 1) * int(chips)
     assert experiment.train.batch_size % math.prod(experiment.mesh.sizes[:3]) == 0
     assert f"v5litepod-{chips}" in MESHES[size].read_text()
+
+
+def parameters(name: str, vocabulary: int) -> int:
+    model = Decoder(read_experiment([str(GIN / f"{name}.gin")], []).model, Tokens(vocabulary))
+    shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 1), int))
+    return count_parameters(shapes["params"])
+
+
+def test_modern_models_have_the_parameters_that_are_told() -> None:
+    """In the first lines of their files and in docs/modern.md."""
+    assert parameters("quickstart_softmax", 1024) == 527_872
+    assert parameters("quickstart_modern", 1024) == 527_872
+    assert parameters("c4_50m_softmax", 32_000) == 35_299_328
+    assert parameters("c4_50m_softmax_modern", 32_000) == 35_474_688
 
 
 @pytest.mark.full

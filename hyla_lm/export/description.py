@@ -11,6 +11,7 @@ from hyla_lm.attention import VARIANTS, AttentionSpec
 from hyla_lm.config import UserError
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.model.config import ModelConfig
+from hyla_lm.model.norms import EPSILON
 from hyla_lm.model.positions import ROTARY_BASE, relative_buckets
 
 MODEL_TYPE = "hyla"
@@ -21,6 +22,9 @@ ENTRIES = {
     "num_heads": "num_attention_heads",
     "head_dim": "head_dim",
     "value_dim": "value_head_dim",
+    "num_kv_heads": "num_key_value_heads",
+    "qk_norm": "qk_norm",
+    "gated_attention": "gated_attention",
     "mlp_dim": "intermediate_size",
     "positions": "position_embedding_type",
     "max_length": "max_position_embeddings",
@@ -29,17 +33,21 @@ ENTRIES = {
     "feedforward": "mlp_type",
     "num_experts": "num_experts",
     "experts_per_token": "num_experts_per_tok",
+    "norm": "norm_type",
     "use_bias": "use_bias",
     "tie_embeddings": "tie_word_embeddings",
+    "logit_soft_cap": "final_logit_softcapping",
     "dtype": "activation_dtype",
 }
+# Fields that folders of earlier versions lack, whose models have the defaults.
+NEWER = {"num_kv_heads", "qk_norm", "gated_attention", "norm", "logit_soft_cap"}
 # Fields that other entries hold, and those that change no logits of an exported model.
 ELSEWHERE = {"attention", "value_activation", "scale_tied_logits"}
 LEFT_OUT = {"attention_implementation", "attention_dropout", "causal", "remat", "scan_layers"}
-LAYER_NORM_EPSILON = 1e-6
 # What modeling_hyla.py runs.
 POSITIONS = ("rotary", "relative", "learned", "none")
 FEEDFORWARDS = ("gelu", "swiglu", "moe")
+NORMS = ("layer", "rms")
 NORMALIZATIONS = ("softmax", "identity", "rms_head", "softmax_rms_head")
 ACTIVATIONS = ("identity", "relu", "silu", "gelu", "gelu_erf", "sigmoid", "tanh")
 
@@ -55,6 +63,7 @@ def check_exportable(config: ModelConfig) -> None:
     asked = [
         ("positions", config.positions, POSITIONS),
         ("feedforward", config.feedforward, FEEDFORWARDS),
+        ("norm", config.norm, NORMS),
         *(("attention", spec.normalization, NORMALIZATIONS) for spec in specs),
         *(("attention", spec.activation, ACTIVATIONS) for spec in specs),
     ]
@@ -86,7 +95,7 @@ def describe_model(config: ModelConfig, vocab_size: int, sequence_length: int) -
         ],
         "relative_attention_first_distances": _first_distances(config),
         "rope_theta": ROTARY_BASE,
-        "layer_norm_eps": LAYER_NORM_EPSILON,
+        "layer_norm_eps": EPSILON,
         "logit_scale": config.model_dim**-0.5 if config.scale_tied_logits else 1.0,
         "max_position_embeddings": rows,
         "sequence_length": sequence_length,
@@ -98,7 +107,8 @@ def describe_model(config: ModelConfig, vocab_size: int, sequence_length: int) -
 def model_config_of(entries: Mapping[str, Any], source: str) -> ModelConfig:
     """The ModelConfig of a config.json; raises UserError, naming the source, if it has none."""
     try:
-        fields = {name: entries[entry] for name, entry in ENTRIES.items()}
+        known = {n: entry for n, entry in ENTRIES.items() if entry in entries or n not in NEWER}
+        fields = {name: entries[entry] for name, entry in known.items()}
         pattern = [dict(kind) for kind in entries["attention_pattern"]]
         names = tuple(kind.pop("variant") for kind in pattern)
         specs = [AttentionSpec(**kind) for kind in pattern]
@@ -116,7 +126,7 @@ def model_config_of(entries: Mapping[str, Any], source: str) -> ModelConfig:
     )
     if [config.spec(layer) for layer in range(len(names))] != specs:
         raise UserError(f"{source} has attention variants that differ from those here: {names}.")
-    if same != (ROTARY_BASE, LAYER_NORM_EPSILON):
+    if same != (ROTARY_BASE, EPSILON):
         raise UserError(f"{source} has another rope_theta or layer_norm_eps than hyla_lm.")
     return config
 

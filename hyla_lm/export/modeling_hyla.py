@@ -50,7 +50,7 @@ class HylaDecoder(nn.Module):
         if c.position_embedding_type == "learned":
             self.position_embed = nn.Embedding(c.max_position_embeddings, c.hidden_size)
         self.blocks = nn.ModuleList(Block(c, layer) for layer in range(c.num_hidden_layers))
-        self.final_norm = layer_norm(c)
+        self.final_norm = norm(c)
         if not c.tie_word_embeddings:
             self.head = nn.Linear(c.hidden_size, c.vocab_size, bias=c.use_bias)
 
@@ -70,8 +70,11 @@ class HylaDecoder(nn.Module):
             y_BxTxD = block(y_BxTxD, position_BxT, visible)
         y_BxTxD = self.final_norm(y_BxTxD)
         if c.tie_word_embeddings:
-            return F.linear(y_BxTxD, self.embed.weight).float() * c.logit_scale
-        return self.head(y_BxTxD).float()
+            logits = F.linear(y_BxTxD, self.embed.weight).float() * c.logit_scale
+        else:
+            logits = self.head(y_BxTxD).float()
+        cap = c.final_logit_softcapping
+        return logits if cap is None else cap * torch.tanh(logits / cap)
 
 
 class Block(nn.Module):
@@ -79,9 +82,9 @@ class Block(nn.Module):
 
     def __init__(self, c: Any, layer: int):
         super().__init__()
-        self.attention_norm = layer_norm(c)
+        self.attention_norm = norm(c)
         self.attention = Attention(c, c.attention_pattern[layer % len(c.attention_pattern)])
-        self.feedforward_norm = layer_norm(c)
+        self.feedforward_norm = norm(c)
         self.feedforward = FEEDFORWARDS[c.mlp_type](c)
 
     def forward(self, y_BxTxD: Tensor, position_BxT: Tensor, visible: Tensor) -> Tensor:
@@ -102,9 +105,15 @@ class Attention(nn.Module):
         self.config, self.kind = c, kind
         heads, width = c.num_attention_heads, c.hidden_size
         self.query = nn.Linear(width, heads * c.head_dim, bias=c.use_bias)
-        self.key = nn.Linear(width, heads * c.head_dim, bias=c.use_bias)
-        self.value = nn.Linear(width, heads * c.value_head_dim, bias=c.use_bias)
+        self.kv_heads = c.num_key_value_heads or heads
+        self.key = nn.Linear(width, self.kv_heads * c.head_dim, bias=c.use_bias)
+        self.value = nn.Linear(width, self.kv_heads * c.value_head_dim, bias=c.use_bias)
         self.out = nn.Linear(heads * c.value_head_dim, width, bias=c.use_bias)
+        if c.qk_norm:
+            self.query_norm = nn.RMSNorm(c.head_dim, eps=c.layer_norm_eps)
+            self.key_norm = nn.RMSNorm(c.head_dim, eps=c.layer_norm_eps)
+        if c.gated_attention:
+            self.gate = nn.Linear(width, heads * c.value_head_dim, bias=False)
         if kind["value_depth"] == 2:
             shape = (heads, c.value_head_dim, c.value_head_dim)
             self.deep_kernel = nn.Parameter(torch.randn(shape) / math.sqrt(shape[0] * shape[1]))
@@ -113,9 +122,12 @@ class Attention(nn.Module):
             self.relative_bias = nn.Parameter(table / math.sqrt(table.shape[1]))
 
     def forward(self, x_BxTxD: Tensor, position_BxT: Tensor, visible: Tensor) -> Tensor:
-        c = self.config
-        by_head = (*x_BxTxD.shape[:2], c.num_attention_heads, -1)
-        q, k, v = (f(x_BxTxD).view(by_head) for f in (self.query, self.key, self.value))
+        c, heads = self.config, self.config.num_attention_heads
+        q = self.query(x_BxTxD).unflatten(-1, (heads, -1))
+        k, v = (f(x_BxTxD).unflatten(-1, (self.kv_heads, -1)) for f in (self.key, self.value))
+        if c.qk_norm:
+            q, k = self.query_norm(q), self.key_norm(k)
+        k, v = (x.repeat_interleave(heads // self.kv_heads, 2) for x in (k, v))
         if c.position_embedding_type == "rotary":
             q = rotate(q, position_BxT, c.rope_theta)
             k = rotate(k, position_BxT, c.rope_theta)
@@ -125,7 +137,8 @@ class Attention(nn.Module):
             s_BxHxTxS = s_BxHxTxS + self.relative_bias[:, bucket_TxS].float()
         a_BxHxTxS = normalize(s_BxHxTxS, visible, self.kind["normalization"])
         y_BxTxHxU = self.values(a_BxHxTxS, v.float())
-        return self.out(y_BxTxHxU.flatten(2).to(x_BxTxD.dtype))
+        y_BxTxD = y_BxTxHxU.flatten(2).to(x_BxTxD.dtype)
+        return self.out(y_BxTxD * self.gate(x_BxTxD).sigmoid() if c.gated_attention else y_BxTxD)
 
     def values(self, a_BxHxTxS: Tensor, v_BxSxHxU: Tensor) -> Tensor:
         """What the value network that each code configures gives for each query, BxTxHxU."""
@@ -220,5 +233,12 @@ class MixtureOfExperts(nn.Module):
 FEEDFORWARDS: dict[str, Any] = {"gelu": GeluMlp, "swiglu": SwiGlu, "moe": MixtureOfExperts}
 
 
-def layer_norm(c: Any) -> nn.LayerNorm:
-    return nn.LayerNorm(c.hidden_size, eps=c.layer_norm_eps, bias=c.use_bias)
+def norm(c: Any) -> nn.Module:
+    """A norm of the residual stream."""
+    return NORMS[c.norm_type](c)
+
+
+NORMS: dict[str, Any] = {
+    "layer": lambda c: nn.LayerNorm(c.hidden_size, eps=c.layer_norm_eps, bias=c.use_bias),
+    "rms": lambda c: nn.RMSNorm(c.hidden_size, eps=c.layer_norm_eps),
+}

@@ -6,6 +6,7 @@ from hyla_lm.attention import ACTIVATIONS, VARIANTS, AttentionSpec
 from hyla_lm.config import UserError, configurable, setting, wrong_choice
 from hyla_lm.kernels.registry import IMPLEMENTATIONS
 from hyla_lm.model.feedforward import FEEDFORWARDS
+from hyla_lm.model.norms import NORMS
 
 POSITIONS = ("rotary", "relative", "learned", "none")
 
@@ -20,6 +21,11 @@ class ModelConfig:
     num_heads: int = setting(8, "H, heads; in HYLA the size of the latent code", minimum=1)
     head_dim: int = setting(64, "K, size of a query and key head", minimum=1)
     value_dim: int | None = setting(None, "U, size of a value head; None takes head_dim", minimum=1)
+    num_kv_heads: int | None = setting(
+        None,
+        "heads of keys and values of softmax layers, each for as many query heads; None takes H",
+        minimum=1,
+    )
     mlp_dim: int = setting(2048, "F, width of the feed-forward layer", minimum=1)
     attention: str | tuple[str, ...] = setting(
         "hyla",
@@ -37,6 +43,10 @@ class ModelConfig:
         choices=IMPLEMENTATIONS,
     )
     attention_dropout: float = setting(0.0, "share of codes dropped, one mask for all heads")
+    qk_norm: bool = setting(False, "RMS-normalise queries and keys over K, with learned scales")
+    gated_attention: bool = setting(
+        False, "multiply each unit of each head by sigmoid(x W_g), before the output projection"
+    )
     causal: bool = setting(True, "whether a token sees only earlier tokens")
     positions: str = setting("rotary", "kind of positions", choices=POSITIONS)
     relative_buckets: int = setting(32, "buckets of the T5 bias of each layer", minimum=2)
@@ -47,9 +57,18 @@ class ModelConfig:
     feedforward: str = setting("gelu", "kind of feed-forward layer", choices=FEEDFORWARDS)
     num_experts: int = setting(5, "E, experts of a moe layer", minimum=1)
     experts_per_token: int = setting(2, "experts that a token is routed to", minimum=1)
+    norm: str = setting(
+        "layer",
+        "kind of norm of the residual stream",
+        choices=NORMS,
+        explained={"layer": "LayerNorm", "rms": "RMSNorm: no mean, no bias"},
+    )
     use_bias: bool = setting(True, "whether dense layers and norms have biases")
     tie_embeddings: bool = setting(True, "whether the head is the token table")
     scale_tied_logits: bool = setting(True, "whether tied logits are divided by sqrt(D)")
+    logit_soft_cap: float | None = setting(
+        None, "cap of logits over a vocabulary: cap * tanh(logits / cap); None has none"
+    )
     dtype: str = setting("bfloat16", "dtype of activations", choices=("bfloat16", "float32"))
     remat: bool = setting(False, "recompute each block in the backward pass to save memory")
     scan_layers: bool = setting(False, "compile one repeat of the pattern and loop over it")
@@ -74,6 +93,23 @@ class ModelConfig:
             raise UserError("ModelConfig.experts_per_token exceeds ModelConfig.num_experts.")
         if not 0 <= self.attention_dropout < 1:
             raise UserError("ModelConfig.attention_dropout must be at least 0 and below 1.")
+        if self.logit_soft_cap is not None and self.logit_soft_cap <= 0:
+            raise UserError(f"ModelConfig.logit_soft_cap = {self.logit_soft_cap} must be above 0.")
+        if self.num_kv_heads is not None:
+            self._check_kv_heads(self.num_kv_heads)
+
+    def _check_kv_heads(self, count: int) -> None:
+        if others := [name for name in self.pattern if name != "softmax"]:
+            raise UserError(
+                f"ModelConfig.num_kv_heads = {count} is for softmax attention alone, and "
+                f"ModelConfig.attention has {others[0]!r}, whose heads need keys and values of "
+                "their own: take one out."
+            )
+        if self.num_heads % count:
+            raise UserError(
+                f"ModelConfig.num_kv_heads = {count} does not divide ModelConfig.num_heads = "
+                f"{self.num_heads}: change one."
+            )
 
     @property
     def pattern(self) -> tuple[str, ...]:
@@ -82,6 +118,11 @@ class ModelConfig:
     @property
     def value_size(self) -> int:
         return self.value_dim or self.head_dim
+
+    @property
+    def kv_heads(self) -> int:
+        """The number of heads of keys and values."""
+        return self.num_kv_heads or self.num_heads
 
     def spec(self, layer: int) -> AttentionSpec:
         """The attention of a layer."""

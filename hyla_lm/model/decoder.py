@@ -4,146 +4,19 @@ Dimensions: B batch, T query position, S key position, H heads, K query/key head
 size, D model, F feed-forward, V vocabulary, N layers, E experts.
 """
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from hyla_lm.attention import AttentionSpec, attend_from, make_request
 from hyla_lm.model.config import Features, ModelConfig, Tokens
 from hyla_lm.model.feedforward import GeluMlp, MixtureOfExperts, SwiGlu
 from hyla_lm.model.head import Head, OwnHead
-from hyla_lm.model.positions import relative_buckets, rotate
-from hyla_lm.parallel.sharded_attention import attend_on_mesh, split_by_batch
-
-
-@dataclass(frozen=True)
-class Context:
-    """Inputs that all layers of a call share: positions, documents, decoding and dropout."""
-
-    position_BxT: jax.Array
-    segment_BxT: jax.Array | None
-    cache_index: jax.Array | None
-    count_B: jax.Array | None
-    dropout: bool
-
-
-jax.tree_util.register_dataclass(
-    Context, ["position_BxT", "segment_BxT", "cache_index", "count_B"], ["dropout"]
-)
-
-
-class SelfAttention(nn.Module):
-    """Projections around `attend`, with rotary or relative positions.
-
-    Only the last `answers` of T positions are queries; None takes all. The request is sown into the
-    collection `intermediates`. Decoding keeps keys and values in the collection `cache`, or if
-    `recurrent` the sum of their products.
-    """
-
-    config: ModelConfig
-    spec: AttentionSpec
-    recurrent: bool
-    cache_length: int
-    answers: int | None = None
-
-    @nn.compact
-    def __call__(self, x_BxTxD: jax.Array, context: Context) -> jax.Array:
-        c, dtype = self.config, jnp.dtype(self.config.dtype)
-
-        def project(x: jax.Array, size: int, name: str) -> jax.Array:
-            shape = (c.num_heads, size)
-            return nn.DenseGeneral(shape, use_bias=c.use_bias, dtype=dtype, name=name)(x)
-
-        q = project(last(x_BxTxD, self.answers), c.head_dim, "query")
-        k = project(x_BxTxD, c.head_dim, "key")
-        v = project(x_BxTxD, c.value_size, "value")
-        if c.positions == "rotary":
-            q = rotate(q, last(context.position_BxT, self.answers))
-            k = rotate(k, context.position_BxT)
-        from_state = self.recurrent and context.cache_index is not None
-        y_BxTxHxU = (self._attend_from_state if from_state else self._attend)(q, k, v, context)
-        out = nn.DenseGeneral(
-            x_BxTxD.shape[-1], axis=(-2, -1), use_bias=c.use_bias, dtype=dtype, name="out"
-        )
-        return out(y_BxTxHxU)
-
-    def _attend(self, q: jax.Array, k: jax.Array, v: jax.Array, context: Context) -> jax.Array:
-        offset: int | jax.Array = k.shape[1] - q.shape[1]
-        if context.cache_index is not None:
-            start, offset = context.cache_index, context.cache_index + offset
-            k, v = self._extend("cached_key", k, start), self._extend("cached_value", v, start)
-        request = make_request(
-            q,
-            k,
-            v,
-            self.spec,
-            bias=self._relative_bias(q.shape[1], k.shape[1], offset),
-            causal=self.config.causal,
-            segment_ids=context.segment_BxT,
-            q_offset=offset,
-            deep_kernel_HxUxU=self._deep_kernel(),
-            dropout=self._dropout_mask(q.shape[1], k.shape[1], context.dropout),
-        )
-        self.sow("intermediates", "request", request)
-        return attend_on_mesh(request, self.config.attention_implementation)
-
-    def _attend_from_state(
-        self, q: jax.Array, k: jax.Array, v: jax.Array, context: Context
-    ) -> jax.Array:
-        batch, length, heads, head_dim = k.shape
-        if context.count_B is not None:
-            is_token_BxT = jnp.arange(length) < context.count_B[:, None]
-            k = jnp.where(is_token_BxT[..., None, None], k, 0)
-        shape = (batch, heads, head_dim, v.shape[-1])
-        state = self.variable("cache", "state", jnp.zeros, shape, jnp.float32)
-        y_BxTxHxU, state.value = attend_from(state.value, q, k, v, self.spec.activation)
-        return y_BxTxHxU.astype(v.dtype)
-
-    def _extend(self, name: str, new_BxTxHxK: jax.Array, index: jax.Array) -> jax.Array:
-        batch, _, heads, size = new_BxTxHxK.shape
-        shape = (batch, self.cache_length, heads, size)
-        cache = self.variable("cache", name, jnp.zeros, shape, new_BxTxHxK.dtype)
-        cache.value = jax.lax.dynamic_update_slice_in_dim(cache.value, new_BxTxHxK, index, 1)
-        return cache.value
-
-    def _deep_kernel(self) -> jax.Array | None:
-        if self.spec.value_depth == 1:
-            return None
-        shape = (self.config.num_heads, self.config.value_size, self.config.value_size)
-        init = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal", in_axis=(0, 1))
-        return self.param("deep_kernel", init, shape)
-
-    def _relative_bias(
-        self, q_length: int, k_length: int, offset: int | jax.Array
-    ) -> jax.Array | None:
-        c = self.config
-        if c.positions != "relative":
-            return None
-        init = nn.initializers.normal(c.relative_buckets**-0.5)
-        table_HxR = self.param("relative_bias", init, (c.num_heads, c.relative_buckets))
-        bucket_TxS = relative_buckets(
-            jnp.arange(q_length) + offset,
-            jnp.arange(k_length),
-            c.relative_buckets,
-            c.relative_max_distance,
-        )
-        return table_HxR[None, :, bucket_TxS]
-
-    def _dropout_mask(self, q_length: int, k_length: int, active: bool) -> jax.Array | None:
-        rate = self.config.attention_dropout
-        if not active or rate == 0:
-            return None
-        key, shape = self.make_rng("dropout"), (1, 1, k_length, k_length)
-        kept = jax.random.bernoulli(key, 1 - rate, shape)[:, :, k_length - q_length :]
-        return kept / (1 - rate)
-
-
-def last(x_BxTx: jax.Array, count: int | None) -> jax.Array:
-    """The last `count` positions, or all."""
-    return x_BxTx if count is None else x_BxTx[:, -count:]
+from hyla_lm.model.norms import make_norm
+from hyla_lm.model.self_attention import Context, SelfAttention, last
+from hyla_lm.parallel.sharded_attention import split_by_batch
 
 
 class Block(nn.Module):
@@ -161,9 +34,9 @@ class Block(nn.Module):
         attention = SelfAttention(
             c, spec, recurrent, self.cache_length, self.answers, name="attention"
         )
-        normed = nn.LayerNorm(use_bias=c.use_bias, dtype=dtype, name="attention_norm")(y_BxTxD)
+        normed = make_norm(c.norm, c.use_bias, dtype, "attention_norm")(y_BxTxD)
         u_BxTxD = split_by_batch(last(y_BxTxD, self.answers) + attention(normed, context))
-        normed = nn.LayerNorm(use_bias=c.use_bias, dtype=dtype, name="feedforward_norm")(u_BxTxD)
+        normed = make_norm(c.norm, c.use_bias, dtype, "feedforward_norm")(u_BxTxD)
         return split_by_batch(u_BxTxD + make_feedforward(c)(normed))
 
 
@@ -220,7 +93,7 @@ class Decoder(nn.Module):
         if c.positions == "learned":
             self.position_embed = TokenTable(c.max_length, c.model_dim)
         self.blocks = self._make_blocks()
-        self.final_norm = nn.LayerNorm(use_bias=c.use_bias, dtype=dtype)
+        self.final_norm = make_norm(c.norm, c.use_bias, dtype)
 
     @property
     def answers(self) -> int | None:
@@ -271,9 +144,12 @@ class Decoder(nn.Module):
     def output_head(self) -> Head:
         """The head of logits or dense outputs: the token table if it is tied."""
         c = self.config
-        if isinstance(self.io, Features) or not c.tie_embeddings:
+        if isinstance(self.io, Features):
             return self.head()
-        return Head(self.embed.table, scale=c.model_dim**-0.5 if c.scale_tied_logits else 1.0)
+        if not c.tie_embeddings:
+            return replace(self.head(), cap=c.logit_soft_cap)
+        scale = c.model_dim**-0.5 if c.scale_tied_logits else 1.0
+        return Head(self.embed.table, scale=scale, cap=c.logit_soft_cap)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """float32 logits over V, or dense outputs, of normed states."""

@@ -9,22 +9,29 @@ import jax.numpy as jnp
 
 
 @partial(
-    jax.tree_util.register_dataclass, data_fields=["kernel_VxD", "bias_V"], meta_fields=["scale"]
+    jax.tree_util.register_dataclass,
+    data_fields=["kernel_VxD", "bias_V"],
+    meta_fields=["scale", "cap"],
 )
 @dataclass(frozen=True)
 class Head:
-    """logits = scale * hidden . kernel + bias."""
+    """logits = soften(scale * hidden . kernel + bias)."""
 
     kernel_VxD: jax.Array
     bias_V: jax.Array | None = None
     scale: float = 1.0
+    cap: float | None = None
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """float32 logits over V of states ...xD, multiplied in the states' dtype."""
         kernel_VxD = self.kernel_VxD.astype(hidden.dtype)
         logits = jnp.einsum("...d,vd->...v", hidden, kernel_VxD, preferred_element_type=jnp.float32)
         logits = logits * self.scale
-        return logits if self.bias_V is None else logits + self.bias_V
+        return self.soften(logits if self.bias_V is None else logits + self.bias_V)
+
+    def soften(self, logits: jax.Array) -> jax.Array:
+        """cap * tanh(logits / cap), which is within the cap and keeps their order."""
+        return logits if self.cap is None else self.cap * jnp.tanh(logits / self.cap)
 
 
 class OwnHead(nn.Module):

@@ -7,7 +7,8 @@ own parameters, and nothing is computed twice.
 Exponentials are relative to a level known before the logits, so that XLA sums them as the product
 makes them. Relative to the largest logit they would need a second pass over the chunk, a fifth of
 the whole loss on TPU v5e. The level is HEADROOM above the mean logit; if a sum leaves the range of
-float32, everything is computed again relative to the largest.
+float32, everything is computed again relative to the largest. Under a soft cap the mean is capped
+as logits are, which leaves it below the largest; with a cap of up to 64, no sum leaves the range.
 """
 
 from typing import Any, NamedTuple
@@ -97,9 +98,12 @@ def cross_entropy(
 
 
 def mean_logit(head: Head, hidden: jax.Array) -> jax.Array:
-    """The mean of the logits over the vocabulary in float32, without making them."""
+    """The mean of the logits over the vocabulary in float32, without making them.
+
+    Under a soft cap it is the capped mean of the logits before the cap.
+    """
     mean = (hidden @ head.kernel_VxD.mean(axis=0) * head.scale).astype(jnp.float32)
-    return mean if head.bias_V is None else mean + head.bias_V.mean()
+    return head.soften(mean if head.bias_V is None else mean + head.bias_V.mean())
 
 
 def score_logits(

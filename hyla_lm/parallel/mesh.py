@@ -21,6 +21,7 @@ REPLICATED = PartitionSpec()
 PARAMETER_RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"embed/table", ("model", "fsdp")),
     (r"(query|key|value)/kernel", ("fsdp", "model", None)),
+    (r"attention/gate/kernel", ("fsdp", "model", None)),
     (r"(query|key|value)/bias", ("model", "fsdp")),
     (r"out/kernel", ("model", None, "fsdp")),
     (r"feedforward/gate", ("fsdp", None)),

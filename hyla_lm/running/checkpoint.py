@@ -15,7 +15,7 @@ import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
-from hyla_lm.config import Unavailable, UserError
+from hyla_lm.config import REGISTRY, Unavailable, UserError, defaults
 from hyla_lm.ending import reason_of
 from hyla_lm.input.files import bucket_errors, bucket_of, look_at_bucket
 from hyla_lm.parallel.mesh import path_of
@@ -264,8 +264,12 @@ def check_same_run(
 def differences(
     current: Mapping[str, Any], saved: Mapping[str, Any], prefix: str = ""
 ) -> list[tuple[str, Any, Any]]:
-    """(dotted name, current, saved) of each leaf that differs."""
+    """(dotted name, current, saved) of each leaf that differs.
+
+    A setting that one side lacks has its default: that is what it did before there was a setting.
+    """
     found: list[tuple[str, Any, Any]] = []
+    current, saved = with_defaults(current), with_defaults(saved)
     for name in sorted({*current, *saved}):
         here, there = current.get(name), saved.get(name)
         if isinstance(here, Mapping) and isinstance(there, Mapping):
@@ -273,3 +277,9 @@ def differences(
         elif here != there:
             found.append((f"{prefix}{name}", here, there))
     return found
+
+
+def with_defaults(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Saved settings with the defaults of fields that their class did not have then."""
+    kind = REGISTRY.get(settings.get("class", ""))
+    return settings if kind is None else {**defaults(kind), **settings}

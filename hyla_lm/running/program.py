@@ -14,7 +14,7 @@ from hyla_lm import config
 from hyla_lm.config import UserError
 from hyla_lm.experiment import Experiment
 from hyla_lm.metrics import Metrics
-from hyla_lm.model.config import Features, ModelConfig
+from hyla_lm.model.config import Features, ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.optim import make_optimizer, make_schedule
 from hyla_lm.parallel.devices import devices as all_devices
@@ -90,6 +90,7 @@ def lay_out(experiment: Experiment, task: ObjectiveT, mesh: Mesh) -> Program[Obj
     """The program of an objective on a mesh; raises UserError where the model does not fit."""
     train = experiment.train
     _check_length(experiment.model, task.sequence_length)
+    _check_soft_cap(experiment.model, task.io)
     model = Decoder(experiment.model, task.io)
     _check_model_axis(model, task.sequence_length, mesh.shape["model"])
     schedule = make_schedule(experiment.optimizer, train.steps)
@@ -218,6 +219,14 @@ def _check_length(config: ModelConfig, length: int) -> None:
         raise UserError(
             f"ModelConfig.max_length = {config.max_length} is below the sequence length {length}: "
             "raise it to that."
+        )
+
+
+def _check_soft_cap(config: ModelConfig, io: Tokens | Features) -> None:
+    if config.logit_soft_cap is not None and isinstance(io, Features):
+        raise UserError(
+            f"ModelConfig.logit_soft_cap = {config.logit_soft_cap} caps logits over a vocabulary, "
+            "and this task has none: leave it out."
         )
 
 

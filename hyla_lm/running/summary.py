@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 
+from hyla_lm.model.config import ModelConfig
 from hyla_lm.model.inspection import kernels_of
 from hyla_lm.parallel.mesh import AXES
 from hyla_lm.parallel.sharding_table import lines, sharding_table
@@ -36,7 +37,7 @@ def startup_lines(program: Program[Task], params: Any, first_step: int) -> dict[
     begins = "" if o.cosine_begins is None else f" from step {o.cosine_begins:,}"
     return {
         "model": f"{c.num_layers} layers, D {c.model_dim}, {c.num_heads} heads of {c.head_dim}, "
-        f"F {c.mlp_dim} {c.feedforward}, {c.positions} positions, {c.dtype}",
+        f"F {c.mlp_dim} {c.feedforward}, {c.positions} positions, {c.dtype}{modern_parts(c)}",
         "parameters": f"{unique:,} unique, {applied:,} as applied",
         "attention": f"{' + '.join(c.pattern)} ({kernels})",
         "mesh": f"{program.mesh.size} x {jax.devices()[0].device_kind}: {axes}",
@@ -46,6 +47,18 @@ def startup_lines(program: Program[Task], params: Any, first_step: int) -> dict[
         "schedule": f"{t.steps:,} steps {start}; AdamW, learning rate 0 to {o.learning_rate:g} in "
         f"{o.warmup_steps:,} steps, cosine{begins} to {o.learning_rate * o.final_fraction:g}",
     }
+
+
+def modern_parts(c: ModelConfig) -> str:
+    """The parts that a plain model lacks, each after a comma."""
+    parts = {
+        "RMSNorm": c.norm == "rms",
+        "QK-norm": c.qk_norm,
+        f"{c.num_kv_heads} key-value heads": c.num_kv_heads is not None,
+        "gated attention": c.gated_attention,
+        f"logits capped at {c.logit_soft_cap}": c.logit_soft_cap is not None,
+    }
+    return "".join(f", {part}" for part, is_on in parts.items() if is_on)
 
 
 def training_kernels(program: Program[Objective]) -> list[str]:

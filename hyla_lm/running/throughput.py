@@ -36,7 +36,9 @@ def train_flops_per_token(config: ModelConfig, io: Tokens | Features, length: in
     In the last layer only positions with outputs count as queries.
     """
     c = config
-    projections = c.model_dim * c.num_heads * (c.head_dim + c.value_size)
+    of_head = c.model_dim * (c.head_dim + c.value_size)
+    keys_and_values, query_and_out = c.kv_heads * of_head, c.num_heads * of_head
+    gate = c.model_dim * c.num_heads * c.value_size if c.gated_attention else 0
     experts = c.experts_per_token if c.feedforward == "moe" else 1
     mlp = c.model_dim * c.mlp_dim * (3 if c.feedforward == "swiglu" else 2) * experts
     keys = (length + 1) / 2 if c.causal else length
@@ -45,8 +47,8 @@ def train_flops_per_token(config: ModelConfig, io: Tokens | Features, length: in
     forward = c.model_dim * width * answered
     for layer in range(c.num_layers):
         queries = answered if layer == c.num_layers - 1 else 1.0
-        of_query = projections + mlp + _attention_products(c, layer, keys)
-        forward += projections + queries * of_query
+        of_query = query_and_out + gate + mlp + _attention_products(c, layer, keys)
+        forward += keys_and_values + queries * of_query
     return 6.0 * forward
 
 

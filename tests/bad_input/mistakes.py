@@ -77,6 +77,20 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         (TRAIN + " --gin.LanguageModel.sequence_length=64", "LanguageModel.sequence_length = 64"),
         (TRAIN + " --gin.OptimizerConfig.warmup_steps=99", "OptimizerConfig.warmup_steps = 99"),
         (TRAIN + " --gin.ModelConfig.head_dim=7", "ModelConfig.head_dim = 7"),
+        (TRAIN + " --gin.ModelConfig.norm=rmsnorm", "norm = 'rmsnorm' must be one of 'layer', "),
+        (TRAIN + " --gin.ModelConfig.qk_norm=1", "ModelConfig.qk_norm = 1 must be bool"),
+        (TRAIN + " --gin.ModelConfig.gated_attention=yes", "write True or False"),
+        (TRAIN + " --gin.ModelConfig.num_kv_heads=1", "ModelConfig.attention has 'hyla'"),
+        (
+            TRAIN + " --gin.ModelConfig.num_kv_heads=3 --gin.ModelConfig.attention=softmax",
+            "num_kv_heads = 3 does not divide ModelConfig.num_heads = 2",
+        ),
+        (TRAIN + " --gin.ModelConfig.logit_soft_cap=0.0", "logit_soft_cap = 0.0 must be above 0"),
+        (
+            "train --gin_file=gin/evals/fuzzy_logic_strict.gin --workdir={new} "
+            "--gin.ModelConfig.logit_soft_cap=30.0",
+            "logit_soft_cap = 30.0 caps logits over a vocabulary",
+        ),
         (TRAIN + " --gin.MeshConfig.data=3", "data=3"),
         (TRAIN + " --gin.TrainConfig.seed=-1", "TrainConfig.seed = -1"),
         (TRAIN + " --gin.LanguageModel.vocab_size=32000", "LanguageModel.vocab_size = 32000"),

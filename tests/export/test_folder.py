@@ -57,6 +57,8 @@ def assert_same_bits(actual: dict[str, np.ndarray], expected: dict[str, np.ndarr
         {"feedforward": "swiglu", "tie_embeddings": False, "value_activation": "tanh"},
         {"feedforward": "moe", "positions": "none", "scale_tied_logits": False},
         {"use_bias": False, "tie_embeddings": False},
+        {"norm": "rms", "qk_norm": True, "gated_attention": True, "logit_soft_cap": 2.0},
+        {"attention": "softmax", "num_kv_heads": 1},
     ],
     ids=str,
 )
@@ -179,8 +181,20 @@ def test_every_setting_of_a_model_is_exported_or_left_out_on_purpose() -> None:
 def test_all_kinds_of_parts_are_known() -> None:
     assert tuple(model_config.POSITIONS) == description.POSITIONS
     assert tuple(model_config.FEEDFORWARDS) == description.FEEDFORWARDS
+    assert tuple(model_config.NORMS) == description.NORMS
     assert tuple(spec.NORMALIZATIONS) == description.NORMALIZATIONS
     assert tuple(spec.ACTIVATIONS) == description.ACTIVATIONS
+
+
+def test_a_folder_of_an_earlier_version_has_the_defaults_of_what_is_newer(
+    folder: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "earlier"))
+    entries = json.loads((copy / "config.json").read_text())
+    newer = {description.ENTRIES[name] for name in description.NEWER}
+    earlier = {name: value for name, value in entries.items() if name not in newer}
+    (copy / "config.json").write_text(json.dumps(earlier))
+    assert read_folder(str(copy)).config == read_folder(str(folder)).config
 
 
 def damaged(folder: Path, tmp_path: Path) -> Path:

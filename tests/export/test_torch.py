@@ -178,6 +178,10 @@ MODELS = st.fixed_dictionaries(
         "max_length": st.just(32),
         "feedforward": st.sampled_from(["gelu", "swiglu", "moe"]),
         "num_experts": st.integers(2, 4),
+        "norm": st.sampled_from(["layer", "rms"]),
+        "qk_norm": st.booleans(),
+        "gated_attention": st.booleans(),
+        "logit_soft_cap": st.sampled_from([None, 0.5, 30.0]),
         "use_bias": st.booleans(),
         "tie_embeddings": st.booleans(),
         "scale_tied_logits": st.booleans(),
@@ -214,6 +218,7 @@ def test_what_the_module_knows_is_what_may_be_exported() -> None:
 
     assert tuple(modeling_hyla.ACTIVATIONS) == description.ACTIVATIONS
     assert tuple(modeling_hyla.FEEDFORWARDS) == description.FEEDFORWARDS
+    assert tuple(modeling_hyla.NORMS) == description.NORMS
     assert modeling_hyla.NORMALIZATIONS == description.NORMALIZATIONS
 
 

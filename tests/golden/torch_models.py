@@ -29,6 +29,19 @@ MODELS = {
         scale_tied_logits=False,
         **SIZES,
     ),
+    "modern": ModelConfig(
+        attention=("softmax", "hyla", "linear"),
+        norm="rms",
+        qk_norm=True,
+        gated_attention=True,
+        logit_soft_cap=1.5,
+        scale_tied_logits=False,
+        value_dim=5,
+        **{**SIZES, "num_layers": 3},
+    ),
+    "grouped": ModelConfig(
+        attention="softmax", num_kv_heads=2, qk_norm=True, **{**SIZES, "num_heads": 4}
+    ),
 }
 
 

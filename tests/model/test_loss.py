@@ -174,6 +174,41 @@ def test_logits_in_range_are_made_once(
     assert len(made) == products * 3
 
 
+@pytest.mark.parametrize(("cap", "products"), [(0.5, 1), (30.0, 1), (64.0, 1), (300.0, 3)])
+def test_capped_logits_are_those_of_the_formula(
+    cap: float, products: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one pass if the cap is at most 64, though logits before the cap be far out of range."""
+    rng = np.random.default_rng(2)
+    head = Head(jnp.float32(rng.normal(size=(50, D))), jnp.float32(rng.normal(size=50)), 0.5, cap)
+    size = np.array([0.1, 1, 20, 1e3])
+    hidden = jnp.float32(rng.normal(size=(1, 4, D)) * size[:, None])
+    targets, weights = jnp.array([[3, 7, 0, 49]]), jnp.array([[1.0, 0.5, 1.0, 2.0]])
+
+    def formula(head: Head, hidden: jax.Array) -> CrossEntropy:
+        raw = 0.5 * hidden @ head.kernel_VxD.T + head.bias_V
+        logits = cap * jnp.tanh(raw / cap)
+        log_z = jax.nn.logsumexp(logits, axis=-1)
+        picked = logits[:, jnp.arange(4), targets[0]]
+        nats = jnp.sum(weights * (log_z - picked))
+        right = jnp.sum(weights * (picked == logits.max(axis=-1)))
+        return CrossEntropy(nats + 0.1 * jnp.sum(weights * log_z**2), nats, right)
+
+    expected = with_gradients(formula, head, hidden)
+    made: list[None] = []
+
+    def counted(raw: jax.Array) -> jax.Array:
+        jax.debug.callback(lambda: made.append(None))
+        return cap * jnp.tanh(raw / cap)
+
+    tokens = head, hidden, targets, weights
+    assert_trees_agree(with_gradients(chunked(4, 0.1), *tokens), expected, TOLERANCE)
+    monkeypatch.setattr(Head, "soften", lambda self, logits: counted(logits))
+    assert_trees_agree(chunked(4, 0.1)(*tokens), expected[0], TOLERANCE)
+    jax.effects_barrier()
+    assert len(made) == 1 + products  # The mean, too.
+
+
 @pytest.mark.parametrize("offset", [-1e3, -200.0, 0.0, 200.0, jnp.nan])
 def test_the_mean_logit_is_a_hint_and_no_part_of_the_result(
     inputs: tuple, offset: float, monkeypatch: pytest.MonkeyPatch

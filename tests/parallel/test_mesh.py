@@ -52,6 +52,15 @@ def test_meshes_of_8_devices_follow_one_device(attention: str, tiny_gin: Path) -
     assert gradients < data_parallel["reduced_bytes"] < gradients + scalars
 
 
+def test_modern_parts_on_meshes_of_4_devices_have_the_gradients_of_one_device() -> None:
+    command = [sys.executable, "-m", "tests.parallel.modern_meshes"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert done.returncode == 0, done.stderr[-3000:]
+    apart = [float(line) for line in done.stdout.splitlines()]
+    assert len(apart) == 3
+    assert max(apart) < 1e-4, apart
+
+
 def test_rules_split_the_dimensions_they_name() -> None:
     mesh = jax.sharding.AbstractMesh((2, 4, 8), ("data", "fsdp", "model"))
     block = "params/blocks/block_0"

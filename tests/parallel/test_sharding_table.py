@@ -89,9 +89,28 @@ def test_every_other_part_of_a_model() -> None:
     assert deep[f"{block}/feedforward/down"][0] == (None, "model", "fsdp")
     swiglu = table_of((1, 1, 2, 2), feedforward="swiglu", positions="learned")
     assert swiglu[f"{block}/feedforward/gate/kernel"][0] == ("fsdp", "model")
+    modern = table_of((1, 1, 2, 2), norm="rms", qk_norm=True, gated_attention=True)
+    assert modern[f"{block}/attention/gate/kernel"][0] == ("fsdp", "model", None)
+    assert modern[f"{block}/attention/query_norm/scale"][0] == ("fsdp",)
+    assert modern[f"{block}/attention/key_norm/scale"][0] == ("fsdp",)
+    assert modern[f"{block}/attention_norm/scale"][0] == ("fsdp",)
+    both = table_of((1, 1, 2, 2), gated_attention=True, feedforward="swiglu", scan_layers=True)
+    assert both[f"{block}/attention/gate/kernel"][0] == (None, "fsdp", "model", None)
+    assert both[f"{block}/feedforward/gate/kernel"][0] == (None, "fsdp", "model")
     scanned = table_of((1, 1, 2, 2), scan_layers=True)
     [kernel] = [axes for path, axes in scanned.items() if path.endswith("query/kernel")]
     assert kernel[0] == (None, "fsdp", "model", None)
+
+
+@pytest.mark.parametrize(("heads", "axis"), [(2, "model"), (1, None)])
+def test_heads_of_keys_and_values_that_the_model_axis_does_not_divide_stay_whole(
+    heads: int, axis: str | None
+) -> None:
+    table = table_of((1, 1, 2, 2), attention="softmax", num_kv_heads=heads)
+    assert table["blocks/block_*/attention/query/kernel"][0] == ("fsdp", "model", None)
+    for name in ("key", "value"):
+        assert table[f"blocks/block_*/attention/{name}/kernel"][0] == ("fsdp", axis, None)
+        assert table[f"blocks/block_*/attention/{name}/bias"][0] == (axis, "fsdp")
 
 
 def test_the_table_of_a_run_as_it_is_printed() -> None:

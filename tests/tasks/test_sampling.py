@@ -17,6 +17,7 @@ from hyla_lm.tasks.sampling import Sampler, generate
 from tests.tasks.random_decoder import PROMPT, ROW, Reference, random_decoder
 
 NEW = 30
+MODERN = {"norm": "rms", "qk_norm": True, "gated_attention": True, "logit_soft_cap": 4.0}
 GREEDY = Sampling(max_tokens=NEW, temperature=0)
 
 
@@ -39,8 +40,10 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
         {"attention": "hyla", "positions": "relative"},
         {"attention": ("hyla", "softmax"), "num_layers": 2, "positions": "learned"},
         {"attention": ("linear", "hyla"), "num_layers": 4, "scan_layers": True},
+        {"attention": "softmax", "num_kv_heads": 1, "positions": "relative", **MODERN},
+        {"attention": ("linear", "hyla"), "num_layers": 2, **MODERN},
     ],
-    ids=lambda fields: f"{fields['attention']}-{fields.get('positions', 'scanned')}",
+    ids=lambda fields: f"{fields['attention']}-{fields.get('positions', 'scanned')}-{len(fields)}",
 )
 def test_tokens_and_their_probabilities_are_those_of_full_forward_passes_over_the_window(
     tokenizer: Tokenizer, fields: dict[str, Any]

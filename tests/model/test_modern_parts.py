@@ -1,0 +1,207 @@
+"""RMSNorm, QK-norm, grouped heads, gates and soft caps against formulas, and in every form."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hyla_lm.config import UserError
+from hyla_lm.experiment import read_experiment
+from hyla_lm.model.config import ModelConfig, Tokens
+from hyla_lm.model.decoder import Decoder
+from hyla_lm.model.inspection import attention_layers
+from hyla_lm.running.program import make_program
+from hyla_lm.running.summary import modern_parts, startup_lines
+from tests.model import plain_decoder
+from tests.model.small_model import (
+    LENGTH,
+    QUICK_COMPILE,
+    TOLERANCE,
+    VOCABULARY,
+    parameters,
+    shapes,
+    small,
+    tokens,
+)
+from tests.model.test_model_forms import (
+    assert_trees_close,
+    decode,
+    logits_and_gradients,
+    repeats_stacked,
+)
+
+ALL: dict[str, Any] = dict(norm="rms", qk_norm=True, gated_attention=True, logit_soft_cap=0.4)
+GROUPED: dict[str, Any] = dict(attention="softmax", num_heads=4, num_kv_heads=2)
+
+
+def with_gradients(logits_of: Callable[[Any], jax.Array], params: Any) -> tuple[jax.Array, Any]:
+    def loss(params: Any) -> tuple[jax.Array, jax.Array]:
+        logits = logits_of(params)
+        return jnp.sum(jnp.sin(3 * logits)), logits
+
+    step = jax.jit(jax.grad(loss, has_aux=True), compiler_options=QUICK_COMPILE)
+    gradients, logits = step(params)
+    return logits, gradients
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"attention": "softmax", "norm": "rms"},
+        {"attention": "softmax", "gated_attention": True, "logit_soft_cap": 0.4},
+        {**GROUPED, "num_kv_heads": 1, "qk_norm": True, "positions": "relative"},
+        {**GROUPED, **ALL},
+        {"attention": "linear", **ALL},
+        {"attention": "hyla", **ALL},
+    ],
+    ids=str,
+)
+def test_logits_and_gradients_are_those_of_the_formula(fields: dict[str, Any]) -> None:
+    config = small(num_layers=1, scale_tied_logits=False, **fields)
+    model, ids = Decoder(config, Tokens(VOCABULARY)), tokens()
+    params = parameters(model, ids)
+    found, gradients = with_gradients(lambda p: model.apply({"params": p}, ids), params)
+    expected, exact = with_gradients(lambda p: plain_decoder.logits(config, p, ids), params)
+    assert expected.std() > 0.1, "the model says too little to tell right from wrong"
+    np.testing.assert_allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE)
+    assert_trees_close(gradients, exact)
+
+
+def test_normalised_queries_and_keys_bound_the_scores() -> None:
+    """q.k / sqrt(K) is at most sqrt(K) however large the projections; the code of HYLA follows."""
+
+    def largest(**fields: Any) -> tuple[float, np.ndarray]:
+        model = Decoder(small(attention="hyla", num_layers=1, **fields), Tokens(VOCABULARY))
+        params = jax.tree.map(lambda leaf: 50 * leaf, parameters(model, tokens()))
+        for block in params["blocks"].values() if fields else ():
+            for name in ("query_norm", "key_norm"):
+                block["attention"][name]["scale"] = jnp.ones(model.config.head_dim)
+        view = attention_layers(model, params, tokens())[0]
+        q, k = view.request.q_BxTxHxK, view.request.k_BxSxHxK
+        scores = jnp.einsum("bthk,bshk->bhts", q, k) / np.sqrt(model.config.head_dim)
+        return float(jnp.abs(scores).max()), np.asarray(view.code_BxHxTxS)
+
+    bound = np.sqrt(small().head_dim)
+    score, code = largest(qk_norm=True)
+    assert 0.5 * bound < score <= bound * (1 + TOLERANCE)
+    assert largest()[0] > 100 * bound
+    seen = np.tri(LENGTH, dtype=bool)
+    np.testing.assert_allclose(np.square(code).mean(1)[:, seen], 1, rtol=0.01)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {**GROUPED, **ALL, "scan_layers": True, "feedforward": "moe"},
+        {"attention": ("linear", "hyla"), **ALL},
+    ],
+    ids=["grouped", "linear and hyla"],
+)
+def test_decoding_against_the_cache_is_the_full_forward_pass(fields: dict[str, Any]) -> None:
+    model = Decoder(small(**fields), Tokens(VOCABULARY), cache_length=LENGTH + 3)
+    row = tokens()
+    params = parameters(model, row)
+    expected = model.apply({"params": params}, row)
+    actual = decode(model, params, row, [5] + [1] * 7)
+    np.testing.assert_allclose(actual, expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_the_cache_holds_the_heads_of_keys_and_values_alone() -> None:
+    model = Decoder(small(**GROUPED, value_dim=6), Tokens(VOCABULARY), cache_length=15)
+    init = partial(model.init, cache_index=jnp.asarray(0))
+    variables = jax.eval_shape(init, jax.random.key(0), tokens())
+    cache = variables["cache"]["blocks"]["block_1"]["attention"]
+    assert cache["cached_key"].shape == (2, 15, 2, 4)
+    assert cache["cached_value"].shape == (2, 15, 2, 6)
+    attention = variables["params"]["blocks"]["block_1"]["attention"]
+    kernels = {name: part["kernel"].shape for name, part in attention.items()}
+    assert kernels == {
+        "query": (16, 4, 4),
+        "key": (16, 2, 4),
+        "value": (16, 2, 6),
+        "out": (4, 6, 16),
+    }
+
+
+def test_scan_and_remat_change_nothing() -> None:
+    config = small(**GROUPED, **ALL, feedforward="moe")
+    plain = Decoder(config, Tokens(VOCABULARY))
+    other = plain.clone(config=replace(config, scan_layers=True, remat=True))
+    params = parameters(plain, tokens())
+    expected_logits, expected = logits_and_gradients(plain, params)
+    logits, gradients = logits_and_gradients(other, repeats_stacked(params, 1))
+    np.testing.assert_allclose(logits, expected_logits, rtol=TOLERANCE, atol=TOLERANCE)
+    assert_trees_close(gradients, repeats_stacked(expected, 1))
+
+
+def test_codes_of_grouped_heads_are_told_apart_by_their_queries() -> None:
+    model = Decoder(small(**GROUPED), Tokens(VOCABULARY))
+    views = attention_layers(model, parameters(model, tokens()), tokens())
+    for view in views:
+        assert view.code_BxHxTxS.shape == (2, 4, LENGTH, LENGTH)
+        assert view.contributions().shape == (2, LENGTH, LENGTH)
+        k = view.request.k_BxSxHxK
+        np.testing.assert_array_equal(k[:, :, 0::2], k[:, :, 1::2])
+        assert not np.allclose(k[:, :, 0], k[:, :, 2])
+        assert not np.allclose(view.code_BxHxTxS[:, 0], view.code_BxHxTxS[:, 1])
+
+
+def test_without_them_a_model_has_the_parameters_it_had() -> None:
+    blocks = shapes(Decoder(small(), Tokens(VOCABULARY)), tokens())["blocks"]
+    assert set(blocks["block_0"]["attention"]) == {"query", "key", "value", "out"}
+    assert set(blocks["block_0"]["attention_norm"]) == {"scale", "bias"}
+    as_many = small(attention="softmax", num_kv_heads=2)
+    assert shapes(Decoder(as_many, Tokens(VOCABULARY)), tokens())["blocks"] == blocks
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"num_heads": 8, "num_kv_heads": 3}, "num_kv_heads = 3 does not divide .* = 8"),
+        ({"num_kv_heads": 16}, "num_kv_heads = 16 does not divide"),
+        ({"num_kv_heads": 0}, "num_kv_heads = 0 must be at least 1"),
+        ({"attention": "linear", "num_kv_heads": 2}, "softmax attention alone, .* 'linear'"),
+        ({"attention": ("softmax", "hyla"), "num_kv_heads": 2}, "'hyla'.*: take one out"),
+        ({"logit_soft_cap": 0.0}, "logit_soft_cap = 0.0 must be above 0"),
+        ({"logit_soft_cap": float("inf")}, "logit_soft_cap = inf"),
+        ({"norm": "rmsnorm"}, "must be one of 'layer', 'rms'"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        ModelConfig(**{"attention": "softmax", **fields})
+
+
+FUZZY_LOGIC = [
+    "import hyla_lm.evals.tasks.fuzzy_logic",
+    "TrainConfig.task = @FuzzyLogic()",
+    "TrainConfig.steps = 2000",
+    "ModelConfig.num_layers = 1",
+    "ModelConfig.attention = 'softmax'",
+]
+
+
+def test_the_summary_names_the_parts_that_are_on() -> None:
+    def told(*settings: str) -> str:
+        bindings = [f"ModelConfig.{setting}" for setting in settings]
+        program = make_program(read_experiment([], FUZZY_LOGIC + bindings), jax.devices()[:1])
+        return startup_lines(program, program.abstract_state.params, 0)["model"]
+
+    plain = told()
+    assert plain.endswith("rotary positions, bfloat16")
+    parts = ["norm = 'rms'", "qk_norm = True", "gated_attention = True", "num_kv_heads = 2"]
+    named = f"{plain}, RMSNorm, QK-norm, 2 key-value heads, gated attention"
+    assert told(*parts) == named
+    assert modern_parts(small(logit_soft_cap=30.0)) == ", logits capped at 30.0"
+
+
+def test_a_cap_is_for_a_vocabulary() -> None:
+    experiment = read_experiment([], [*FUZZY_LOGIC, "ModelConfig.logit_soft_cap = 30.0"])
+    with pytest.raises(UserError, match="logit_soft_cap = 30.0 caps logits over a vocabulary"):
+        make_program(experiment, jax.devices()[:1])
