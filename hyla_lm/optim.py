@@ -1,23 +1,39 @@
-"""AdamW with linear warm-up, cosine decay, clipping, and no decay of biases and norms."""
+"""The optimizer and its schedule: warm-up, clipping, and no decay of biases and norms."""
 
 import re
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import optax
 
 from hyla_lm.config import UserError, configurable, setting
+from hyla_lm.muon import muon_and
 from hyla_lm.parallel.mesh import path_of
+from hyla_lm.schedules import DECAYS, Schedule, rise_hold_fall
 
 HEAD_BIASES = r"(query|key|value)/bias$|relative_bias$"
+
+
+OPTIMIZERS = ("adamw", "muon")
+SCHEDULES = ("cosine", "wsd")
+# Settings that one choice alone follows: others refuse them.
+FOLLOWED_BY = {
+    "cosine_ends_early": ("schedule", "cosine"),
+    "cosine_begins": ("schedule", "cosine"),
+    "decay_share": ("schedule", "wsd"),
+    "decay_shape": ("schedule", "wsd"),
+    "decay_begins": ("schedule", "wsd"),
+    "muon_momentum": ("optimizer", "muon"),
+    "muon_nesterov": ("optimizer", "muon"),
+    "muon_rms": ("optimizer", "muon"),
+}
 
 
 @configurable
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """AdamW: linear warm-up from 0, then cosine to a fraction of the peak at the last step."""
+    """AdamW or Muon: linear warm-up from 0, then a fall to a fraction of the peak at the end."""
 
     learning_rate: float = setting(1e-3, "peak learning rate", minimum=0)
     warmup_steps: int = setting(1000, "steps of the linear rise from 0", minimum=0)
@@ -38,30 +54,53 @@ class OptimizerConfig:
         None, "step at which the cosine begins; None begins it after the warm-up", minimum=0
     )
     clip_norm: float | None = setting(None, "largest global gradient norm; None does not clip")
+    optimizer: str = setting(
+        "adamw",
+        "what makes an update of the gradients",
+        choices=OPTIMIZERS,
+        explained={
+            "adamw": "AdamW for all parameters",
+            "muon": "Muon for the matrices of hidden layers, AdamW for all else",
+        },
+    )
+    schedule: str = setting(
+        "cosine",
+        "the learning rate after the warm-up",
+        choices=SCHEDULES,
+        explained={
+            "cosine": "a cosine from the peak to the end",
+            "wsd": "the peak, and a decay in the last decay_share of the steps",
+        },
+    )
+    decay_share: float = setting(0.2, "share of all steps in which wsd decays")
+    decay_shape: str = setting(
+        "linear", "how wsd decays: a line, or 1 - sqrt of the share that is over", choices=DECAYS
+    )
+    decay_begins: int | None = setting(
+        None, "step at which wsd begins to decay; None takes decay_share", minimum=0
+    )
+    muon_momentum: float = setting(0.95, "decay of Muon's mean of gradients", minimum=0)
+    muon_nesterov: bool = setting(True, "look a step ahead with Muon's momentum")
+    muon_rms: float = setting(
+        0.2, "size of Muon's update before the learning rate; AdamW's is about 0.2", minimum=0
+    )
 
-
-def warmup_cosine(
-    peak: Any,
-    warmup_steps: Any,
-    end_step: Any,
-    final_fraction: float = 0.1,
-    begin_step: int | None = None,
-):
-    """Learning rate of update n, counted from 0: linear from 0, then cosine until end_step.
-
-    With begin_step the peak stays from the end of the rise until then.
-    """
-    begin = warmup_steps if begin_step is None else begin_step
-
-    def schedule(count: Any) -> jax.Array:
-        step = jnp.asarray(count, jnp.float32)
-        rising = peak * step / jnp.maximum(warmup_steps, 1)
-        progress = jnp.clip((step - begin) / (end_step - begin), 0, 1)
-        cosine = 0.5 * (1 + jnp.cos(jnp.pi * progress))
-        falling = peak * (final_fraction + (1 - final_fraction) * cosine)
-        return jnp.where(step < warmup_steps, rising, falling)
-
-    return schedule
+    def check(self) -> None:
+        for name, (choice, wanted) in FOLLOWED_BY.items():
+            value, default = getattr(self, name), getattr(OptimizerConfig, name)
+            if value != default and getattr(self, choice) != wanted:
+                raise UserError(
+                    f"OptimizerConfig.{name} = {value!r} goes with OptimizerConfig.{choice} = "
+                    f"{wanted!r} alone: set both or neither."
+                )
+        if not 0 < self.decay_share < 1:
+            raise UserError(
+                f"OptimizerConfig.decay_share = {self.decay_share} must be between 0 and 1."
+            )
+        if self.muon_momentum >= 1:
+            raise UserError(
+                f"OptimizerConfig.muon_momentum = {self.muon_momentum} must be below 1."
+            )
 
 
 def is_decayed(key_path: tuple[Any, ...]) -> bool:
@@ -83,46 +122,71 @@ def decay_mask_with_attention_biases(params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(decays, params)
 
 
-def make_schedule(config: OptimizerConfig, steps: int):
+def make_schedule(config: OptimizerConfig, steps: int) -> Schedule:
     """The run's schedule; raises UserError when the warm-up does not fit into it."""
-    end = cosine_end(config, steps)
+    begin, end = span_of_fall(config, steps, config.warmup_steps)
     if config.warmup_steps >= end:
         twice = "twice " if config.cosine_ends_early else ""
         raise UserError(
             f"{twice}OptimizerConfig.warmup_steps = {config.warmup_steps} must be below "
             f"TrainConfig.steps = {steps}: change one."
         )
-    begins = config.cosine_begins
-    if begins is not None and not config.warmup_steps <= begins < end:
+    if not config.warmup_steps <= begin < end:
+        fall = "decay" if config.schedule == "wsd" else "cosine"
+        given = f"{fall}_begins = {begin}"
+        if getattr(config, f"{fall}_begins") is None:
+            given = f"decay_share = {config.decay_share}, which is step {begin},"
         raise UserError(
-            f"OptimizerConfig.cosine_begins = {begins} must be from OptimizerConfig.warmup_steps = "
-            f"{config.warmup_steps} to below the end of the cosine, {end}: change one."
+            f"OptimizerConfig.{given} must be from OptimizerConfig.warmup_steps = "
+            f"{config.warmup_steps} to below the end of the {fall}, {end}: change one."
         )
-    return warmup_cosine(
-        config.learning_rate, config.warmup_steps, end, config.final_fraction, begins
-    )
+    return schedule_of(config, steps, config.learning_rate, config.warmup_steps)
 
 
-def cosine_end(config: OptimizerConfig, steps: int) -> int:
-    """The update at which the cosine ends."""
-    return steps - config.warmup_steps if config.cosine_ends_early else steps
+def schedule_of(
+    config: OptimizerConfig, steps: int, learning_rate: Any, warmup_steps: Any
+) -> Schedule:
+    """The schedule with this peak and warm-up, which may be traced, in place of the configured."""
+    begin, end = span_of_fall(config, steps, warmup_steps)
+    shape = config.decay_shape if config.schedule == "wsd" else "cosine"
+    return rise_hold_fall(learning_rate, warmup_steps, begin, end, config.final_fraction, shape)
+
+
+def span_of_fall(config: OptimizerConfig, steps: int, warmup_steps: Any) -> tuple[Any, Any]:
+    """The updates at which the learning rate begins to fall and has fallen."""
+    if config.schedule == "wsd":
+        begin = steps - max(1, round(config.decay_share * steps))
+        return begin if config.decay_begins is None else config.decay_begins, steps
+    begin = warmup_steps if config.cosine_begins is None else config.cosine_begins
+    return begin, steps - warmup_steps if config.cosine_ends_early else steps
 
 
 def make_optimizer(
     config: OptimizerConfig, schedule: Any, mask: Any = None, weight_decay: Any = None
 ) -> optax.GradientTransformation:
-    """Clipping, then AdamW under the schedule; `mask` maps parameters to whether they decay.
+    """Clipping, the optimizer's direction, decay, then the schedule.
 
-    `weight_decay` may be a traced number; None takes the configured one.
+    `mask` maps parameters to whether they decay. `weight_decay` may be a traced number; None takes
+    the configured one.
     """
     if weight_decay is None:
         weight_decay = config.weight_decay
     if mask is None:
         decays_all = config.decay_attention_biases
         mask = decay_mask_with_attention_biases if decays_all else decay_mask
-    adamw = optax.adamw(
-        schedule, config.b1, config.b2, config.epsilon, weight_decay=weight_decay, mask=mask
+    updates = optax.chain(
+        direction(config),
+        optax.add_decayed_weights(weight_decay, mask),
+        optax.scale_by_learning_rate(schedule),
     )
     if config.clip_norm is None:
-        return adamw
-    return optax.chain(optax.clip_by_global_norm(config.clip_norm), adamw)
+        return updates
+    return optax.chain(optax.clip_by_global_norm(config.clip_norm), updates)
+
+
+def direction(config: OptimizerConfig) -> optax.GradientTransformation:
+    """What an update is before decay and learning rate."""
+    adam = optax.scale_by_adam(config.b1, config.b2, config.epsilon)
+    if config.optimizer == "adamw":
+        return adam
+    return muon_and(adam, config.muon_momentum, config.muon_nesterov, config.muon_rms)

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from hyla_lm.config import UserError, as_dict
 from hyla_lm.evals.tasks.generated import GeneratedTask
 from hyla_lm.metrics import Metrics
-from hyla_lm.optim import cosine_end, make_optimizer, warmup_cosine
+from hyla_lm.optim import make_optimizer, schedule_of
 from hyla_lm.running.program import Program, init_params
 from hyla_lm.tasks.protocol import Batch
 from hyla_lm.train_step import Sums, TrainState, init_state, make_train_step
@@ -32,7 +32,6 @@ class Numbers(NamedTuple):
     learning_rate: jax.Array
     weight_decay: jax.Array
     warmup_steps: jax.Array
-    cosine_end: jax.Array
     keys: dict[str, jax.Array]
     tables: dict[str, jax.Array]
 
@@ -124,14 +123,9 @@ class Population:
         return jax.tree.map(lambda sums: jnp.sum(sums, axis=0), metrics)
 
     def _optimizer(self, numbers: Numbers) -> Any:
-        config = self.program.experiment.optimizer
-        schedule = warmup_cosine(
-            numbers.learning_rate,
-            numbers.warmup_steps,
-            numbers.cosine_end,
-            config.final_fraction,
-            config.cosine_begins,
-        )
+        e = self.program.experiment
+        config, steps = e.optimizer, e.train.steps
+        schedule = schedule_of(config, steps, numbers.learning_rate, numbers.warmup_steps)
         return make_optimizer(config, schedule, weight_decay=numbers.weight_decay)
 
 
@@ -206,7 +200,6 @@ def _numbers_of(program: Program) -> Numbers:
         jnp.float32(e.optimizer.learning_rate),
         jnp.float32(e.optimizer.weight_decay),
         jnp.int32(e.optimizer.warmup_steps),
-        jnp.int32(cosine_end(e.optimizer, e.train.steps)),
         {"train": task.train_key(e.train.seed)}
         | {s: task.evaluation_key(s) for s in task.evaluation_names()},
         {name: jnp.asarray(table) for name, table in task.tables.items()},

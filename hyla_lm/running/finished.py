@@ -4,7 +4,7 @@ from typing import Any
 
 from hyla_lm.experiment import Experiment
 from hyla_lm.input.files import read_whole
-from hyla_lm.optim import make_schedule
+from hyla_lm.optim import make_schedule, span_of_fall
 from hyla_lm.parallel import multihost
 from hyla_lm.running.run_folder import RunFolder
 from hyla_lm.running.saved_files import changed_files
@@ -54,6 +54,11 @@ def finished_lines(experiment: Experiment, workdir: str, summary: dict[str, Any]
 def _rise(experiment: Experiment) -> str:
     """What more steps do to the learning rate."""
     steps, config = experiment.train.steps, experiment.optimizer
+    more = 2 * steps
     now = float(make_schedule(config, steps)(steps))
-    then = float(make_schedule(config, 2 * steps)(steps))
-    return f"the learning rate, {now:.2g} now, is then {then:.2g} and falls until the new last step"
+    then = float(make_schedule(config, more)(steps))
+    begin, _ = span_of_fall(config, more, config.warmup_steps)
+    falls = "falls" if begin <= steps else f"stays until step {begin:,} and falls"
+    return (
+        f"the learning rate, {now:.2g} now, is then {then:.2g} and {falls} until the new last step"
+    )

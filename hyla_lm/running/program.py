@@ -30,6 +30,8 @@ PACKAGES = ("hyla_lm", "jax", "jaxlib", "libtpu", "flax", "optax")
 
 # In the identity of runs whose state has a guard; others have none, as before there were policies.
 GUARDED = "UpdatePolicy (nonfinite = 'skip' or a spike_factor)"
+# In the identity of runs whose state is Muon's; others have none, as before there was a choice.
+MUON = "Muon (OptimizerConfig.optimizer = 'muon')"
 ObjectiveT = TypeVar("ObjectiveT", bound=Objective)
 ObjectiveT_co = TypeVar("ObjectiveT_co", bound=Objective, covariant=True)
 
@@ -165,7 +167,8 @@ def identity(program: Program[Task]) -> dict[str, Any]:
     named = {"ModelConfig": config.as_dict(experiment.model)}
     seed = {"TrainConfig": {"seed": experiment.train.seed}}
     guard = {GUARDED: True} if experiment.updates.is_on else {}
-    return {**named, **seed, **guard, "data": program.task.identity()}
+    muon = {MUON: True} if experiment.optimizer.optimizer == "muon" else {}
+    return {**named, **seed, **guard, **muon, "data": program.task.identity()}
 
 
 def meta_of(program: Program[Task]) -> dict[str, Any]:

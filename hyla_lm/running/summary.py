@@ -7,6 +7,7 @@ import jax
 
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.model.inspection import kernels_of
+from hyla_lm.optim import OptimizerConfig, span_of_fall
 from hyla_lm.parallel.mesh import AXES
 from hyla_lm.parallel.sharding_table import lines, sharding_table
 from hyla_lm.revision import git_revision
@@ -22,6 +23,7 @@ from hyla_lm.tasks.protocol import Objective, Task
 TRAIN = "train"
 LEARNING_RATE = f"{TRAIN}/learning_rate"
 STEP_SECONDS = "perf/step_seconds"
+_OPTIMIZERS = {"adamw": "AdamW", "muon": "Muon and AdamW"}
 
 
 def startup_lines(program: Program[Task], params: Any, first_step: int) -> dict[str, str]:
@@ -34,7 +36,6 @@ def startup_lines(program: Program[Task], params: Any, first_step: int) -> dict[
     axes = ", ".join(f"{axis} {program.mesh.shape[axis]}" for axis in AXES)
     tokens = program.tokens_per_step
     start = f"from the checkpoint of step {first_step}" if first_step else "from the start"
-    begins = "" if o.cosine_begins is None else f" from step {o.cosine_begins:,}"
     return {
         "model": f"{c.num_layers} layers, D {c.model_dim}, {c.num_heads} heads of {c.head_dim}, "
         f"F {c.mlp_dim} {c.feedforward}, {c.positions} positions, {c.dtype}{modern_parts(c)}",
@@ -44,8 +45,9 @@ def startup_lines(program: Program[Task], params: Any, first_step: int) -> dict[
         **program.task.summary(),
         "batch": f"{t.batch_size} rows, {tokens:,} tokens a step"
         + (f" in {t.accumulate_steps} micro-batches" if t.accumulate_steps > 1 else ""),
-        "schedule": f"{t.steps:,} steps {start}; AdamW, learning rate 0 to {o.learning_rate:g} in "
-        f"{o.warmup_steps:,} steps, cosine{begins} to {o.learning_rate * o.final_fraction:g}",
+        "schedule": f"{t.steps:,} steps {start}; {_OPTIMIZERS[o.optimizer]}, learning rate 0 to "
+        f"{o.learning_rate:g} in {o.warmup_steps:,} steps, {_fall(o, t.steps)} to "
+        f"{o.learning_rate * o.final_fraction:g}",
     }
 
 
@@ -59,6 +61,13 @@ def modern_parts(c: ModelConfig) -> str:
         f"logits capped at {c.logit_soft_cap}": c.logit_soft_cap is not None,
     }
     return "".join(f", {part}" for part, is_on in parts.items() if is_on)
+
+
+def _fall(config: OptimizerConfig, steps: int) -> str:
+    """How the learning rate falls, and from which step unless that is the end of the warm-up."""
+    begin, _ = span_of_fall(config, steps, config.warmup_steps)
+    begins = "" if begin == config.warmup_steps else f" from step {begin:,}"
+    return f"{'cosine' if config.schedule == 'cosine' else config.decay_shape}{begins}"
 
 
 def training_kernels(program: Program[Objective]) -> list[str]:

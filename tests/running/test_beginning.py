@@ -15,9 +15,9 @@ from hyla_lm.cli import main
 from hyla_lm.config import UserError
 from hyla_lm.experiment import WarmStart, read_experiment
 from hyla_lm.input.prepared import Rows
-from hyla_lm.optim import warmup_cosine
 from hyla_lm.running.program import make_program
 from hyla_lm.running.warm_start import Match, match
+from hyla_lm.schedules import rise_hold_fall
 from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.faults.runs import arrays, as_bytes, differences, position
 from tests.run_lines import measured
@@ -213,15 +213,14 @@ def test_a_killed_branch_ends_like_one_never_stopped(
 
 
 def cooled(step: int) -> Any:
-    return warmup_cosine(1e-2, 2, 14, 0.1, SAVED)(step)
+    return rise_hold_fall(1e-2, 2, SAVED, 14)(step)
 
 
 def test_the_cosine_of_a_cooldown_begins_at_the_peak() -> None:
     rates = [float(cooled(step)) for step in (1, 2, SAVED, 14)]
     assert rates == pytest.approx([0.5e-2, 1e-2, 1e-2, 1e-3])
     assert 1e-3 < float(cooled(10)) < float(cooled(9)) < 1e-2
-    unchanged = [float(warmup_cosine(1e-2, 2, 14, 0.1)(step)) for step in range(15)]
-    assert unchanged == [float(warmup_cosine(1e-2, 2, 14, 0.1, 2)(step)) for step in range(15)]
+    unchanged = [float(rise_hold_fall(1e-2, 2, 2, 14)(step)) for step in range(15)]
     assert np.all(np.diff(unchanged[2:]) < 0)
 
 

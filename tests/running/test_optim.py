@@ -16,9 +16,9 @@ from hyla_lm.optim import (
     decay_mask_with_attention_biases,
     make_optimizer,
     make_schedule,
-    warmup_cosine,
 )
 from hyla_lm.parallel.mesh import path_of
+from hyla_lm.schedules import rise_hold_fall
 
 # A schedule is a few float32 operations, each right to 6e-8.
 FLOAT32 = 1e-6
@@ -60,7 +60,7 @@ def test_reaches_the_final_fraction_exactly_at_the_last_step(
 
 
 def test_no_step_rises_after_the_warm_up_or_falls_before() -> None:
-    rates = np.asarray(warmup_cosine(1.0, 10, 60)(jnp.arange(70)))
+    rates = np.asarray(rise_hold_fall(1.0, 10, 10, 60)(jnp.arange(70)))
     assert (np.diff(rates[:11]) > 0).all() and (np.diff(rates[10:61]) < 0).all()
     assert (rates[60:] == rates[60]).all()
 
@@ -163,7 +163,7 @@ def test_gradients_are_clipped_by_their_norm_over_all_parameters(
 
 
 def test_the_first_update_has_the_learning_rate_of_update_0() -> None:
-    optimizer = make_optimizer(OptimizerConfig(), warmup_cosine(1.0, 2, 8))
+    optimizer = make_optimizer(OptimizerConfig(), rise_hold_fall(1.0, 2, 2, 8))
     state = optimizer.init(PARAMS)
     first, state = optimizer.update(PARAMS, state, PARAMS)
     second, _ = optimizer.update(PARAMS, state, PARAMS)

@@ -1,0 +1,167 @@
+"""Compares optimizers and schedules on the quickstart.
+
+    python docs/studies/quickstart_optimizers.py --workdir=runs/optimizers --output=FOLDER
+
+Each pair of optimizer and schedule is tuned alike: one short run at each learning rate. The best
+rate trains at full length with three seeds. A run is a line of FOLDER/runs.jsonl; runs that have
+one are not trained again. With --table the runs are not trained but shown, with --time steps are
+timed.
+"""
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from hyla_lm import ending
+from hyla_lm.config import UserError
+from hyla_lm.experiment import read_experiment
+from hyla_lm.input.files import write_whole
+from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.running.program import Program, make_program
+
+GIN = "gin/quickstart.gin"
+RATES = (5e-3, 1e-2, 2e-2)
+SHORT, FULL = 800, 2600
+SEEDS = (0, 1, 2)
+# The two that one would choose between first, then the other corners.
+PAIRS = (("adamw", "cosine"), ("muon", "wsd"), ("muon", "cosine"), ("adamw", "wsd"))
+NAMES = {"adamw": "AdamW", "muon": "Muon", "cosine": "cosine", "wsd": "warmup-stable-decay"}
+SETTINGS = ("optimizer", "schedule", "learning_rate", "steps", "seed")
+Line = Mapping[str, Any]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the study and returns its status, as hyla_lm.ending counts them."""
+    parser = argparse.ArgumentParser("quickstart_optimizers", description=__doc__)
+    parser.add_argument("--workdir", type=Path, help="folder for the runs")
+    parser.add_argument("--output", type=Path, required=True, help="folder of the results")
+    parser.add_argument("--table", action="store_true", help="print the tables of the results")
+    parser.add_argument("--time", action="store_true", help="time a step of each optimizer")
+    options = parser.parse_args(arguments)
+
+    def study() -> None:
+        if options.table:
+            print("\n\n".join(tables(options.output)))
+        elif options.time:
+            write_whole(options.output / "step_time.json", timed().encode())
+        elif options.workdir is None:
+            raise UserError("--workdir is missing: give a folder for the runs.")
+        else:
+            train_all(options.workdir, options.output)
+
+    return ending.run("quickstart_optimizers", study)
+
+
+def train_all(workdir: Path, output: Path) -> None:
+    """Trains what has no line yet: for each two pairs the short runs, then the full ones."""
+    for pairs in (PAIRS[:2], PAIRS[2:]):
+        for optimizer, schedule in pairs:
+            for rate in RATES:
+                train(workdir, output, optimizer, schedule, rate, SHORT, SEEDS[0])
+        best = {pair: best_rate(lines_of(output), *pair) for pair in pairs}
+        for seed in SEEDS:
+            for pair in pairs:
+                train(workdir, output, *pair, best[pair], FULL, seed)
+
+
+def train(workdir: Path, output: Path, *setting: Any) -> None:
+    """Trains one run and adds its line; a run whose numbers went wrong has no bits."""
+    run = dict(zip(SETTINGS, setting, strict=True))
+    if any(all(line[name] == run[name] for name in SETTINGS) for line in lines_of(output)):
+        return
+    folder = workdir / "_".join(map(str, setting))
+    bindings = [
+        *(f"OptimizerConfig.{name}='{run[name]}'" for name in ("optimizer", "schedule")),
+        f"OptimizerConfig.learning_rate={run['learning_rate']}",
+        *(f"TrainConfig.{name}={run[name]}" for name in ("steps", "seed")),
+    ]
+    command = [sys.executable, "-m", "hyla_lm", "train", f"--gin_file={GIN}"]
+    command += [f"--workdir={folder}", *(f"--gin.{binding}" for binding in bindings)]
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if done.returncode and "not finite" not in done.stderr:
+        raise UserError(f"{folder} did not train ({done.stderr.strip()[-300:]}): mend it.")
+    summary = {} if done.returncode else json.loads((folder / "summary.json").read_text())
+    bits = summary.get("validation", {}).get("bits_per_byte")
+    output.mkdir(parents=True, exist_ok=True)
+    with (output / "runs.jsonl").open("a") as file:
+        file.write(json.dumps({**run, "bits_per_byte": bits and round(bits, 4)}) + "\n")
+    shutil.rmtree(folder)
+
+
+def lines_of(output: Path) -> list[Line]:
+    path = output / "runs.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def bits(lines: Sequence[Line], optimizer: str, schedule: str, steps: int) -> dict[Any, float]:
+    """Bits per byte of the runs of a pair by learning rate and seed; infinite for one that broke."""
+    return {
+        (line["learning_rate"], line["seed"]): line["bits_per_byte"] or float("inf")
+        for line in lines
+        if (line["optimizer"], line["schedule"], line["steps"]) == (optimizer, schedule, steps)
+    }
+
+
+def best_rate(lines: Sequence[Line], optimizer: str, schedule: str) -> float:
+    found = bits(lines, optimizer, schedule, SHORT)
+    return min(found, key=found.__getitem__)[0]
+
+
+def tables(output: Path) -> tuple[str, str]:
+    """The short runs and the full ones as Markdown."""
+    lines = lines_of(output)
+    pairs = [pair for pair in PAIRS if bits(lines, *pair, FULL)]
+    tuning = [["", *(f"{rate:g}" for rate in RATES)]]
+    full = [["", "learning rate", *(f"seed {seed}" for seed in SEEDS), "mean", "spread"]]
+    for pair in pairs:
+        name, rate = " + ".join(NAMES[part] for part in pair), best_rate(lines, *pair)
+        short, long = bits(lines, *pair, SHORT), list(bits(lines, *pair, FULL).values())
+        tuning.append([name, *(f"{short[rate, SEEDS[0]]:.3f}" for rate in RATES)])
+        spread = f"{max(long) - min(long):.3f}"
+        means = [*(f"{one:.3f}" for one in long), f"**{statistics.mean(long):.3f}**", spread]
+        full.append([name, f"{rate:g}", *means])
+    return markdown(tuning), markdown(full)
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    rule = ["---"] + ["---:"] * (len(rows[0]) - 1)
+    return "\n".join(f"| {' | '.join(row)} |" for row in [rows[0], rule, *rows[1:]])
+
+
+def timed(rounds: int = 15, steps: int = 10) -> str:
+    """Milliseconds of the processor for a step of each optimizer, the median of rounds in turn."""
+    programs = {name: ready(name) for name in ("adamw", "muon")}
+    found: dict[str, list[float]] = {name: [] for name in programs}
+    for _ in range(rounds):
+        for name, (program, state, batch) in programs.items():
+            started = time.process_time()
+            for _ in range(steps):
+                state, _ = program.train_step(state, batch)
+            jax.block_until_ready(state)
+            programs[name] = (program, state, batch)
+            found[name].append(1000 * (time.process_time() - started) / steps)
+    medians = {name: round(statistics.median(times), 1) for name, times in found.items()}
+    ratio = round(statistics.median(m / a for a, m in zip(*found.values(), strict=True)), 2)
+    return json.dumps({"processor_milliseconds": medians, "ratio": ratio}, indent=1) + "\n"
+
+
+def ready(optimizer: str) -> tuple[Program, Any, Any]:
+    """A program with its state after the first step, so that it is compiled, and a batch."""
+    program = make_program(read_experiment([GIN], [f"OptimizerConfig.optimizer = '{optimizer}'"]))
+    train = program.experiment.train
+    batch = program.place(next(program.task.train_stream(BatchShard(train.batch_size, 0), None)))
+    state, _ = program.train_step(program.init(), batch)
+    return program, state, batch
+
+
+if __name__ == "__main__":
+    ending.process(main)
