@@ -125,4 +125,5 @@ def make_optimizer(
     )
     if config.clip_norm is None:
         return adamw
-    return optax.chain(optax.clip_by_global_norm(config.clip_norm), adamw)
+    clip = optax.clip_by_global_norm(config.clip_norm)
+    return optax.chain(clip._replace(update=jax.named_scope("clip")(clip.update)), adamw)
