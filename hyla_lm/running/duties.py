@@ -53,11 +53,11 @@ def at_suites(experiment: Experiment, step: int) -> bool:
 def due_suites(experiment: Experiment, step: int) -> list[Suite]:
     """The suites that train when the run stands at this step."""
     suites = experiment.train.suites
-    return [s for s in suites if at_end(experiment, step) or (s.every and _every(s.every, step))]
+    return [s for s in suites if at_end(experiment, step) or _every(s.every or 0, step)]
 
 
 def _every(steps: int, step: int) -> bool:
-    return step > 0 and step % steps == 0
+    return steps > 0 and step > 0 and step % steps == 0
 
 
 def check(run: Run, step: int, state: TrainState) -> None:
