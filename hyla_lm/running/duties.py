@@ -140,7 +140,7 @@ def finish(run: Run, step: int, state: TrainState) -> None:
     trained["wall_seconds"] = time.monotonic() - run.started_seconds
     _waits_for(run, step, "a save")
     found: dict[str, Any] = {VALIDATION: run.validation}
-    found |= {SUITES: run.suites} if run.suites else {})
+    found |= {SUITES: run.suites} if run.suites else {}
     if isinstance(run.program.task, NamesSets) and (sets := run.program.task.named_sets()):
         found |= {VALIDATION_SETS: sets}
     run.summary = run.store.finish(trained, found)
