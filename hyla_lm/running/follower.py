@@ -52,9 +52,12 @@ def follow(workdir: str, prepare: Prepare, poll_seconds: float, say: Say = print
         records = stack.enter_context(closing(_Records(run.path)))
         checkpoints = stack.enter_context(closing(Checkpointer(run.checkpoints, keep=None)))
         follower = _Follower(run, prepare, checkpoints, records, guard, say)
-        while not follower.is_done():
-            if not follower.evaluate_next():
-                pause(f"waits for a checkpoint of {workdir} after {records.newest}")
+        try:
+            while not follower.is_done():
+                if not follower.evaluate_next():
+                    pause(f"waits for a checkpoint of {workdir} after {records.newest}")
+        except Preempted:
+            raise Preempted(f"stopped; evaluated until {records.newest}") from None
 
 
 class _Follower:
