@@ -62,7 +62,9 @@ def attend(
 
 def attend_request(request: Request, implementation: str = "auto") -> jax.Array:
     """`attend` for a finished request; raises UserError if the implementation cannot do it."""
-    y_BxTxHxU = choose(request, implementation).run(request)
+    kernel = choose(request, implementation)
+    with jax.named_scope(kernel.name):
+        y_BxTxHxU = kernel.run(request)
     return y_BxTxHxU.astype(request.v_BxSxHxU.dtype)
 
 

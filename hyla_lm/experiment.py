@@ -32,10 +32,18 @@ class TrainConfig:
     accumulate_steps: int = setting(1, "micro-batches whose gradients an update sums", minimum=1)
     seed: int = setting(0, "seed of initialisation, data order and dropout", minimum=0)
     eval_every: int = setting(
-        1000, "steps between evaluations; the last step is always evaluated", minimum=1
+        1000,
+        "steps between evaluations; the last step is always evaluated; 0 evaluates no other",
+        minimum=0,
     )
     hang_seconds: int = setting(
         1800, "seconds without progress after which the run is ended; 0 never ends it", minimum=0
+    )
+    profile: tuple[int, int] | None = setting(
+        None, "steps to trace, the first and how many, such as (50, 5); None traces none"
+    )
+    profile_processes: str = setting(
+        "first", "which processes of a run write traces", choices=("first", "all")
     )
 
     def check(self) -> None:
@@ -43,6 +51,22 @@ class TrainConfig:
             raise UserError(
                 f"TrainConfig.batch_size = {self.batch_size} is no multiple of "
                 f"TrainConfig.accumulate_steps = {self.accumulate_steps}: change one."
+            )
+        if self.profile is not None:
+            self._check_profile(self.profile)
+
+    def _check_profile(self, profile: tuple[int, int]) -> None:
+        setting = f"TrainConfig.profile = {profile}"
+        if len(profile) != 2 or min(profile) < 1:
+            raise UserError(
+                f"{setting} must be the first step to trace and how many, each at least 1, such "
+                "as (50, 5)."
+            )
+        last = sum(profile) - 1
+        if last > self.steps:
+            raise UserError(
+                f"{setting} ends with step {last}, beyond TrainConfig.steps = {self.steps}: "
+                "change one."
             )
 
 

@@ -181,7 +181,8 @@ def make_optimizer(
     )
     if config.clip_norm is None:
         return updates
-    return optax.chain(optax.clip_by_global_norm(config.clip_norm), updates)
+    clip = optax.clip_by_global_norm(config.clip_norm)
+    return optax.chain(clip._replace(update=jax.named_scope("clip")(clip.update)), updates)
 
 
 def direction(config: OptimizerConfig) -> optax.GradientTransformation:

@@ -92,7 +92,7 @@ class Signals:
         if not self._guards:
             end("stopped; the same command goes on", STOPPED)
         self.is_asked = True
-        _say("asked to stop: the run saves and ends; Ctrl-C ends it at once")
+        _say("asked to stop: it saves and ends; Ctrl-C ends it at once")
         if self._tell is not None:
             self._tell()
         self.end_within(self._guards[0])

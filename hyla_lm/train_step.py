@@ -68,8 +68,9 @@ def make_train_step(
         grads, (objective, metrics) = summed_over_batch(sum_micro_batches)(state.params, batch, key)
         count = jnp.maximum(objective[1], 1)
         grads = jax.tree.map(lambda grad: grad / count, grads)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
+        with jax.named_scope("optimizer"):
+            updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+            params = optax.apply_updates(state.params, updates)
         metrics["gradient_norm"] = (optax.tree.norm(grads), jnp.ones(()))
         output = StepOutput(objective, metrics, norms(grads))
         return TrainState(state.step + 1, params, opt_state), output

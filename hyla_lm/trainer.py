@@ -19,6 +19,7 @@ from hyla_lm.running.console import TrainingProgress, show_summary
 from hyla_lm.running.duties import look, redone_tags, save
 from hyla_lm.running.finished import finished_lines, finished_summary
 from hyla_lm.running.pace import Pace, intervals
+from hyla_lm.running.profiling import Profiler
 from hyla_lm.running.program import Program, compile_step, identity, make_program
 from hyla_lm.running.run import Run
 from hyla_lm.running.run_folder import RunFolder, check_shared
@@ -73,13 +74,16 @@ def train_steps(run: Run, state: TrainState) -> TrainState:
     last = run.experiment.train.steps
     for step in range(run.first, last):
         look(run, step, state)
-        run.watchdog.waits_for(f"step {step + 1} waits for data")
-        waiting = time.monotonic()
-        host_batch = next(run.batches)
-        run.log.waited(time.monotonic() - waiting)
-        run.watchdog.waits_for(f"step {step + 1} waits for the device")
-        state, output = run.program.train_step(state, run.program.place(host_batch))
-        run.log.record(step + 1, output, host_batch["row"])
+        run.profiler.begin(step)
+        with run.profiler.step(step + 1):
+            run.watchdog.waits_for(f"step {step + 1} waits for data")
+            waiting = time.monotonic()
+            host_batch = next(run.batches)
+            run.log.waited(time.monotonic() - waiting)
+            run.watchdog.waits_for(f"step {step + 1} waits for the device")
+            state, output = run.program.train_step(state, run.program.place(host_batch))
+            run.log.record(step + 1, output, host_batch["row"])
+        run.profiler.end(step + 1)
     look(run, last, state)
     return state
 
@@ -125,7 +129,8 @@ def _open(
     progress = stack.enter_context(TrainingProgress(train.steps, first, multihost.is_lead()))
     pace = Pace(train.steps, intervals(experiment))
     log = StepLog(program, store, progress, pace, data.get("window", {}))
-    run = Run(program, store, shard, batches, log, progress, pace, guard, watchdog, first)
+    profiler = stack.enter_context(closing(Profiler(experiment, folder, log, progress, watchdog)))
+    run = Run(program, store, shard, batches, log, progress, pace, guard, watchdog, profiler, first)
     if begun.is_unsaved:
         save(run, first, state)
     return run, state

@@ -164,6 +164,7 @@ def check_updates(program: Program) -> None:
         "CanaryConfig.every": e.canary.every > 0,
         "WarmStart.run": bool(e.warm_start.run),
         "Branch.run": bool(e.branch.run),
+        "TrainConfig.profile": e.train.profile is not None,
     }
     for name, is_asked in asked.items():
         if is_asked:

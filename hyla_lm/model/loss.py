@@ -50,7 +50,9 @@ def cross_entropy(
     def score(
         head: Head, hidden: jax.Array, level: jax.Array, target: jax.Array, weight: jax.Array
     ) -> tuple[jax.Array, CrossEntropy]:
-        sums = score_logits(head.logits(hidden), level, target, weight, z_loss)
+        with jax.named_scope("head"):
+            logits = head.logits(hidden)
+        sums = score_logits(logits, level, target, weight, z_loss)
         return sums.objective, sums
 
     def add_up(head: Head, hidden: jax.Array, level: jax.Array) -> tuple[CrossEntropy, None]:

@@ -24,7 +24,7 @@ PARTS = (
     ("attention", r"/attention/"),
     ("feed-forward", r"/feedforward/"),
     ("norms", r"_norm/"),
-    ("loss and logits", r"logits|jvp\(\)"),
+    ("loss and logits", r"logits|jvp\((loss)?\)"),
     ("embedding", r"embed/"),
     ("optimizer", r"^jit\(train_step\)/(?!while/)"),
 )

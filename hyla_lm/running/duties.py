@@ -7,7 +7,7 @@ is a function and its line in DUTIES.
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hyla_lm.ending import Preempted
 from hyla_lm.experiment import Experiment
@@ -16,10 +16,11 @@ from hyla_lm.running.canary import BOUNDS, is_within, too_far_apart
 from hyla_lm.running.evaluation import evaluate_sets
 from hyla_lm.running.run import Run
 from hyla_lm.running.summary import summary_of, training_kernels
+from hyla_lm.tasks.protocol import NamesSets
 from hyla_lm.tasks.suite import SUITES, Suite, run_suites, tags
 from hyla_lm.train_step import TrainState
 
-CANARY, VALIDATION = "canary", "validation"
+CANARY, VALIDATION, VALIDATION_SETS = "canary", "validation", "validation_sets"
 
 
 def always(experiment: Experiment, step: int) -> bool:
@@ -53,11 +54,11 @@ def at_suites(experiment: Experiment, step: int) -> bool:
 def due_suites(experiment: Experiment, step: int) -> list[Suite]:
     """The suites that train when the run stands at this step."""
     suites = experiment.train.suites
-    return [s for s in suites if at_end(experiment, step) or (s.every and _every(s.every, step))]
+    return [s for s in suites if at_end(experiment, step) or _every(s.every or 0, step)]
 
 
 def _every(steps: int, step: int) -> bool:
-    return step > 0 and step % steps == 0
+    return steps > 0 and step > 0 and step % steps == 0
 
 
 def check(run: Run, step: int, state: TrainState) -> None:
@@ -138,7 +139,10 @@ def finish(run: Run, step: int, state: TrainState) -> None:
     trained = summary_of(run.program, state.params, lines, run.store.begun_at)
     trained["wall_seconds"] = time.monotonic() - run.started_seconds
     _waits_for(run, step, "a save")
-    found = {VALIDATION: run.validation} | ({SUITES: run.suites} if run.suites else {})
+    found: dict[str, Any] = {VALIDATION: run.validation}
+    found |= {SUITES: run.suites} if run.suites else {}
+    if isinstance(run.program.task, NamesSets) and (sets := run.program.task.named_sets()):
+        found |= {VALIDATION_SETS: sets}
     run.summary = run.store.finish(trained, found)
 
 

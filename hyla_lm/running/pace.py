@@ -61,7 +61,7 @@ class Pace:
 def intervals(experiment: Experiment) -> dict[str, int]:
     """The steps between duties that take long, by the names in hyla_lm.running.duties."""
     e, last = experiment, experiment.train.steps
-    found = {"save": e.checkpoint.every, "evaluate": e.train.eval_every}
+    found = {"save": e.checkpoint.every, "evaluate": e.train.eval_every or last}
     if e.train.suites:
         found["train_suites"] = min(suite.every or last for suite in e.train.suites)
     if e.canary.every:

@@ -108,11 +108,7 @@ def open_run(
     and for a config.gin of the run that imports modules of others, unless `trust_imports`.
     """
     workdir = as_path(path)
-    own = read_whole(workdir / "config.gin")
-    if own is None:
-        raise UserError(f"--workdir={path} holds no run: train one first.")
-    written = Written(str(workdir / "config.gin"), own.decode(errors="replace"), trust_imports)
-    program = make_program(read_experiment(gin_files or [written], bindings), devices)
+    program = program_of(path, gin_files, bindings, devices, trust_imports)
     if not (workdir / "checkpoints").exists():
         raise UserError(f"{workdir} has no checkpoint yet: train it first.")
     checkpoints = Checkpointer(workdir / "checkpoints", keep=None)
@@ -127,3 +123,19 @@ def open_run(
     if changes := told_of_changes(workdir, step):
         log.warning(changes)
     return RestoredRun(program, state.params, step)
+
+
+def program_of(
+    path: str,
+    gin_files: Sequence[str] = (),
+    bindings: Sequence[str] = (),
+    devices: Sequence[jax.Device] | None = None,
+    trust_imports: bool = False,
+) -> Program[Task]:
+    """The program of the run in a folder, by its own config.gin or by gin files."""
+    workdir = as_path(path)
+    own = read_whole(workdir / "config.gin")
+    if own is None:
+        raise UserError(f"--workdir={path} holds no run: train one first.")
+    written = Written(str(workdir / "config.gin"), own.decode(errors="replace"), trust_imports)
+    return make_program(read_experiment(gin_files or [written], bindings), devices)

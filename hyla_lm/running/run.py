@@ -9,6 +9,7 @@ from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.preemption import PreemptionGuard
 from hyla_lm.running.console import TrainingProgress
 from hyla_lm.running.pace import Pace
+from hyla_lm.running.profiling import Profiler
 from hyla_lm.running.program import Program
 from hyla_lm.running.run_store import RunStore
 from hyla_lm.running.step_log import StepLog
@@ -32,6 +33,7 @@ class Run:
     pace: Pace
     guard: PreemptionGuard
     watchdog: Watchdog
+    profiler: Profiler
     first: int
     started_seconds: float = field(default_factory=time.monotonic)
     validation: dict[str, float] = field(default_factory=dict)

@@ -35,6 +35,8 @@ from hyla_lm.running.lock import DiskLock, FolderLock
 from hyla_lm.running.mirror import Mirror
 
 SET_ASIDE = "set_aside"
+PROFILE = "profile"  # a file by which a person asks for a trace
+EVALUATOR = "evaluator"  # what a process wrote that follows the run
 OURS = {
     "config.gin",
     "checkpoints",
@@ -43,6 +45,8 @@ OURS = {
     "summary.json",
     "suites",
     SET_ASIDE,
+    PROFILE,
+    EVALUATOR,
 }
 
 log = logging.getLogger(__name__)
@@ -104,6 +108,11 @@ class RunFolder:
     def tensorboard(self) -> Path:
         return self._logs / "tensorboard"
 
+    @property
+    def traces(self) -> epath.Path:
+        """Where TensorBoard looks for traces: beside the events. Every process writes its own."""
+        return self.path / "tensorboard" / "plugins" / "profile"
+
     def write(self, name: str, text: str) -> None:
         if self._lock is not None:
             self._lock.check()
@@ -111,6 +120,19 @@ class RunFolder:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         self.write("summary.json", json.dumps(summary, indent=1) + "\n")
+
+    def take(self, name: str) -> bytes | None:
+        """The content of a file that a person put here, which is then removed; None without one."""
+        place = self.path / name
+        if size_of(place) is None:
+            return None
+        with self._using("written"):
+            try:
+                content = read_whole(place)
+            except PermissionError:  # another user's: that it is there says enough
+                content = b""
+            place.unlink()
+        return content
 
     def read_summary(self) -> dict[str, Any]:
         """The content of summary.json; empty if the run is not finished.

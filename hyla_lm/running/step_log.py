@@ -28,7 +28,8 @@ SKIPPED = f"{TRAIN}/skipped_updates"
 class StepLog:
     """Looks at each step's output one step late; writes window means every LogConfig.every steps.
 
-    `window` holds the sums not yet written.
+    `window` holds the sums not yet written. Steps are left out of the speed while `is_timed` is
+    False.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class StepLog:
         self._alarm = Alarm(program, store, progress)
         self._pending: tuple[int, StepOutput, np.ndarray] | None = None
         self.window: HostMetrics = {name: (pair[0], pair[1]) for name, pair in window.items()}
-        self._has_compiled = False
+        self._has_compiled, self.is_timed = False, True
         self._clock = 0.0
         self._steps_timed, self._window_seconds, self._wait_seconds = 0, 0.0, 0.0
 
@@ -56,7 +57,7 @@ class StepLog:
 
     def waited(self, seconds: float) -> None:
         """Time spent waiting for the next batch."""
-        self._wait_seconds += seconds
+        self._wait_seconds += seconds if self.is_timed else 0
 
     def flush(self) -> None:
         """Waits for the dispatched step, checks it and writes the window if it is full."""
@@ -79,6 +80,8 @@ class StepLog:
     def _tick(self) -> None:
         """Times a step; the first of a process compiles and is left out."""
         now = time.monotonic()
+        if not self.is_timed:
+            return
         if self._has_compiled:
             self._window_seconds += now - self._clock
             self._steps_timed += 1

@@ -1,7 +1,7 @@
 """The language-modelling task: settings, data, metrics and closing lines."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,9 @@ import jax
 
 from hyla_lm.config import UserError, configurable, naming_settings, setting
 from hyla_lm.gin_text import paths
+from hyla_lm.input.named_rows import check_names, open_named_rows
 from hyla_lm.input.row_stream import evaluation_rows
-from hyla_lm.input.source import Batches, DataSource, LanguageData, Reading
+from hyla_lm.input.source import Batches, DataSource, LanguageData, Reading, RowSet
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.model.config import Tokens
 from hyla_lm.model.decoder import Decoder
@@ -34,6 +35,9 @@ class LanguageModel:
         "rows of a periodic evaluation; None takes all, as the last evaluation does",
         minimum=1,
     )
+    validation_sets: tuple[str, ...] = setting(
+        (), "more rows to evaluate on, each a name and a folder, such as ('books=rows/books',)"
+    )
     closing_prompt: str = setting("Return the", "prompt of the sample at the end of a run")
     z_loss: float = setting(0.0, "weight of log(Z)^2 in the objective", minimum=0)
     logit_chunk: int = setting(128, "positions whose logits are in memory at a time", minimum=1)
@@ -41,6 +45,9 @@ class LanguageModel:
     read_ahead: int = setting(8, "batches read ahead of training", minimum=1)
     read_workers: int = setting(0, "processes that read rows; 0 reads in this one", minimum=0)
     read_attempts: int = setting(5, "tries of a read before its error stops the run", minimum=1)
+
+    def check(self) -> None:
+        check_names(self.validation_sets)
 
     def planned_objective(self) -> NextToken:
         """The objective without data; raises UserError without a vocabulary.
@@ -82,8 +89,11 @@ class LanguageModel:
             batch_size=f"TrainConfig.batch_size = {batch_size}",
         ):
             data = self.data.open(self.sequence_length, batch_size, reading)
+            sets = open_named_rows(
+                self.validation_sets, data, self.sequence_length, self.read_attempts
+            )
         self._checked(data.tokenizer)
-        return LanguageModelTask(self, data)
+        return LanguageModelTask(self, data, sets)
 
 
 @dataclass(frozen=True)
@@ -96,10 +106,15 @@ class PlannedVocabulary:
 
 @dataclass(frozen=True)
 class LanguageModelTask:
-    """The prepared task; see hyla_lm.tasks.protocol.Task."""
+    """The prepared task; see hyla_lm.tasks.protocol.Task.
+
+    `sets` are the validation sets besides that of the data, by name. They change nothing that is
+    trained, so they are not of the identity.
+    """
 
     config: LanguageModel
     data: LanguageData
+    sets: dict[str, RowSet] = field(default_factory=dict)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -130,11 +145,15 @@ class LanguageModelTask:
             "validation rows": self.data.validation.identity,
         }
 
+    def named_sets(self) -> dict[str, str]:
+        return {name: rows.identity for name, rows in self.sets.items()}
+
     def summary(self) -> dict[str, str]:
-        validation = self.data.validation
+        named = {f"validation {name}": _described(rows) for name, rows in self.sets.items()}
         return {
             "data": self.data.train.summary(),
-            "validation": f"{len(validation.rows):,} rows, {validation.text_bytes / 1e6:.2f} MB",
+            "validation": _described(self.data.validation),
+            **named,
             "tokenizer": f"{self.tokenizer.path} ({self.tokenizer.vocab_size:,} pieces)",
         }
 
@@ -143,26 +162,44 @@ class LanguageModelTask:
 
     def evaluation_sets(self, shard: BatchShard, final: bool) -> Mapping[str, Iterator[HostBatch]]:
         limit = None if final else self.config.validation_rows
-        return {"": evaluation_rows(self.data.validation, shard, self.tokenizer.bos, limit)}
+        return {
+            name: evaluation_rows(rows, shard, self.tokenizer.bos, limit)
+            for name, rows in {"": self.data.validation, **self.sets}.items()
+        }
 
     def logged_metrics(self, means: Mapping[str, float]) -> dict[str, float]:
         return dict(means)
 
     def describe(self, values: Mapping[str, float]) -> str:
-        return f"loss {values['loss_nats']:.4f}"
+        told = {name: values.get(f"{name}_loss_nats") for name in self.sets}
+        named = [f"{name} {loss:.4f}" for name, loss in told.items() if loss is not None]
+        return ", ".join([f"loss {values['loss_nats']:.4f}", *named])
 
     def closing_lines(
         self, model: Decoder, params: Any, validation: Mapping[str, float]
     ) -> list[str]:
-        """The validation loss beside baselines on the same text, and a sampled continuation."""
-        ours = {f"this model ({' + '.join(model.config.pattern)})": validation["bits_per_byte"]}
-        others = self.data.validation.baselines_bits_per_byte
-        table = sorted({**ours, **others}.items(), key=lambda entry: entry[1])
-        width = max(len(name) for name, _ in table)
-        lines = [f"validation loss {validation['loss_nats']:.4f} nats a token; bits a byte:"]
-        lines += [f"  {name:<{width}}  {value:.3f}" for name, value in table]
+        """Each validation loss beside baselines on its text, and a sampled continuation."""
+        ours = f"this model ({' + '.join(model.config.pattern)})"
+        lines = _beside_baselines("validation", "", ours, validation, self.data.validation)
+        for name, rows in self.sets.items():
+            lines += _beside_baselines(f"validation {name}", f"{name}_", ours, validation, rows)
         prompt = self.config.closing_prompt
         room = self.sequence_length - len(self.tokenizer.encode(prompt)) - 1
         sampling = Sampling(max_tokens=max(1, min(80, room)), temperature=0.8, top_p=0.95)
         text = generate(model, params, self.tokenizer, prompt, sampling, self.sequence_length)
         return [*lines, "sample:", f"  {prompt}{text}"]
+
+
+def _described(rows: RowSet) -> str:
+    return f"{len(rows.rows):,} rows, {rows.text_bytes / 1e6:.2f} MB"
+
+
+def _beside_baselines(
+    title: str, prefix: str, ours: str, found: Mapping[str, float], rows: RowSet
+) -> list[str]:
+    """The loss of a set, and the model's bits a byte among those of others on the same text."""
+    bits = {ours: found[f"{prefix}bits_per_byte"], **rows.baselines_bits_per_byte}
+    table = sorted(bits.items(), key=lambda entry: entry[1])
+    width = max(len(name) for name, _ in table)
+    lines = [f"{title} loss {found[f'{prefix}loss_nats']:.4f} nats a token; bits a byte:"]
+    return lines + [f"  {name:<{width}}  {value:.3f}" for name, value in table]

@@ -58,9 +58,10 @@ class NextToken:
                 method="hidden",
             )
             head: Any = model.apply({"params": params}, method="output_head")
-            sums = cross_entropy(
-                head, hidden_BxTxD, target_BxT, weight_BxT, self.logit_chunk, self.z_loss
-            )
+            with jax.named_scope("loss"):
+                sums = cross_entropy(
+                    head, hidden_BxTxD, target_BxT, weight_BxT, self.logit_chunk, self.z_loss
+                )
             tokens = jnp.sum(weight_BxT)
             text_bytes = jnp.sum(batch["text_bytes"]).astype(jnp.float32)
             metrics = {

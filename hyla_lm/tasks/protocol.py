@@ -81,6 +81,15 @@ class TaskData(Protocol):
         ...
 
 
+@runtime_checkable
+class NamesSets(Protocol):
+    """Task data with evaluation sets that a run may add or drop while it trains."""
+
+    def named_sets(self) -> dict[str, str]:
+        """A hash of the content of each, by name."""
+        ...
+
+
 class Presentation(Protocol):
     """What people see of a task's metrics."""
 

@@ -187,6 +187,19 @@ def test_processes_train_as_one_and_another_number_goes_on(
     assert (workdir / "summary.json").is_file()
 
 
+@pytest.mark.full
+def test_all_processes_write_their_trace_into_one_folder(gin_file: Path, tmp_path: Path) -> None:
+    workdir = tmp_path / "run"
+    workdir.mkdir()
+    (workdir / "profile").write_text("2")
+    traced = ("TrainConfig.profile_processes='all'", "TrainConfig.profile=(6, 2)")
+    finished = run_processes([train_command(gin_file, workdir, *traced)] * 2, 2)
+    assert [status for status, _, _ in finished] == [0, 0], finished
+    found = sorted(workdir.glob("tensorboard/plugins/profile/*/*.xplane.pb"))
+    assert [path.parent.name[20:] for path in found] == ["step_1"] * 2 + ["step_6"] * 2
+    assert [path.name[-12:] for path in found] == ["_0.xplane.pb", "_1.xplane.pb"] * 2
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_all_processes_stop_at_one_step_when_one_is_asked_to(
     number: int, gin_file: Path, tmp_path: Path

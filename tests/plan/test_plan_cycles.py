@@ -23,6 +23,7 @@ STEP = "jit(train_step)/while/body/closed_call"
         (f"{STEP}/jvp(Decoder.hidden)/blocks/block_0/feedforward_norm/mul", "norms"),
         (f"{STEP}/jvp(Decoder.hidden)/final_norm/mul", "norms"),
         (f"{STEP}/jvp()/while/body/closed_call/jvp(Decoder.logits)/dot", "loss and logits"),
+        (f"{STEP}/jvp(loss)/while/body/closed_call/jvp(head)/mul", "loss and logits"),
         (f"{STEP}/jvp()/reduce_sum", "loss and logits"),
         ("jit(train_step)/sqrt", "optimizer"),
         ("broadcast.95", "other"),

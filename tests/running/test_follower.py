@@ -1,0 +1,199 @@
+"""An evaluator that follows a run: what it evaluates, what it keeps, what it leaves alone."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from hyla_lm.cli import main
+from hyla_lm.config import UserError
+from hyla_lm.ending import Preempted
+from hyla_lm.input.prepared import Rows
+from hyla_lm.running.checkpoint import Checkpointer
+from hyla_lm.running.follower import follow
+from hyla_lm.running.restored import program_of
+from hyla_lm.running.run_folder import RunFolder, read_lines
+from tests.conftest import SEQUENCE_LENGTH, TINY
+
+STEPS = [5, 10, 12]
+
+
+@pytest.fixture(scope="module")
+def gin_file(tiny_rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("follower") / "tiny.gin"
+    text = TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH)
+    text = text.replace("num_layers = 2", "num_layers = 1")
+    path.write_text(text.replace("eval_every = 4", "eval_every = 0"))
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(gin_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of 12 steps that left its evaluations to another process."""
+    workdir = tmp_path_factory.mktemp("trained") / "run"
+    assert main(["train", f"--gin_file={gin_file}", f"--workdir={workdir}"]) == 0
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def followed(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of that run after an evaluator has followed it."""
+    workdir = tmp_path_factory.mktemp("followed") / "run"
+    shutil.copytree(trained, workdir)
+    evaluated(workdir)
+    return workdir
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+def evaluated(workdir: Path, told: Callable[[str], Any] | None = None) -> list[str]:
+    """What an evaluator says that follows a run to its end."""
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        if told is not None:
+            told(line)
+
+    follow(str(workdir), partial(program_of, str(workdir)), 0.01, say)
+    return said
+
+
+def files_of_the_run(workdir: Path) -> dict[str, bytes]:
+    files = (path for path in workdir.rglob("*") if path.is_file())
+    names = {path.relative_to(workdir).as_posix(): path for path in files}
+    return {n: p.read_bytes() for n, p in names.items() if not n.startswith("evaluator/")}
+
+
+def test_a_run_that_leaves_it_to_another_evaluates_at_its_end_alone(trained: Path) -> None:
+    lines = [line for line in read_lines(trained) if "validation/loss_nats" in line]
+    assert [line["step"] for line in lines] == [12]
+
+
+def test_each_checkpoint_is_evaluated_and_nothing_of_the_run_is_touched(
+    trained: Path, followed: Path
+) -> None:
+    lines = read_lines(followed / "evaluator")
+    assert [line["step"] for line in lines] == STEPS
+    assert lines[-1] == [line for line in read_lines(trained) if line["step"] == 12][-1]
+    assert files_of_the_run(followed) == files_of_the_run(trained)
+
+
+def test_curves_have_the_tags_of_the_run(followed: Path) -> None:
+    events = EventAccumulator(str(followed / "evaluator" / "tensorboard"))
+    events.Reload()
+    points = events.Scalars("validation/loss_nats")
+    losses = [line["validation/loss_nats"] for line in read_lines(followed / "evaluator")]
+    assert [point.step for point in points] == STEPS
+    assert [point.value for point in points] == pytest.approx(losses)
+
+
+def test_a_step_is_evaluated_once(followed: Path) -> None:
+    lines = followed / "evaluator" / "metrics.jsonl"
+    before = lines.read_bytes()
+    assert evaluated(followed) == [f"{followed} is finished at step 12, and evaluated"]
+    assert lines.read_bytes() == before
+
+
+def test_an_evaluator_that_was_killed_goes_on_behind_its_last_whole_line(
+    followed: Path, tmp_path: Path
+) -> None:
+    workdir = Path(shutil.copytree(followed, tmp_path / "run"))
+    path = workdir / "evaluator" / "metrics.jsonl"
+    first, second, _ = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(first + second[:20])
+    assert [line[:7] for line in evaluated(workdir)[:-1]] == ["step 10", "step 12"]
+    assert read_lines(workdir / "evaluator") == read_lines(followed / "evaluator")
+
+
+def test_a_checkpoint_that_vanishes_is_skipped_and_one_that_is_damaged_is_told(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meta = Checkpointer.meta
+
+    def deleted_first(checkpoints: Checkpointer, step: int) -> dict[str, Any]:
+        if step == 5:
+            shutil.rmtree(run / "checkpoints" / "5")
+        return meta(checkpoints, step)
+
+    monkeypatch.setattr(Checkpointer, "meta", deleted_first)
+    shutil.rmtree(run / "checkpoints" / "10" / "meta")
+    said = evaluated(run)
+    assert said[0] == "step 5 was deleted before it was read (CheckpointConfig.keep): skipped"
+    assert "checkpoints/10 cannot be restored" in said[1] and "step 10 is skipped" in said[1]
+    assert [line["step"] for line in read_lines(run / "evaluator")] == [12]
+
+
+def test_what_it_waits_for_is_told_once_until_it_is_asked_to_stop(run: Path) -> None:
+    """The summary is written last: without it the run is not finished."""
+    (run / "summary.json").unlink()
+    waits = f"waits for a checkpoint of {run} after step 12, and looks every 0.01 s"
+
+    def stop(line: str) -> None:
+        if line == waits:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Preempted, match="stopped; evaluated until step 12"):
+        evaluated(run, stop)
+    assert len(read_lines(run / "evaluator")) == 3
+
+
+def test_the_summary_of_a_shorter_run_is_no_end(run: Path) -> None:
+    """A run that is trained longer has a config.gin of its new length before anything else."""
+    config, asked = run / "config.gin", []
+
+    def longer_then_as_before(line: str) -> None:
+        if line.startswith("waits for a checkpoint"):
+            asked.append(line)
+            config.write_text(text)
+
+    text = config.read_text()
+    config.write_text(text.replace("TrainConfig.steps = 12", "TrainConfig.steps = 24"))
+    assert evaluated(run, longer_then_as_before)[-1].endswith(
+        "is finished at step 12, and evaluated"
+    )
+    assert len(asked) == 1
+
+
+def test_only_one_evaluator_follows_a_run(run: Path) -> None:
+    other = RunFolder(str(run / "evaluator"))
+    with pytest.raises(UserError, match="evaluator"):
+        evaluated(run)
+    other.close()
+
+
+def test_a_process_beside_waits_for_the_run_and_ends_with_it(
+    gin_file: Path, tmp_path: Path
+) -> None:
+    workdir = tmp_path / "run"
+    command = [sys.executable, "-m", "hyla_lm", "evaluate", "--follow", f"--workdir={workdir}"]
+    command += ["--poll_seconds=0.1"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as p:
+        assert p.stdout is not None
+        said = p.stdout.readline()
+        assert said == f"waits for a run in {workdir}, and looks every 0.1 s\n"
+        assert not workdir.exists()
+        bindings = ["--gin.CheckpointConfig.keep=1", "--gin.CheckpointConfig.every=4"]
+        arguments = [f"--gin_file={gin_file}", f"--workdir={workdir}", *bindings]
+        assert main(["train", *arguments]) == 0
+        rest = p.stdout.read()
+        assert p.wait() == 0, rest
+    steps = [line["step"] for line in read_lines(workdir / "evaluator")]
+    assert steps[-1] == 12 and set(steps) <= {4, 8, 12}
+    summary = json.loads((workdir / "summary.json").read_text())
+    last = read_lines(workdir / "evaluator")[-1]
+    assert last["validation/loss_nats"] == summary["validation"]["loss_nats"]

@@ -1,0 +1,144 @@
+"""Traces: which steps are in them, who asks for them, what they say; training is as ever."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from hyla_lm.cli import main
+from hyla_lm.config import UserError
+from hyla_lm.ending import STOPPED
+from hyla_lm.experiment import TrainConfig
+from hyla_lm.input.prepared import Rows
+from hyla_lm.running.profiling import STEPS_ASKED, Profiler
+from hyla_lm.running.run_folder import read_lines
+from hyla_lm.running.step_log import StepLog
+from tests.conftest import SEQUENCE_LENGTH, TINY
+from tests.run_lines import measured
+
+SCOPES = (
+    "jvp(Decoder.hidden)/blocks/block_0/attention/attention._attend/blocked/",
+    "jvp(Decoder.hidden)/blocks/block_0/feedforward/up/",
+    "jvp(loss)/",
+    "head",
+    "optimizer/clip/",
+    "optimizer/",
+)
+
+
+@pytest.fixture(scope="module")
+def gin_file(tiny_rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("profiling") / "tiny.gin"
+    text = TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH)
+    text = text.replace("num_layers = 2", "num_layers = 1").replace(
+        "eval_every = 4", "eval_every = 0"
+    )
+    path.write_text(text + "OptimizerConfig.clip_norm = 1.0\n")
+    return path
+
+
+def train(gin_file: Path, workdir: Path, *bindings: str) -> int:
+    more = [f"--gin.{binding}" for binding in bindings]
+    return main(["train", f"--gin_file={gin_file}", f"--workdir={workdir}", *more])
+
+
+@pytest.fixture(scope="module")
+def traced(gin_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 12 steps that traces two that are asked for before it begins, and steps 4 to 6."""
+    workdir = tmp_path_factory.mktemp("traced") / "run"
+    workdir.mkdir()
+    (workdir / "profile").write_text("2\n")
+    assert train(gin_file, workdir, "TrainConfig.profile = (4, 3)") == 0
+    return workdir
+
+
+def traces(workdir: Path) -> list[Path]:
+    """The traces of a run, where TensorBoard's profile plugin looks for them."""
+    return sorted((workdir / "tensorboard" / "plugins" / "profile").glob("*/*.xplane.pb"))
+
+
+def steps_in(trace: Path) -> list[int]:
+    planes = jax.profiler.ProfileData.from_file(str(trace)).planes
+    events = [event for plane in planes for line in plane.lines for event in line.events]
+    return [dict(event.stats)["step_num"] for event in events if event.name == "train"]
+
+
+def test_a_trace_has_the_steps_that_were_asked_for(traced: Path) -> None:
+    assert [steps_in(trace) for trace in traces(traced)] == [[1, 2], [4, 5, 6]]
+    assert not (traced / "profile").exists()
+
+
+def test_a_trace_reads_like_the_model(traced: Path) -> None:
+    content = traces(traced)[1].read_bytes()
+    assert [scope for scope in SCOPES if scope.encode() not in content] == []
+
+
+def test_steps_in_a_trace_are_not_timed(traced: Path) -> None:
+    """Of 12 steps, 3 a line, the first 2 and 4 to 6 are traced; the first timed one is left out."""
+    lines = [line for line in read_lines(traced) if "train/loss_nats" in line]
+    timed = [line["step"] for line in lines if "perf/step_seconds" in line]
+    assert timed == [9, 12] and len(lines) == 4
+
+
+def test_a_run_is_traced_by_a_signal_and_a_stop_keeps_what_is_traced(
+    gin_file: Path,
+    traced: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Asked for after step 4, seen after step 6; the run that goes on ends like the other.
+
+    The file that it finds at first is told and removed: it asks for no number of steps.
+    """
+    workdir, record = tmp_path / "run", StepLog.record
+    workdir.mkdir()
+    (workdir / "profile").write_text("five")
+
+    def signalled(log: StepLog, step: int, *rest: Any) -> None:
+        record(log, step, *rest)
+        if step in (4, 9):
+            os.kill(os.getpid(), signal.SIGUSR1 if step == 4 else signal.SIGTERM)
+
+    monkeypatch.setattr(StepLog, "record", signalled)
+    before = signal.getsignal(signal.SIGUSR1)
+    assert train(gin_file, workdir) == STOPPED
+    assert signal.getsignal(signal.SIGUSR1) == before
+    assert "profile held 'five', which is no number of steps" in capsys.readouterr().out
+    assert not (workdir / "profile").exists()
+    (trace,) = traces(workdir)
+    steps = steps_in(trace)
+    assert steps == list(range(7, 7 + len(steps))) and 3 <= len(steps) < STEPS_ASKED
+    monkeypatch.undo()
+    # The range 8 to 11 began before the run goes on: what is left of it is traced.
+    first = steps[-1] + 1
+    assert train(gin_file, workdir, "TrainConfig.profile = (8, 4)") == 0
+    assert steps_in(traces(workdir)[1]) == list(range(first, 12))
+    assert measured(workdir) == measured(traced)
+
+
+def test_nothing_is_looked_for_between_logged_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    profiler = object.__new__(Profiler)
+    vars(profiler).update(_traces=True, _trace=None, _first=0, _count=0, _every=3)
+    for step in range(7):
+        monkeypatch.setattr(profiler, "_asked", lambda step=step: looked.append(step) or 0)
+        profiler.begin(step)
+    assert looked == [0, 3, 6]
+
+
+@pytest.mark.parametrize(
+    ("profile", "sentence"),
+    [
+        ((5,), "the first step to trace and how many"),
+        ((0, 5), "at least 1"),
+        ((5, 0), "at least 1"),
+        ((10, 4), "ends with step 13, beyond TrainConfig.steps = 12"),
+    ],
+)
+def test_steps_that_cannot_be_traced_are_refused(profile: Any, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        TrainConfig(steps=12, profile=profile)

@@ -1,0 +1,134 @@
+"""Several sets of rows to evaluate on: their figures, their mistakes, and that none is identity."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hyla_lm.cli import main
+from hyla_lm.config import UserError
+from hyla_lm.data.row_writer import write_rows
+from hyla_lm.data.train_tokenizer import train_tokenizer
+from hyla_lm.input.manifest import read_manifest, write_manifest
+from hyla_lm.input.prepared import Rows
+from hyla_lm.input.stream import C4Stream
+from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.running.run_folder import read_lines
+from hyla_lm.tasks.language_model import LanguageModel
+from tests.conftest import SEQUENCE_LENGTH, TINY, VOCAB_SIZE, sentences
+from tests.data.c4_layouts import write_json_gz
+
+BASELINE = 2.5
+
+
+@pytest.fixture(scope="module")
+def home(tiny_rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run's gin file, rows `again` of the text of the main set, and other rows."""
+    home = tmp_path_factory.mktemp("sets")
+    text = TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH)
+    text = text.replace("num_layers = 2", "num_layers = 1")
+    (home / "tiny.gin").write_text(text.replace("eval_every = 4", "eval_every = 0"))
+    tokenizer = Tokenizer(tiny_rows.tokenizer)
+    write(home / "again", [sentences(seed, 1 + seed % 9) for seed in range(180, 200)], tokenizer)
+    write(home / "books", [sentences(seed, 4) for seed in range(300, 305)], tokenizer)
+    manifest = read_manifest(home / "books")
+    manifest.baselines_bits_per_byte["a clever bigram"] = BASELINE
+    write_manifest(home / "books", manifest)
+    write(home / "long", [sentences(1, 9)], tokenizer, 2 * SEQUENCE_LENGTH)
+    other = home / "other.model"
+    train_tokenizer([sentences(seed, 9) for seed in range(500, 600)], VOCAB_SIZE, other)
+    write(home / "foreign", [sentences(1, 9)], Tokenizer(str(other)))
+    return home
+
+
+def write(
+    folder: Path, texts: list[str], tokenizer: Tokenizer, length: int = SEQUENCE_LENGTH
+) -> None:
+    write_rows(
+        texts,
+        tokenizer,
+        folder,
+        split="validation",
+        source=folder.name,
+        sequence_length=length,
+        seed=0,
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was trained without further sets."""
+    workdir = tmp_path_factory.mktemp("trained") / "run"
+    assert train(home, workdir) == 0
+    return workdir
+
+
+def train(home: Path, workdir: Path, *sets: str) -> int:
+    binding = f"--gin.LanguageModel.validation_sets={sets!r}"
+    return main(["train", f"--gin_file={home}/tiny.gin", f"--workdir={workdir}", binding])
+
+
+def test_sets_come_and_go_while_a_run_goes_on(
+    home: Path, trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone = read_lines(trained)[-1]
+    sets = (f"again={home}/again", f"books={home}/books")
+    assert train(home, trained, *sets) == 0
+    both = read_lines(trained)[-1]
+    assert both["validation/books_bits_per_byte"] != both["validation/bits_per_byte"]
+    for name in ("loss_nats", "bits_per_byte", "accuracy"):
+        of_the_same_text = pytest.approx(both[f"validation/{name}"], rel=1e-6)
+        assert both[f"validation/again_{name}"] == of_the_same_text
+    summary = json.loads((trained / "summary.json").read_text())
+    assert summary["validation"]["books_loss_nats"] == both["validation/books_loss_nats"]
+    assert summary["validation_sets"]["books"] == read_manifest(home / "books").sha256
+    said = capsys.readouterr().out
+    assert "validation books" in said.split("step 12")[0], "the start-up summary names the sets"
+    assert f", books {both['validation/books_loss_nats']:.4f}" in said
+    closing = said[said.index("validation books loss") :]
+    assert f"a clever bigram    {BASELINE:.3f}" in closing
+
+    assert train(home, trained) == 0
+    assert read_lines(trained)[-1] == alone
+    assert "validation_sets" not in json.loads((trained / "summary.json").read_text())
+
+
+def test_a_trained_run_is_evaluated_on_other_rows(
+    home: Path, trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["evaluate", f"--workdir={trained}", f"--rows=books={home}/books"]
+    assert main(command) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["step"] == 12 and found["books_loss_nats"] > 0 and found["loss_nats"] > 0
+
+
+def test_sets_stand_beside_a_stream(home: Path, tiny_rows: Rows, tmp_path: Path) -> None:
+    for split in ("train", "validation"):
+        write_json_gz([sentences(seed, 9) for seed in range(9)], tmp_path, split, 1)
+    files = [(f"{tmp_path}/c4-{split}.*",) for split in ("train", "validation")]
+    data = C4Stream(*files, tokenizer=tiny_rows.tokenizer)
+    task = LanguageModel(data, SEQUENCE_LENGTH, validation_sets=(f"books={home}/books",))
+    assert list(task.prepare_task(1).named_sets()) == ["books"]
+
+
+@pytest.mark.parametrize(
+    ("sets", "sentence"),
+    [
+        (("books",), "has 'books': write a name"),
+        (("=books",), "has '=books': write a name"),
+        (("a/b=books",), "has 'a/b=books': write a name"),
+        (("a=x", "a=y"), "names 'a' twice"),
+        (("a={home}/nowhere",), "nowhere/manifest.json does not exist"),
+        (("a={home}/long",), f"not 16: prepare .*sequence_length = {SEQUENCE_LENGTH}"),
+        (("a={home}/foreign",), "was made with another tokenizer"),
+        (("a={rows.train}",), "rows that are trained on"),
+        (("a={rows.validation}",), "rows that are evaluated on anyway"),
+        (("a={home}/books", "b={home}/books"), "rows that are those of 'a'"),
+    ],
+)
+def test_sets_that_cannot_be_are_one_sentence(
+    sets: tuple[str, ...], sentence: str, home: Path, tiny_rows: Rows
+) -> None:
+    given = tuple(entry.format(home=home, rows=tiny_rows) for entry in sets)
+    with pytest.raises(UserError, match=sentence):
+        LanguageModel(tiny_rows, SEQUENCE_LENGTH, validation_sets=given).prepare_task(8)
