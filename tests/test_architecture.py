@@ -14,7 +14,8 @@ ORDER = (
     *("revision", "suggestions", "field_types", "config", "settings", "arguments", "ending"),
     *("command_line", "signals", "gin_text", "gin_files", "metrics", "kernels", "attention"),
     "parallel",
-    *("model", "input", "tasks", "optim", "train_step", "update_policy", "experiment"),
+    *("model", "input", "tasks", "optim", "train_step", "update_policy"),
+    *("diagnostics", "experiment"),
     *("sinks", "running"),
     *("export", "trainer", "plan", "commands", "cli", "__main__"),
 )

@@ -13,6 +13,7 @@ from hyla_lm.ending import Preempted
 from hyla_lm.experiment import Experiment
 from hyla_lm.parallel import multihost
 from hyla_lm.running.canary import BOUNDS, is_within, too_far_apart
+from hyla_lm.running.details import ATTENTION, look_inside
 from hyla_lm.running.evaluation import evaluate_sets
 from hyla_lm.running.run import Run
 from hyla_lm.running.summary import summary_of, training_kernels
@@ -44,6 +45,11 @@ def at_checkpoint(experiment: Experiment, step: int) -> bool:
 
 def at_evaluation(experiment: Experiment, step: int) -> bool:
     return _every(experiment.train.eval_every, step) or at_end(experiment, step)
+
+
+def at_details(experiment: Experiment, step: int) -> bool:
+    every = experiment.log.details_every
+    return every > 0 and (_every(every, step) or at_end(experiment, step))
 
 
 def at_suites(experiment: Experiment, step: int) -> bool:
@@ -166,6 +172,7 @@ DUTIES = (
     Duty(at_canary, compare_kernels, (f"{CANARY}/",)),
     Duty(at_checkpoint, save),
     Duty(at_evaluation, evaluate, (f"{VALIDATION}/",)),
+    Duty(at_details, look_inside, (f"{ATTENTION}/",)),
     Duty(at_suites, train_suites, (f"{SUITES}/",)),
     Duty(at_end, finish),
     Duty(before_end, stop),

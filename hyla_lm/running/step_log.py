@@ -16,13 +16,19 @@ from hyla_lm.running.console import TrainingProgress
 from hyla_lm.running.pace import Pace
 from hyla_lm.running.program import Program
 from hyla_lm.running.run_store import RunStore
-from hyla_lm.running.summary import LEARNING_RATE, STEP_SECONDS, TRAIN, flops_per_token
+from hyla_lm.running.summary import (
+    LEARNING_RATE,
+    OPTIM,
+    STEP_SECONDS,
+    flops_per_token,
+    window_tags,
+)
 from hyla_lm.running.throughput import model_flops_utilization
 from hyla_lm.tasks.protocol import Task
 from hyla_lm.train_step import StepOutput
 
 GRADIENT_NORM = "gradient_norm"
-SKIPPED = f"{TRAIN}/skipped_updates"
+SKIPPED = f"{OPTIM}/skipped_updates"
 
 
 class StepLog:
@@ -65,7 +71,8 @@ class StepLog:
         step, output, rows = self._pending
         self._pending = None
         self._alarm.look(step, output, rows)
-        self.window = add(self.window, to_host(output.metrics))
+        norms = output.norms.metrics() if output.norms is not None else {}
+        self.window = add(self.window, norms | to_host(output.metrics))
         self._tick()
         self._progress.advance(step)
         if step % self._every == 0 or step == self._program.experiment.train.steps:
@@ -91,7 +98,7 @@ class StepLog:
         task = self._program.task
         sums, self.window = self.window, {}
         values = task.logged_metrics(means(sums)) if sums[GRADIENT_NORM][1] else {}
-        line = {f"{TRAIN}/{name}": value for name, value in values.items()}
+        line = window_tags(values)
         line[LEARNING_RATE] = float(self._program.schedule(max(step - 1 - (skipped or 0), 0)))
         if skipped is not None:
             line[SKIPPED] = skipped
