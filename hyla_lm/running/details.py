@@ -1,6 +1,5 @@
 """A look inside attention and at the parameters, written for people to see."""
 
-import time
 from collections.abc import Iterator
 
 import jax
@@ -21,15 +20,14 @@ ATTENTION = "attention"
 def look_inside(run: Run, step: int, state: TrainState) -> None:
     """Writes figures, histograms and pictures of the first batch of the first evaluation set."""
     run.log.flush()
-    begun = time.monotonic()
-    batches = next(iter(run.program.task.evaluation_sets(run.shard, False).values()))
-    found = run.look(state.params, run.program.place(next(iter(batches))))
-    if multihost.is_lead():
+    with run.costs.measured("details_seconds"):
+        batches = next(iter(run.program.task.evaluation_sets(run.shard, False).values()))
+        found = run.look(state.params, run.program.place(next(iter(batches))))
         look: Look = jax.device_get(found)
-        _write_histograms(run.store, step, look)
-        _write_pictures(run.store, step, look)
-        seconds = {"perf/details_seconds": time.monotonic() - begun}
-        run.store.write(step, figures(look) | seconds)
+        if multihost.is_lead():
+            _write_histograms(run.store, step, look)
+            _write_pictures(run.store, step, look)
+    run.store.write(step, figures(look) | run.costs.take())
     run.log.restart_clock()
 
 

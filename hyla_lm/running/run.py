@@ -11,6 +11,7 @@ from hyla_lm.experiment import Experiment
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.preemption import PreemptionGuard
 from hyla_lm.running.console import TrainingProgress
+from hyla_lm.running.costs import Costs
 from hyla_lm.running.pace import Pace
 from hyla_lm.running.program import Program
 from hyla_lm.running.run_store import RunStore
@@ -33,6 +34,7 @@ class Run:
     log: StepLog
     progress: TrainingProgress
     pace: Pace
+    costs: Costs
     guard: PreemptionGuard
     watchdog: Watchdog
     first: int

@@ -35,6 +35,7 @@ from hyla_lm.running.lock import DiskLock, FolderLock
 from hyla_lm.running.mirror import Mirror
 
 SET_ASIDE = "set_aside"
+PROCESS_SECONDS = ".seconds"
 OURS = {
     "config.gin",
     "checkpoints",
@@ -170,6 +171,21 @@ class RunFolder:
             file.write(json.dumps({"step": step, **values}) + "\n")
             file.flush()
             os.fsync(file.fileno())
+
+    def process_seconds(self) -> float:
+        """The seconds of all processes of this run so far, as the last of them noted."""
+        content = (read_whole(self.path / PROCESS_SECONDS) or b"") if self._lead else b""
+        whole = content.split(b"\n")[:-1]
+        try:
+            return float(whole[-1]) if whole else 0.0
+        except ValueError as error:
+            raise _damaged(f"{self.path / PROCESS_SECONDS}", "no seconds") from error
+
+    def note_process_seconds(self, seconds: float) -> None:
+        """Appends a line, since only files that grow are mirrored."""
+        if self._lead:
+            with (self._logs / PROCESS_SECONDS).open("a") as file:
+                file.write(f"{seconds:.3f}\n")
 
     def check(self) -> None:
         """Raises UserError if the lock was lost, or logs could not be mirrored."""

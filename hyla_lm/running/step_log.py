@@ -13,6 +13,7 @@ import numpy as np
 from hyla_lm.metrics import HostMetrics, add, means, to_host
 from hyla_lm.running.alarm import Alarm
 from hyla_lm.running.console import TrainingProgress
+from hyla_lm.running.costs import Costs
 from hyla_lm.running.pace import Pace
 from hyla_lm.running.program import Program
 from hyla_lm.running.run_store import RunStore
@@ -43,16 +44,17 @@ class StepLog:
         store: RunStore,
         progress: TrainingProgress,
         pace: Pace,
+        costs: Costs,
         window: Mapping[str, Any],
     ):
         self._program, self._store, self._progress = program, store, progress
-        self._pace = pace
+        self._pace, self._costs = pace, costs
         self._every = program.experiment.log.every
         self._alarm = Alarm(program, store, progress)
         self._pending: tuple[int, StepOutput, np.ndarray] | None = None
         self.window: HostMetrics = {name: (pair[0], pair[1]) for name, pair in window.items()}
         self._has_compiled = False
-        self._clock = 0.0
+        self._clock = time.monotonic()
         self._steps_timed, self._window_seconds, self._wait_seconds = 0, 0.0, 0.0
 
     def record(self, step: int, output: StepOutput, rows: np.ndarray) -> None:
@@ -86,8 +88,10 @@ class StepLog:
     def _tick(self) -> None:
         """Times a step; the first of a process compiles and is left out."""
         now = time.monotonic()
+        seconds = now - self._clock
+        self._costs.stepped(seconds)
         if self._has_compiled:
-            self._window_seconds += now - self._clock
+            self._window_seconds += seconds
             self._steps_timed += 1
         else:
             self._wait_seconds = 0.0
@@ -104,7 +108,7 @@ class StepLog:
             line[SKIPPED] = skipped
         speed = self._speed()
         self._steps_timed, self._window_seconds, self._wait_seconds = 0, 0.0, 0.0
-        self._store.write(step, line | speed)
+        self._store.write(step, line | speed | self._costs.take())
         told = task.describe(values) if values else "no update made"
         if STEP_SECONDS in speed:
             self._pace.stepped(speed[STEP_SECONDS])
@@ -119,6 +123,7 @@ class StepLog:
         tokens_per_second = self._program.tokens_per_step * self._steps_timed / seconds
         speed = {
             "perf/tokens_per_second": tokens_per_second,
+            "perf/tokens_per_second_per_chip": tokens_per_second / self._program.mesh.size,
             STEP_SECONDS: seconds / self._steps_timed,
             "perf/data_wait_share": self._wait_seconds / seconds,
         }

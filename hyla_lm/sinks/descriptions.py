@@ -100,7 +100,7 @@ DESCRIPTIONS: tuple[tuple[str, str], ...] = (
     ),
     ("perf/host_memory_gb", "Memory of the first process on its host, in GB of 10^9 bytes."),
     ("perf/compile_seconds", "Seconds that compiling the train step took, once a process."),
-    ("perf/save_seconds", "Seconds in which training waited for the last save to start."),
+    ("perf/save_seconds", "Seconds in which training waited for a save to start."),
     ("perf/evaluation_seconds", "Seconds of an evaluation of the validation sets."),
     ("perf/details_seconds", "Seconds of a look inside attention."),
     (
