@@ -67,7 +67,7 @@ class Costs:
 
 
 def memory() -> dict[str, float]:
-    """GB in use on the fullest device, where devices tell, and by this process, where Linux does."""
+    """GB in use on the fullest device, where devices tell, and by this process on Linux."""
     told = [device.memory_stats() or {} for device in jax.local_devices()]
     names = {"bytes_in_use": "device_memory_gb", "peak_bytes_in_use": "device_memory_peak_gb"}
     found = {

@@ -173,13 +173,18 @@ class RunFolder:
             os.fsync(file.fileno())
 
     def process_seconds(self) -> float:
-        """The seconds of all processes of this run so far, as the last of them noted."""
-        content = (read_whole(self.path / PROCESS_SECONDS) or b"") if self._lead else b""
-        whole = content.split(b"\n")[:-1]
+        """The seconds of all processes of this run so far; drops a line that a kill cut short."""
+        path = self.path / PROCESS_SECONDS
+        content = (read_whole(path) or b"") if self._lead else b""
+        whole = content.splitlines(keepends=True)
+        if whole and not whole[-1].endswith(b"\n"):
+            del whole[-1]
+        if content:
+            write_retrying(as_path(self._logs) / PROCESS_SECONDS, b"".join(whole))
         try:
             return float(whole[-1]) if whole else 0.0
         except ValueError as error:
-            raise _damaged(f"{self.path / PROCESS_SECONDS}", "no seconds") from error
+            raise _damaged(f"{path}", "no seconds") from error
 
     def note_process_seconds(self, seconds: float) -> None:
         """Appends a line, since only files that grow are mirrored."""

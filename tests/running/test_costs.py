@@ -95,6 +95,7 @@ def test_a_line_of_seconds_cut_short_is_dropped_and_a_damaged_file_is_told(tmp_p
     with closing(RunFolder(str(tmp_path))) as folder:
         assert folder.process_seconds() == 12.5
         folder.note_process_seconds(20)
+        assert folder.process_seconds() == 20
         (tmp_path / PROCESS_SECONDS).write_text("a\n")
         with pytest.raises(UserError, match=r"\.seconds is damaged \(no seconds\): delete it"):
             folder.process_seconds()
