@@ -4,7 +4,7 @@ BIN := .venv/bin
 GIN ?= gin/quickstart.gin
 WORKDIR ?= runs/$(notdir $(basename $(GIN)))
 
-.PHONY: train compare test test-full test-seqio test-torch faults evals-smoke lint bench bench-data bench-tpu bench-plan bench-evals bench-checkpoint plans docs docs-serve clean
+.PHONY: train compare test test-full test-seqio test-torch faults evals-smoke lint bench bench-data bench-tpu bench-plan bench-evals bench-checkpoint bench-curves plans docs docs-serve clean
 
 train: .venv/core
 	$(BIN)/hyla-lm train --gin_file=$(GIN) --workdir=$(WORKDIR)
@@ -70,6 +70,9 @@ bench-evals: .venv/dev
 
 bench-checkpoint: .venv/dev
 	$(BIN)/python tests/benchmarks/bench_checkpoint.py
+
+bench-curves: .venv/dev
+	$(BIN)/python tests/benchmarks/bench_curves.py
 
 plans: .venv/full
 	$(BIN)/python docs/make_plans.py $(PLANS)

@@ -20,6 +20,8 @@ CONFIGS = ("hyla", "softmax", "linear")
 TOPOLOGIES = ("v5e:2x4", "v5e:4x4", "v5e:8x8", "v5e:16x16")
 # The largest batch a chip is searched for on one slice; in pure data parallelism it is that of all.
 COMPILES = {"v5e:4x4": 2}
+# Plans are of the step alone: norms by layer add a pass over the parameters, and looks are no step.
+UNMEASURED = ("LogConfig.layers=False", "LogConfig.details_every=0")
 GIB = 2**30
 COLUMNS = (
     *("config", "slice", "GiB a chip", "largest batch", "collectives", "cycles estimated"),
@@ -29,7 +31,8 @@ HEAD = f"""# Plans of gin/c4_50m_*.gin
 
 Made by `make plans` from the JSON files beside this one: batch 256 rows of 512 tokens, 1,000,000
 steps. Ranges are from the shortest to the longest predicted step; nothing here was measured
-(`docs/plan.md` says how to read it). Cycles are millions a chip and step. The largest
+(`docs/plan.md` says how to read it).
+Norms by layer (LogConfig.layers) are left out. Cycles are millions a chip and step. The largest
 batch is searched for on one slice; a chip holds as many rows on the others. A slice without a line
 has not been planned.
 
@@ -46,6 +49,7 @@ def make(config: str, topology: str) -> None:
     """Writes the plan of a config on a slice."""
     command = [sys.executable, "-m", "hyla_lm", "plan", "--json", f"--topology={topology}"]
     command += [f"--gin_file=gin/c4_50m_{config}.gin", f"--compiles={COMPILES.get(topology, 0)}"]
+    command += [f"--gin.{binding}" for binding in UNMEASURED]
     print(" ".join(command[1:]), file=sys.stderr, flush=True)
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:

@@ -73,9 +73,17 @@ class TrainConfig:
 @configurable
 @dataclass(frozen=True)
 class LogConfig:
-    """How often metrics are written."""
+    """How often metrics are written, and what is measured beside the loss."""
 
     every: int = setting(100, "steps that each logged point averages", minimum=1)
+    layers: bool = setting(
+        False, "measure norms of gradients, updates and parameters, of the model and by layer"
+    )
+    details_every: int = setting(
+        0,
+        "steps between looks inside attention: figures, histograms and pictures; 0 makes none",
+        minimum=0,
+    )
 
 
 @configurable

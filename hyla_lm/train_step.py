@@ -23,25 +23,33 @@ class TrainState(NamedTuple):
 class StepOutput(NamedTuple):
     """The step's summed objective and metrics, and the gradient norm of each parameter by path.
 
-    `verdict` is that of hyla_lm.update_policy, where a policy is on.
+    `verdict` is that of hyla_lm.update_policy, where a policy is on. `norms` are those of
+    hyla_lm.diagnostics.norms, where they are asked for.
     """
 
     objective: Pair
     metrics: Metrics
     gradient_norms: dict[str, jax.Array]
     verdict: Any = None
+    norms: Any = None
 
 
 Sums = tuple[Pair, Metrics]
 TrainStep = Callable[[TrainState, Batch], tuple[TrainState, StepOutput]]
+Measure = Callable[[Any, Any, Any], Any]
 
 
 def make_train_step(
-    loss: LossFn, optimizer: optax.GradientTransformation, accumulate_steps: int, seed: Any
+    loss: LossFn,
+    optimizer: optax.GradientTransformation,
+    accumulate_steps: int,
+    seed: Any,
+    measure: Measure | None = None,
 ) -> TrainStep:
     """The pure step to jit; a batch's leading axis is a multiple of accumulate_steps.
 
-    The seed may be traced.
+    The seed may be traced. `measure` makes the output's norms of gradients before clipping, updates
+    and new parameters.
     """
 
     def objective_sum(params: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, Sums]:
@@ -72,7 +80,8 @@ def make_train_step(
             updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
             params = optax.apply_updates(state.params, updates)
         metrics["gradient_norm"] = (optax.tree.norm(grads), jnp.ones(()))
-        output = StepOutput(objective, metrics, norms(grads))
+        measured = None if measure is None else measure(grads, updates, params)
+        output = StepOutput(objective, metrics, norms(grads), norms=measured)
         return TrainState(state.step + 1, params, opt_state), output
 
     return train_step

@@ -16,6 +16,7 @@ from hyla_lm.parallel.preemption import PreemptionGuard
 from hyla_lm.revision import git_revision
 from hyla_lm.running.beginning import Beginning, begin
 from hyla_lm.running.console import TrainingProgress, show_summary
+from hyla_lm.running.costs import SECONDS, Costs
 from hyla_lm.running.duties import look, redone_tags, save
 from hyla_lm.running.finished import finished_lines, finished_summary
 from hyla_lm.running.pace import Pace, intervals
@@ -53,8 +54,7 @@ def train(experiment: Experiment, workdir: str, start: Start = Start()) -> dict[
         if summary:
             _tell(finished_lines(experiment, workdir, summary))
             return summary
-        run, state = _open(experiment, folder, watchdog, start, stack)
-        run.started_seconds = started_seconds
+        run, state = _open(experiment, folder, watchdog, start, started_seconds, stack)
         state = train_steps(run, state)
         run.watchdog.waits_for("the end of the run waits for the parameters")
         params = multihost.on_host(state.params)
@@ -98,7 +98,12 @@ def _enter(experiment: Experiment, workdir: str, stack: ExitStack) -> tuple[RunF
 
 
 def _open(
-    experiment: Experiment, folder: RunFolder, watchdog: Watchdog, start: Start, stack: ExitStack
+    experiment: Experiment,
+    folder: RunFolder,
+    watchdog: Watchdog,
+    start: Start,
+    started_seconds: float,
+    stack: ExitStack,
 ) -> tuple[Run, TrainState]:
     """The run at its newest checkpoint, after every check; what it opens, the stack closes."""
     check_suites(experiment.train.suites, experiment.model)
@@ -115,10 +120,13 @@ def _open(
     begun = begin(program, store, start.step)
     state, data, train = begun.state, begun.data, experiment.train
     first = int(state.step)
+    costs = Costs(folder, data.get(SECONDS, {}), started_seconds)
+    stack.callback(costs.keep)
     _show_start(program, begun)
     if first < train.steps:
         watchdog.waits_for("the start waits for the compiler")
-        program = compile_step(program)
+        with costs.measured("compile_seconds"):
+            program = compile_step(program)
         _check_numerics(program, store, first, start.strict_numerics)
     stack.push(end_on_error_within(seconds))
     guard.begin()
@@ -128,9 +136,12 @@ def _open(
     batches = stack.enter_context(closing(stream))
     progress = stack.enter_context(TrainingProgress(train.steps, first, multihost.is_lead()))
     pace = Pace(train.steps, intervals(experiment))
-    log = StepLog(program, store, progress, pace, data.get("window", {}))
+    log = StepLog(program, store, progress, pace, costs, data.get("window", {}))
     profiler = stack.enter_context(closing(Profiler(experiment, folder, log, progress, watchdog)))
-    run = Run(program, store, shard, batches, log, progress, pace, guard, watchdog, profiler, first)
+    run = Run(
+        program, store, shard, batches, log, progress, pace, costs, guard, watchdog, profiler, first
+    )
+    run.started_seconds = started_seconds
     if begun.is_unsaved:
         save(run, first, state)
     return run, state

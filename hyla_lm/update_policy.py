@@ -103,7 +103,7 @@ def guard_init(init: Callable[[], TrainState]) -> Callable[[], TrainState]:
 def guard_step(step: TrainStep, policy: UpdatePolicy) -> TrainStep:
     """The same step, which skips what the policy says and gives its verdict with the output.
 
-    Metrics of a skipped update are sums and counts of 0, so that means leave it out.
+    Metrics and norms of a skipped update are sums and counts of 0, so that means leave it out.
     """
 
     def guarded_step(state: TrainState, batch: Batch) -> tuple[TrainState, StepOutput]:
@@ -116,11 +116,13 @@ def guard_step(step: TrainStep, policy: UpdatePolicy) -> TrainStep:
 
         params = jax.tree.map(unless_skipped, new.params, state.params)
         optimizer = jax.tree.map(unless_skipped, new.opt_state, before)
-        metrics = jax.tree.map(lambda x: unless_skipped(x, jnp.zeros_like(x)), output.metrics)
+        metrics, norms = jax.tree.map(
+            lambda x: unless_skipped(x, jnp.zeros_like(x)), (output.metrics, output.norms)
+        )
         opt_state = GuardedState(optimizer, counted(guard, verdict, policy.spike_memory))
         return (
             TrainState(new.step, params, opt_state),
-            output._replace(metrics=metrics, verdict=verdict),
+            output._replace(metrics=metrics, verdict=verdict, norms=norms),
         )
 
     return guarded_step

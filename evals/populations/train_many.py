@@ -26,7 +26,7 @@ from hyla_lm.running.pace import Pace, intervals
 from hyla_lm.running.program import Program, make_program
 from hyla_lm.running.run_folder import RunFolder
 from hyla_lm.running.run_store import RunStore
-from hyla_lm.running.summary import LEARNING_RATE, STEP_SECONDS, TRAIN, summary_of
+from hyla_lm.running.summary import LEARNING_RATE, STEP_SECONDS, summary_of, window_tags
 from hyla_lm.signals import end_on_error_within
 from hyla_lm.tasks.protocol import Task
 from hyla_lm.train_step import Sums, TrainState
@@ -125,7 +125,7 @@ class _Run:
         if not self.is_sound:
             return ""
         values = task.logged_metrics(means(to_host(metrics)))
-        line = {f"{TRAIN}/{name}": value for name, value in values.items()}
+        line = window_tags(values)
         self.store.write(step, {**line, LEARNING_RATE: self._learning_rates[step], **speed})
         return task.describe(values)
 

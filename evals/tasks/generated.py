@@ -114,6 +114,10 @@ class GeneratedTask(ABC):
 
         return loss_fn
 
+    def inputs(self, batch: Batch) -> tuple[jax.Array, None]:
+        """See hyla_lm.tasks.protocol.Inspectable."""
+        return batch["features"], None
+
     def train_key(self, seed: int) -> jax.Array:
         """The key of the training set."""
         return key_of(seed, "train")

@@ -15,6 +15,7 @@ from hyla_lm.experiment import Branch, Experiment, WarmStart
 from hyla_lm.input.files import as_path, bucket_errors
 from hyla_lm.running.checkpoint import ORIGIN, Checkpointer, Damaged, differences, remedy
 from hyla_lm.running.checksums import checksums, sha256_of
+from hyla_lm.running.costs import SECONDS
 from hyla_lm.running.program import Program, identity
 from hyla_lm.running.run_store import RunStore
 from hyla_lm.running.warm_start import by_name, listed, match, take, told
@@ -82,6 +83,7 @@ def _branched(program: Program[Task], store: RunStore, setting: Branch) -> Begin
         where = f"Branch.run = {setting.run!r} is at"
         _check_length(program, found.step, where, "give an earlier Branch.step")
         state, data = store.branch(found.checkpoints, found.step)
+    data.pop(SECONDS, None)  # which its trunk spent
     store.origin = _origin(setting, found, state.params)
     return Beginning(state, data, _told_of(store.origin), is_unsaved=True)
 

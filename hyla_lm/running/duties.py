@@ -13,6 +13,8 @@ from hyla_lm.ending import Preempted
 from hyla_lm.experiment import Experiment
 from hyla_lm.parallel import multihost
 from hyla_lm.running.canary import BOUNDS, is_within, too_far_apart
+from hyla_lm.running.costs import SECONDS
+from hyla_lm.running.details import ATTENTION, look_inside
 from hyla_lm.running.evaluation import evaluate_sets
 from hyla_lm.running.run import Run
 from hyla_lm.running.summary import summary_of, training_kernels
@@ -45,6 +47,11 @@ def at_checkpoint(experiment: Experiment, step: int) -> bool:
 
 def at_evaluation(experiment: Experiment, step: int) -> bool:
     return _every(experiment.train.eval_every, step) or at_end(experiment, step)
+
+
+def at_details(experiment: Experiment, step: int) -> bool:
+    every = experiment.log.details_every
+    return every > 0 and (_every(every, step) or at_end(experiment, step))
 
 
 def at_suites(experiment: Experiment, step: int) -> bool:
@@ -90,10 +97,12 @@ def save(run: Run, step: int, state: TrainState) -> None:
         return
     _waits_for(run, step, "the device")
     run.log.flush()
-    _waits_for(run, step, "the other processes")
-    streams = multihost.gather_shards(run.batches.state(), run.shard)
-    _waits_for(run, step, "a save")
-    run.store.save(step, state, {"streams": streams, "window": run.log.window})
+    with run.costs.measured("save_seconds"):
+        _waits_for(run, step, "the other processes")
+        streams = multihost.gather_shards(run.batches.state(), run.shard)
+        _waits_for(run, step, "a save")
+        data = {"streams": streams, "window": run.log.window, SECONDS: run.costs.saved()}
+        run.store.save(step, state, data)
     run.log.restart_clock()
 
 
@@ -104,14 +113,16 @@ def evaluate(run: Run, step: int, state: TrainState) -> None:
     p, is_final, told = run.program, at_end(run.experiment, step), partial(_waits_for, run, step)
     sets = p.task.evaluation_sets(run.shard, is_final)
     try:
-        found = evaluate_sets(
-            p.task, p.evaluation_step, state.params, sets, p.place, told, run.guard
-        )
+        with run.costs.measured("evaluation_seconds"):
+            found = evaluate_sets(
+                p.task, p.evaluation_step, state.params, sets, p.place, told, run.guard
+            )
     except Preempted:
         save(run, step, state)
         why = f"stopped after step {step}, which is saved; its evaluation is done again"
         raise Preempted(why) from None
-    run.store.write(step, {f"{VALIDATION}/{name}": value for name, value in found.items()})
+    line = {f"{VALIDATION}/{name}": value for name, value in found.items()}
+    run.store.write(step, line | run.costs.take())
     run.progress.say(f"step {step}  validation {p.task.describe(found)}")
     run.log.restart_clock()
     run.validation = found
@@ -170,6 +181,7 @@ DUTIES = (
     Duty(at_canary, compare_kernels, (f"{CANARY}/",)),
     Duty(at_checkpoint, save),
     Duty(at_evaluation, evaluate, (f"{VALIDATION}/",)),
+    Duty(at_details, look_inside, (f"{ATTENTION}/",)),
     Duty(at_suites, train_suites, (f"{SUITES}/",)),
     Duty(at_end, finish),
     Duty(before_end, stop),

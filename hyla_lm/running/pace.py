@@ -66,6 +66,8 @@ def intervals(experiment: Experiment) -> dict[str, int]:
         found["train_suites"] = min(suite.every or last for suite in e.train.suites)
     if e.canary.every:
         found["compare_kernels"] = e.canary.every
+    if e.log.details_every:
+        found["look_inside"] = e.log.details_every
     return found
 
 

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 from hyla_lm import config
 from hyla_lm.config import UserError
+from hyla_lm.diagnostics.norms import norms_of
 from hyla_lm.experiment import Experiment
 from hyla_lm.metrics import Metrics
 from hyla_lm.model.config import Features, ModelConfig, Tokens
@@ -22,7 +23,7 @@ from hyla_lm.parallel.mesh import batch_sharding, batch_ways, make_mesh, state_s
 from hyla_lm.parallel.sharded_attention import check_mesh
 from hyla_lm.running.canary import make_canary_step
 from hyla_lm.running.numerics import hash_of_step, numerics_of
-from hyla_lm.tasks.protocol import Batch, Objective, Task
+from hyla_lm.tasks.protocol import Batch, Inspectable, Objective, Task
 from hyla_lm.train_step import TrainState, TrainStep, init_state, make_train_step
 from hyla_lm.update_policy import guard_init, guard_step
 
@@ -77,6 +78,7 @@ def make_program(
     mesh = checked_mesh(experiment, devices)
     assert experiment.train.task is not None
     task = experiment.train.task.prepare_task(experiment.train.batch_size)
+    _check_inspectable(experiment, task)
     return lay_out(experiment, task, mesh)
 
 
@@ -108,7 +110,9 @@ def lay_out(experiment: Experiment, task: ObjectiveT, mesh: Mesh) -> Program[Obj
         layout,
     )
     loss = task.loss(model)
-    step = make_train_step(loss, optimizer, train.accumulate_steps, train.seed)
+    scanned = experiment.model.scan_layers
+    measure = partial(norms_of, scanned=scanned) if experiment.log.layers else None
+    step = make_train_step(loss, optimizer, train.accumulate_steps, train.seed, measure)
     if experiment.updates.is_on:
         step = guard_step(step, experiment.updates)
 
@@ -215,6 +219,15 @@ def _check_model_axis(model: Decoder, length: int, parts: int) -> None:
         queries = model.answers or length if is_last else length
         if queries > 1:
             check_mesh(parts, config.spec(layer), config.num_heads, queries)
+
+
+def _check_inspectable(experiment: Experiment, task: Objective) -> None:
+    if experiment.log.details_every and not isinstance(task, Inspectable):
+        raise UserError(
+            f"LogConfig.details_every = {experiment.log.details_every} but {type(task).__name__} "
+            "does not say what its model's inputs are: set it to 0, or give the task `inputs` "
+            "(hyla_lm.tasks.protocol.Inspectable)."
+        )
 
 
 def _check_length(config: ModelConfig, length: int) -> None:

@@ -1,20 +1,24 @@
 """A process's part of a run while it trains."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+from hyla_lm.diagnostics.attention import Look, make_look
 from hyla_lm.experiment import Experiment
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.preemption import PreemptionGuard
 from hyla_lm.running.console import TrainingProgress
+from hyla_lm.running.costs import Costs
 from hyla_lm.running.pace import Pace
 from hyla_lm.running.profiling import Profiler
 from hyla_lm.running.program import Program
 from hyla_lm.running.run_store import RunStore
 from hyla_lm.running.step_log import StepLog
 from hyla_lm.running.watchdog import Watchdog
-from hyla_lm.tasks.protocol import BatchStream, Task
+from hyla_lm.tasks.protocol import Batch, BatchStream, Inspectable, Task
 
 
 @dataclass
@@ -31,6 +35,7 @@ class Run:
     log: StepLog
     progress: TrainingProgress
     pace: Pace
+    costs: Costs
     guard: PreemptionGuard
     watchdog: Watchdog
     profiler: Profiler
@@ -39,6 +44,13 @@ class Run:
     validation: dict[str, float] = field(default_factory=dict)
     suites: dict[str, dict[str, float]] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def look(self) -> Callable[[Any, Batch], Look]:
+        """The look inside attention, compiled when it is first asked for."""
+        program = self.program
+        assert isinstance(program.task, Inspectable)  # make_program has checked it
+        return make_look(program.task, program.model, program.mesh)
 
     @property
     def experiment(self) -> Experiment:

@@ -37,6 +37,7 @@ from hyla_lm.running.mirror import Mirror
 SET_ASIDE = "set_aside"
 PROFILE = "profile"  # a file by which a person asks for a trace
 EVALUATOR = "evaluator"  # what a process wrote that follows the run
+PROCESS_SECONDS = ".seconds"
 OURS = {
     "config.gin",
     "checkpoints",
@@ -192,6 +193,26 @@ class RunFolder:
             file.write(json.dumps({"step": step, **values}) + "\n")
             file.flush()
             os.fsync(file.fileno())
+
+    def process_seconds(self) -> float:
+        """The seconds of all processes of this run so far; drops a line that a kill cut short."""
+        path = self.path / PROCESS_SECONDS
+        content = (read_whole(path) or b"") if self._lead else b""
+        whole = content.splitlines(keepends=True)
+        if whole and not whole[-1].endswith(b"\n"):
+            del whole[-1]
+        if content:
+            write_retrying(as_path(self._logs) / PROCESS_SECONDS, b"".join(whole))
+        try:
+            return float(whole[-1]) if whole else 0.0
+        except ValueError as error:
+            raise _damaged(f"{path}", "no seconds") from error
+
+    def note_process_seconds(self, seconds: float) -> None:
+        """Appends a line, since only files that grow are mirrored."""
+        if self._lead:
+            with (self._logs / PROCESS_SECONDS).open("a") as file:
+                file.write(f"{seconds:.3f}\n")
 
     def check(self) -> None:
         """Raises UserError if the lock was lost, or logs could not be mirrored."""

@@ -13,16 +13,23 @@ import numpy as np
 from hyla_lm.metrics import HostMetrics, add, means, to_host
 from hyla_lm.running.alarm import Alarm
 from hyla_lm.running.console import TrainingProgress
+from hyla_lm.running.costs import Costs
 from hyla_lm.running.pace import Pace
 from hyla_lm.running.program import Program
 from hyla_lm.running.run_store import RunStore
-from hyla_lm.running.summary import LEARNING_RATE, STEP_SECONDS, TRAIN, flops_per_token
+from hyla_lm.running.summary import (
+    LEARNING_RATE,
+    OPTIM,
+    STEP_SECONDS,
+    flops_per_token,
+    window_tags,
+)
 from hyla_lm.running.throughput import model_flops_utilization
 from hyla_lm.tasks.protocol import Task
 from hyla_lm.train_step import StepOutput
 
 GRADIENT_NORM = "gradient_norm"
-SKIPPED = f"{TRAIN}/skipped_updates"
+SKIPPED = f"{OPTIM}/skipped_updates"
 
 
 class StepLog:
@@ -38,16 +45,17 @@ class StepLog:
         store: RunStore,
         progress: TrainingProgress,
         pace: Pace,
+        costs: Costs,
         window: Mapping[str, Any],
     ):
         self._program, self._store, self._progress = program, store, progress
-        self._pace = pace
+        self._pace, self._costs = pace, costs
         self._every = program.experiment.log.every
         self._alarm = Alarm(program, store, progress)
         self._pending: tuple[int, StepOutput, np.ndarray] | None = None
         self.window: HostMetrics = {name: (pair[0], pair[1]) for name, pair in window.items()}
         self._has_compiled, self.is_timed = False, True
-        self._clock = 0.0
+        self._clock = time.monotonic()
         self._steps_timed, self._window_seconds, self._wait_seconds = 0, 0.0, 0.0
 
     def record(self, step: int, output: StepOutput, rows: np.ndarray) -> None:
@@ -66,7 +74,8 @@ class StepLog:
         step, output, rows = self._pending
         self._pending = None
         self._alarm.look(step, output, rows)
-        self.window = add(self.window, to_host(output.metrics))
+        norms = output.norms.metrics() if output.norms is not None else {}
+        self.window = add(self.window, norms | to_host(output.metrics))
         self._tick()
         self._progress.advance(step)
         if step % self._every == 0 or step == self._program.experiment.train.steps:
@@ -80,10 +89,13 @@ class StepLog:
     def _tick(self) -> None:
         """Times a step; the first of a process compiles and is left out."""
         now = time.monotonic()
+        seconds = now - self._clock
+        self._costs.stepped(seconds)
         if not self.is_timed:
+            self._clock = now
             return
         if self._has_compiled:
-            self._window_seconds += now - self._clock
+            self._window_seconds += seconds
             self._steps_timed += 1
         else:
             self._wait_seconds = 0.0
@@ -94,13 +106,13 @@ class StepLog:
         task = self._program.task
         sums, self.window = self.window, {}
         values = task.logged_metrics(means(sums)) if sums[GRADIENT_NORM][1] else {}
-        line = {f"{TRAIN}/{name}": value for name, value in values.items()}
+        line = window_tags(values)
         line[LEARNING_RATE] = float(self._program.schedule(max(step - 1 - (skipped or 0), 0)))
         if skipped is not None:
             line[SKIPPED] = skipped
         speed = self._speed()
         self._steps_timed, self._window_seconds, self._wait_seconds = 0, 0.0, 0.0
-        self._store.write(step, line | speed)
+        self._store.write(step, line | speed | self._costs.take())
         told = task.describe(values) if values else "no update made"
         if STEP_SECONDS in speed:
             self._pace.stepped(speed[STEP_SECONDS])
@@ -115,6 +127,7 @@ class StepLog:
         tokens_per_second = self._program.tokens_per_step * self._steps_timed / seconds
         speed = {
             "perf/tokens_per_second": tokens_per_second,
+            "perf/tokens_per_second_per_chip": tokens_per_second / self._program.mesh.size,
             STEP_SECONDS: seconds / self._steps_timed,
             "perf/data_wait_share": self._wait_seconds / seconds,
         }

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 
+from hyla_lm.diagnostics.norms import KINDS
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.model.inspection import kernels_of
 from hyla_lm.optim import OptimizerConfig, span_of_fall
@@ -20,8 +21,10 @@ from hyla_lm.running.throughput import (
 )
 from hyla_lm.tasks.protocol import Objective, Task
 
-TRAIN = "train"
-LEARNING_RATE = f"{TRAIN}/learning_rate"
+TRAIN, OPTIM = "train", "optim"
+LEARNING_RATE = f"{OPTIM}/learning_rate"
+OLD_LEARNING_RATE = f"{TRAIN}/learning_rate"  # of older runs, whose gradient norm is there too
+LEARNING_RATES = (LEARNING_RATE, OLD_LEARNING_RATE)
 STEP_SECONDS = "perf/step_seconds"
 _OPTIMIZERS = {"adamw": "AdamW", "muon": "Muon and AdamW"}
 
@@ -111,16 +114,33 @@ def summary_of(
     return summary if utilization is None else {**summary, "mfu": utilization}
 
 
+def window_tags(values: Mapping[str, float]) -> dict[str, float]:
+    """The means of a window of steps by their tag."""
+    return {
+        f"{OPTIM if name.partition('/')[0] in KINDS else TRAIN}/{name}": value
+        for name, value in values.items()
+    }
+
+
+def is_window(line: Mapping[str, Any]) -> bool:
+    """Whether a line is of training steps."""
+    return any(tag in line for tag in LEARNING_RATES)
+
+
 def last_training_metrics(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """The means of the last window of training steps."""
-    windows = [line for line in lines if LEARNING_RATE in line]
-    tags = [tag for tag in windows[-1] if tag.startswith(f"{TRAIN}/")] if windows else []
-    return {tag.removeprefix(f"{TRAIN}/"): windows[-1][tag] for tag in tags if tag != LEARNING_RATE}
+    last: Mapping[str, Any] = next(filter(is_window, reversed(lines)), {})
+    groups = {tag: tag.partition("/") for tag in last if tag not in LEARNING_RATES}
+    return {
+        name: last[tag]
+        for tag, (group, _, name) in groups.items()
+        if group in (TRAIN, OPTIM) and "/" not in name
+    }
 
 
 def seconds_per_step(lines: Sequence[Mapping[str, Any]], begun_at: int = 0) -> float:
     """The mean over the windows that were timed, each counted by its steps; 0 where none was."""
-    windows = [line for line in lines if LEARNING_RATE in line]
+    windows = [line for line in lines if is_window(line)]
     starts = [begun_at, *(line["step"] for line in windows)]
     timed = [(x["step"] - start, x) for start, x in zip(starts, windows, strict=False)]
     timed = [(steps, x) for steps, x in timed if STEP_SECONDS in x]

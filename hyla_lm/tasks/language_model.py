@@ -18,7 +18,7 @@ from hyla_lm.model.config import Tokens
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.tasks.next_token import NextToken, Vocabulary
-from hyla_lm.tasks.protocol import HostBatch, LossFn
+from hyla_lm.tasks.protocol import Batch, HostBatch, LossFn
 from hyla_lm.tasks.sampling import Sampling, generate
 
 
@@ -137,6 +137,9 @@ class LanguageModelTask:
 
     def loss(self, model: Decoder) -> LossFn:
         return self.objective.loss(model)
+
+    def inputs(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        return self.objective.inputs(batch)
 
     def identity(self) -> dict[str, Any]:
         return {

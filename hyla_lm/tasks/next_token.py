@@ -42,6 +42,11 @@ class NextToken:
         tokens = jax.ShapeDtypeStruct((batch_size, self.sequence_length + 1), jnp.int32)
         return {"tokens": tokens, "text_bytes": per_row, "row": per_row}
 
+    def inputs(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        """See hyla_lm.tasks.protocol.Inspectable."""
+        input_BxT, _, _, segment_BxT = unpack(batch["tokens"], self.vocabulary.bos)
+        return input_BxT, segment_BxT
+
     def loss(self, model: Decoder) -> LossFn:
         def loss_fn(
             params: Any, batch: Batch, dropout_key: jax.Array | None

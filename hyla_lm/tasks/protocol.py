@@ -44,6 +44,15 @@ class Objective(Protocol):
         ...
 
 
+@runtime_checkable
+class Inspectable(Protocol):
+    """An objective whose model can be looked into (LogConfig.details_every)."""
+
+    def inputs(self, batch: Batch) -> tuple[jax.Array, jax.Array | None]:
+        """The model's inputs, and the document of each (BxT), or None if a row is one."""
+        ...
+
+
 class BatchStream(Protocol):
     """An endless iterator of one process's shard of host batches, restorable from JSON."""
 

@@ -38,6 +38,7 @@ def plan(
 ) -> dict[str, Any]:
     command = [sys.executable, *program, "plan", "--json", "--topology=v5e:4x4"]
     command += [f"--gin_file=gin/c4_50m_{attention}.gin", f"--compiles={compiles}"]
+    command += ["--gin.LogConfig.layers=False", "--gin.LogConfig.details_every=0"]
     command += [f"--gin.{binding}" for binding in bindings]
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
 

@@ -32,8 +32,9 @@ def planned(name: str, topology: str) -> dict[str, Any]:
 
 
 def without_data(file: GinFile) -> Experiment:
-    """What a plan depends on: it reads no data."""
-    return read_experiment([file], ["LanguageModel.data = None"])
+    """What a plan depends on: it reads no data, and is of a step that measures no norms."""
+    unmeasured = [binding.replace("=", " = ") for binding in MAKER.UNMEASURED]
+    return read_experiment([file], ["LanguageModel.data = None", *unmeasured])
 
 
 @pytest.mark.parametrize("name", MAKER.CONFIGS)

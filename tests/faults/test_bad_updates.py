@@ -156,12 +156,12 @@ def test_skipped_updates_are_logged_told_and_left_out_of_the_means(
     assert train(tiny_gin, workdir, SKIP, "LogConfig.every=2") == 0
     out = capsys.readouterr().out
     assert "step 5: loss nan" in out and "The update is skipped, number 1 of this run." in out
-    lines = measured(workdir, "train/")
-    counts = [(line["step"], line["train/skipped_updates"]) for line in lines]
+    lines = measured(workdir, "optim/")
+    counts = [(line["step"], line["optim/skipped_updates"]) for line in lines]
     assert counts == [(2, 0), (4, 0), (6, 1), (8, 1), (10, 2), (12, 2)]
     assert all(math.isfinite(value) for line in lines for value in line.values())
     schedule = make_program(read_experiment([str(tiny_gin)], [])).schedule
-    rates = [line["train/learning_rate"] for line in lines]
+    rates = [line["optim/learning_rate"] for line in lines]
     assert rates == [float(schedule(update)) for update in (1, 3, 4, 6, 7, 9)]
     summary = json.loads((workdir / "summary.json").read_text())
     assert summary["train"]["skipped_updates"] == 2
@@ -172,8 +172,8 @@ def test_a_window_without_an_update_has_no_means(
 ) -> None:
     spoil_rows(monkeypatch, a_row_of_each(tiny_gin, [5]), math.nan)
     assert train(tiny_gin, tmp_path / "run", SKIP, "LogConfig.every=1") == 0
-    line = measured(tmp_path / "run", "train/")[4]
-    assert set(line) == {"step", "train/learning_rate", "train/skipped_updates"}
+    line = measured(tmp_path / "run", "optim/")[4]
+    assert set(line) == {"step", "optim/learning_rate", "optim/skipped_updates"}
 
 
 def test_a_run_resumed_after_a_skip_equals_one_never_stopped(
@@ -189,7 +189,7 @@ def test_a_run_resumed_after_a_skip_equals_one_never_stopped(
         assert train(tiny_gin, stopped, *often) == EXIT_STATUS
     assert train(tiny_gin, stopped, *often) == 0
     assert measured(stopped) == measured(whole)
-    assert measured(whole, "train/")[-1]["train/skipped_updates"] == 2
+    assert measured(whole, "optim/")[-1]["optim/skipped_updates"] == 2
     assert_same_bits(last_arrays(stopped), last_arrays(whole))
 
 

@@ -27,7 +27,7 @@ def test_two_processes_watch_their_numbers_as_one(tiny_gin: Path, tmp_path: Path
             assert status == 0, error
     one, two = measured(tmp_path / "one"), measured(tmp_path / "two")
     assert [line["step"] for line in two if "canary/loss" in line] == [0, 4, 8]
-    assert 0 < one[-3]["train/skipped_updates"] < 8
+    assert 0 < one[-3]["optim/skipped_updates"] < 8
     for ours, whole in zip(two, one, strict=True):
         assert ours == pytest.approx(whole, rel=1e-4, abs=1e-5)
 

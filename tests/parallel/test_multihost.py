@@ -126,6 +126,14 @@ def assert_same_losses(found: Path, expected: Path, after: int = 0) -> None:
     np.testing.assert_allclose([x for _, x in there], [x for _, x in here], rtol=2e-5)
 
 
+def assert_same_figures(found: Path, expected: Path) -> None:
+    """Norms by layer, and what was seen inside attention."""
+    for prefix, points in (("optim/", [3, 6, 9, 12]), ("attention/", [6, 12])):
+        there, here = measured(found, prefix), measured(expected, prefix)
+        assert [line["step"] for line in here] == points
+        assert there == [pytest.approx(line, rel=1e-4) for line in here]
+
+
 def test_one_process_gathers_its_own_value() -> None:
     assert gather({"rows_read": 3}) == [{"rows_read": 3}]
     assert gather_shards({"rows_read": 3}, BatchShard(8)) == [{"rows_read": 3}]
@@ -170,19 +178,21 @@ def test_processes_train_as_one_and_another_number_goes_on(
     gin_file: Path, tmp_path: Path, processes: int, devices: int, mesh: tuple[str, ...]
 ) -> None:
     workdir, alone = tmp_path / "run", tmp_path / "alone"
-    printed = run_alone(gin_file, alone, *mesh)
+    settings = (*mesh, "LogConfig.layers=True", "LogConfig.details_every=6")
+    printed = run_alone(gin_file, alone, *settings)
     assert "sample:" in printed
     assert ("parameters on a device" in printed) == bool(mesh)
-    command = train_command(gin_file, workdir, *mesh)
+    command = train_command(gin_file, workdir, *settings)
     finished = run_processes([command] * processes, devices)
     assert [status for status, _, _ in finished] == [0] * processes, finished
     assert_same_losses(workdir, alone)
+    assert_same_figures(workdir, alone)
     assert "sample:" in finished[0][1]
     assert all("loss" not in output for _, output, _ in finished[1:])
 
     shutil.rmtree(workdir / "checkpoints" / "12")
     (workdir / "summary.json").unlink()
-    run_alone(gin_file, workdir, *mesh)
+    run_alone(gin_file, workdir, *settings)
     assert_same_losses(workdir, alone)
     assert (workdir / "summary.json").is_file()
 

@@ -208,7 +208,7 @@ def test_a_killed_branch_ends_like_one_never_stopped(
     shutil.rmtree(trunk)
     assert train_process(path, killed) == 0
     assert differences(killed, whole, 14) == []
-    rates = [line["train/learning_rate"] for line in measured(whole, "train/")]
+    rates = [line["optim/learning_rate"] for line in measured(whole, "optim/")]
     assert rates == pytest.approx([float(cooled(step - 1)) for step in (6, 9, 12, 14)])
 
 

@@ -1,0 +1,1 @@
+"""What is measured of a model while it trains: norms by layer, and looks inside attention."""

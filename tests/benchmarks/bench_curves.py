@@ -1,0 +1,95 @@
+"""What the quickstart pays for norms by layer and looks inside attention.
+
+Usage: bench_curves.py [STEPS]. Two runs of gin/quickstart.gin, with everything measured and with
+nothing, take turns of TURN steps in one process. Ends with 1 if steps and looks together take
+LARGEST_SHARE longer. The compiler is left out.
+"""
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import jax
+
+from hyla_lm import trainer
+from hyla_lm.experiment import read_experiment
+from hyla_lm.running.details import look_inside
+
+TURN, LARGEST_SHARE = 40, 0.03
+PLAIN = ["LogConfig.layers = False", "LogConfig.details_every = 0"]
+# Neither evaluates nor saves; looks are timed by themselves.
+BOTH = [f"{name} = 1000000" for name in ("TrainConfig.eval_every", "CheckpointConfig.every")]
+BOTH += ["TrainConfig.steps = 1000000"]
+
+
+class Trained:
+    """A run that trains some steps when it is its turn."""
+
+    def __init__(self, workdir: Path, bindings: list[str], stack: ExitStack):
+        experiment = read_experiment(["gin/quickstart.gin"], [*BOTH, *bindings])
+        folder, watchdog = trainer._enter(experiment, str(workdir), stack)
+        start, now = trainer.Start(), time.monotonic()
+        self.run, self.state = trainer._open(experiment, folder, watchdog, start, now, stack)
+        self._step = 0
+
+    def seconds(self, steps: int) -> float:
+        """The seconds of as many steps, each as in the loop of a run."""
+        run, begun = self.run, time.monotonic()
+        run.log.restart_clock()
+        for _ in range(steps):
+            self._step += 1
+            batch = next(run.batches)
+            self.state, output = run.program.train_step(self.state, run.program.place(batch))
+            run.log.record(self._step, output, batch["row"])
+        run.log.flush()
+        jax.block_until_ready(self.state)
+        return time.monotonic() - begun
+
+    def look(self) -> None:
+        look_inside(self.run, self._step, self.state)
+
+
+def timed(function: Callable[[], None]) -> float:
+    begun = time.monotonic()
+    function()
+    return time.monotonic() - begun
+
+
+def main() -> int:
+    turns = int(sys.argv[1] if len(sys.argv) > 1 else 1200) // TURN
+    every = read_experiment(["gin/quickstart.gin"], []).log.details_every
+    with ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        plain = Trained(home / "plain", PLAIN, stack)
+        measuring = Trained(home / "measuring", [], stack)
+        for one in (plain, measuring):
+            one.seconds(TURN)
+        measuring.look()
+        pairs = []
+        for turn in range(turns):
+            order = (plain, measuring) if turn % 2 else (measuring, plain)
+            found = {one: one.seconds(TURN) for one in order}
+            pairs.append((found[measuring], found[plain]))
+        looks = [timed(measuring.look) for _ in range(5)]
+    step = statistics.median(of for _, of in pairs) / TURN
+    of_steps = statistics.median(with_all / without for with_all, without in pairs) - 1
+    of_looks = statistics.median(looks) / (every * step)
+    share = of_steps + of_looks
+    print(f"a step {1e3 * step:.2f} ms; {turns} pairs of turns of {TURN} steps")
+    print(f"norms {of_steps:+.2%} (quartiles {quartiles(pairs)})")
+    print(f"a look {statistics.median(looks):.3f} s every {every} steps {of_looks:+.2%}")
+    print(f"together {share:+.2%} (at most {LARGEST_SHARE:.0%})")
+    return int(share > LARGEST_SHARE)
+
+
+def quartiles(pairs: list[tuple[float, float]]) -> str:
+    low, _, high = statistics.quantiles((a / b - 1 for a, b in pairs), n=4)
+    return f"{low:+.2%} to {high:+.2%}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+"""The look inside attention, against its formulas written out in numpy."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hyla_lm.diagnostics.attention import LayerLook, look_at, participation_ratio, some_rows
+from hyla_lm.diagnostics.counts import BINS, counts
+from hyla_lm.model.config import Tokens
+from hyla_lm.model.decoder import Decoder
+from hyla_lm.model.inspection import LayerView, attention_layers
+from tests.model.small_model import VOCABULARY, parameters, small, tokens
+
+BATCH, LENGTH, HEADS = 2, 7, 3
+DOCUMENTS = np.array([[1, 1, 1, 2, 2, 2, 2], [1, 2, 2, 2, 2, 3, 3]])
+CLOSE = dict(rel=1e-4, abs=1e-6)
+
+
+def looked(attention: str, documents: np.ndarray | None) -> tuple[LayerView, LayerLook]:
+    """The request of a layer, and the look at it."""
+    config = small(
+        num_layers=1, num_heads=HEADS, attention=attention, attention_implementation="reference"
+    )
+    model = Decoder(config, Tokens(VOCABULARY))
+    inputs = tokens(BATCH, LENGTH)
+    params = parameters(model, inputs)
+    segments = None if documents is None else jnp.asarray(documents)
+    (view,) = attention_layers(model, params, inputs, segments)
+    return view, jax.device_get(look_at(view))
+
+
+def visible(documents: np.ndarray | None) -> np.ndarray:
+    """BxTxS: not after the query, and of its document."""
+    seen = np.zeros((BATCH, LENGTH, LENGTH), bool)
+    for b in range(BATCH):
+        for t in range(LENGTH):
+            for s in range(t + 1):
+                seen[b, t, s] = documents is None or documents[b, t] == documents[b, s]
+    return seen
+
+
+def scores(view: LayerView) -> np.ndarray:
+    """BxTxSxH: q.k / sqrt(K)."""
+    q, k = (np.asarray(x, np.float64) for x in (view.request.q_BxTxHxK, view.request.k_BxSxHxK))
+    return np.einsum("bthk,bshk->btsh", q, k) / np.sqrt(q.shape[-1])
+
+
+def code(score_BxTxSxH: np.ndarray, seen: np.ndarray, normalization: str) -> np.ndarray:
+    masked = np.where(seen[..., None], score_BxTxSxH, 0)
+    if normalization.startswith("softmax"):
+        exponential = np.where(seen[..., None], np.exp(score_BxTxSxH), 0)
+        masked = exponential / exponential.sum(2, keepdims=True)
+    if normalization.endswith("rms_head"):
+        masked = masked / np.sqrt((masked**2).mean(-1, keepdims=True) + 1e-6)
+    return masked
+
+
+def units_of(view: LayerView, code_BxTxSxH: np.ndarray) -> list[np.ndarray]:
+    """The hidden layers of the value network, BxTxSxU each."""
+    v = np.asarray(view.request.v_BxSxHxU, np.float64)
+    first = np.maximum(np.einsum("btsh,bshu->btsu", code_BxTxSxH, v), 0)
+    if view.request.deep_kernel_HxUxU is None:
+        return [first]
+    w = np.asarray(view.request.deep_kernel_HxUxU, np.float64)
+    return [first, np.maximum(np.einsum("btsh,btsu,huw->btsw", code_BxTxSxH, first, w), 0)]
+
+
+CASES = [("softmax", True), ("linear", True), ("hyla", True), ("hyla", False), ("hyla_deep", True)]
+
+
+@pytest.mark.parametrize(("attention", "has_documents"), [*CASES, ("hyla_softmax", True)])
+def test_figures_are_those_of_the_visible_pairs(attention: str, has_documents: bool) -> None:
+    documents = DOCUMENTS if has_documents else None
+    view, look = looked(attention, documents)
+    spec, seen, score = view.request.spec, visible(documents), scores(view)
+    code_BxTxSxH = code(score, seen, spec.normalization)
+    np.testing.assert_array_equal(look.visible_TxS, seen[0])
+    np.testing.assert_allclose(
+        look.code_HxTxS, np.moveaxis(code_BxTxSxH[0], -1, 0), rtol=1e-4, atol=1e-5
+    )
+    figures = {name: float(value) for name, value in look.figures.items()}
+    code_PxH = code_BxTxSxH[seen]
+    eigenvalues = np.linalg.eigvalsh(np.cov(code_PxH.T, bias=True))
+    expected = {
+        "score_rms": np.sqrt((score[seen] ** 2).mean()),
+        "score_max": np.abs(score[seen]).max(),
+        "code_rank": eigenvalues.sum() ** 2 / (eigenvalues**2).sum(),
+    }
+    if spec.normalization.startswith("softmax"):
+        weight = code(score, seen, "softmax")
+        surprise = -np.log(np.where(weight > 0, weight, 1))
+        expected["entropy"] = (weight * surprise).sum(2).mean()
+    if spec.value_network == "hypernetwork":
+        units = [unit[seen] for unit in units_of(view, code_BxTxSxH)]
+        expected["dead_units"] = np.mean([(unit == 0).all(0) for unit in units])
+        assert look.unit_values is not None
+        assert look.unit_values.count_N.sum() == sum(unit.size for unit in units)
+    else:
+        assert look.unit_values is None
+    assert figures == pytest.approx(expected, **CLOSE)
+    assert look.code_values.count_N.sum() == code_PxH.size
+    edges = np.linspace(code_PxH.min(), code_PxH.max(), BINS + 1)
+    assert np.abs(look.code_values.count_N - np.histogram(code_PxH, edges)[0]).sum() <= 4
+    assert look.code_values.sum == pytest.approx(code_PxH.sum(), rel=1e-3, abs=1e-3)
+    assert look.code_values.sum_squares == pytest.approx((code_PxH**2).sum(), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("attention", "units", "expected"),
+    [
+        ("hyla", lambda v: v.at[..., 1:].set(0), 0.75),
+        ("linear_rms_head_nonlinear_value", lambda v: -jnp.abs(v).at[..., :1].multiply(-1), 0.75),
+    ],
+)
+def test_a_unit_is_dead_that_is_zero_for_every_visible_pair(
+    attention: str, units: Callable[[Any], Any], expected: float
+) -> None:
+    view, _ = looked(attention, DOCUMENTS)
+    request = replace(view.request, v_BxSxHxU=units(view.request.v_BxSxHxU))
+    assert look_at(replace(view, request=request)).figures["dead_units"] == expected
+
+
+def test_a_unit_that_only_masked_pairs_would_wake_is_dead() -> None:
+    """A value at the last key alone, which only the last query sees, through a code of 0 there."""
+    view, _ = looked("hyla", None)
+    seen_last = view.code_BxHxTxS.at[:, :, -1, -1].set(0)
+    v = jnp.zeros_like(view.request.v_BxSxHxU).at[:, -1].set(1)
+    blind = replace(view, code_BxHxTxS=seen_last, request=replace(view.request, v_BxSxHxU=v))
+    assert look_at(blind).figures["dead_units"] == 1
+
+
+def test_the_participation_ratio_counts_directions() -> None:
+    assert participation_ratio(jnp.diag(jnp.array([2.0, 2, 2, 0]))) == pytest.approx(3)
+    assert participation_ratio(jnp.diag(jnp.array([5.0, 0, 0, 0]))) == pytest.approx(1)
+    assert participation_ratio(jnp.zeros((4, 4))) == 0
+
+
+def test_counts_of_equal_values_are_in_one_bin_and_of_nothing_hidden() -> None:
+    values = jnp.array([1.0, 1.0, 9.0])
+    found = counts([values], jnp.array([True, True, False]))
+    assert found.count_N[0] == found.count_N.sum() == 2
+    assert (found.low, found.high, found.sum, found.sum_squares) == (1, 1, 2, 2)
+    both = counts([jnp.array([0.0, 1.0]), jnp.array([[4.0]])])
+    assert (both.low, both.high) == (0, 4)
+    assert np.flatnonzero(both.count_N).tolist() == [0, BINS // 4, BINS - 1]
+
+
+@pytest.mark.parametrize(
+    ("batch", "ways", "expected"), [(32, 1, 8), (32, 4, 8), (12, 1, 12), (4, 2, 4), (64, 16, 16)]
+)
+def test_some_rows_are_equally_many_of_each_device(batch: int, ways: int, expected: int) -> None:
+    rows = some_rows({"row": jnp.arange(batch)}, ways)["row"]
+    of_device = rows // (batch // ways)
+    assert rows.size == expected
+    assert np.bincount(of_device, minlength=ways).tolist() == [expected // ways] * ways

@@ -1,0 +1,117 @@
+"""Norms by layer, against numpy, and how a window averages them."""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from hyla_lm.diagnostics.norms import KINDS, by_layer, norms_of
+from hyla_lm.experiment import LogConfig, read_experiment
+from hyla_lm.model.config import Tokens
+from hyla_lm.model.decoder import Decoder
+from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.mesh import path_of
+from hyla_lm.running.numerics import PLACES
+from hyla_lm.running.program import Program, lower_step, make_program
+from hyla_lm.train_step import StepOutput, TrainState
+from tests.model.small_model import VOCABULARY, parameters, small, tokens
+
+
+def norms_in_numpy(params: dict, pattern: str) -> dict[str, float]:
+    """The norm of each layer, by the paths of its parameters; '' is the whole."""
+    squares: dict[str, float] = {"": 0.0}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        top, block, *_ = path_of(path).split("/")
+        rows = [np.asarray(leaf, np.float64)]
+        names = [f"/{block if top == 'blocks' else top}"]
+        if pattern == "scanned" and top == "blocks":
+            rows = list(rows[0])
+            names = [f"/block_{2 * repeat + int(block[-1])}" for repeat in range(len(rows))]
+        for name, row in zip(names, rows, strict=True):
+            squares[name] = squares.get(name, 0.0) + float(np.sum(row**2))
+            squares[""] += float(np.sum(row**2))
+    return {name: square**0.5 for name, square in squares.items()}
+
+
+@pytest.mark.parametrize("pattern", ["listed", "scanned"])
+def test_norms_are_those_of_each_block_and_of_what_is_beside_them(pattern: str) -> None:
+    scanned = pattern == "scanned"
+    config = small(
+        num_layers=4, attention=("hyla", "softmax"), scan_layers=scanned, tie_embeddings=False
+    )
+    params = parameters(Decoder(config, Tokens(VOCABULARY)), tokens())
+    doubled = jax.tree.map(lambda x: 2 * x, params)
+    tripled = jax.tree.map(lambda x: 3 * x, params)
+    found = norms_of(params, doubled, tripled, scanned).metrics()
+    expected = norms_in_numpy(params, pattern)
+    assert set(expected) == {
+        *("", "/embed", "/final_norm", "/head", "/block_0", "/block_1", "/block_2", "/block_3")
+    }
+    for factor, kind in enumerate(KINDS, 1):
+        for name, norm in expected.items():
+            total, count = found.pop(f"{kind}{name}")
+            assert count == 1 and total == pytest.approx(factor * norm, rel=1e-5)
+    assert not found
+
+
+def test_layers_are_in_order() -> None:
+    config = small(num_layers=12, attention=("hyla", "softmax"), scan_layers=True)
+    shapes = parameters(Decoder(config, Tokens(VOCABULARY)), tokens())
+    names = list(by_layer(shapes, True))
+    assert names == [*(f"block_{n}" for n in range(12)), "embed", "final_norm"]
+
+
+@pytest.fixture(scope="module")
+def programs(tiny_rows, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Program]:
+    from tests.conftest import SEQUENCE_LENGTH, TINY
+
+    path = tmp_path_factory.mktemp("norms") / "tiny.gin"
+    path.write_text(TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH))
+    short = ["OptimizerConfig.warmup_steps = 0", "OptimizerConfig.clip_norm = 1e-3"]
+    experiment = read_experiment([str(path)], short)
+    return {on: make_program(replace(experiment, log=LogConfig(layers=on))) for on in (False, True)}
+
+
+def step(program: Program) -> tuple[dict, TrainState, StepOutput]:
+    """Parameters before a step, and what it gives."""
+    shard = BatchShard(program.experiment.train.batch_size)
+    batch = next(program.task.train_stream(shard, None))
+    with jax.set_mesh(program.mesh):
+        state = program.init()
+        before = jax.device_get(state.params)
+        return before, *program.train_step(state, program.place(batch))
+
+
+def test_the_step_measures_what_it_computed_and_computes_the_same(
+    programs: dict[bool, Program],
+) -> None:
+    _, plain, without = step(programs[False])
+    before, state, output = step(programs[True])
+    assert without.norms is None
+    for a, b in zip(jax.tree.leaves(plain), jax.tree.leaves(state), strict=True):
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+    norms = {name: total for name, (total, _) in output.norms.metrics().items()}
+    updates = jax.tree.map(lambda new, old: np.asarray(new) - old, state.params, before)
+    for name, norm in norms_in_numpy(updates, "listed").items():
+        assert norms[f"update_norm{name}"] == pytest.approx(norm, rel=1e-3)
+    for name, norm in norms_in_numpy(state.params, "listed").items():
+        assert norms[f"parameter_norm{name}"] == pytest.approx(norm, rel=1e-5)
+    total = float(output.metrics["gradient_norm"][0])
+    assert total > 1e-2, "clipping would show"
+    assert norms["gradient_norm"] == pytest.approx(total, rel=1e-5)
+    squared = sum(float(norm) ** 2 for norm in output.gradient_norms.values())
+    assert norms["gradient_norm"] == pytest.approx(squared**0.5, rel=1e-5)
+
+
+def test_without_norms_the_step_is_the_one_that_measures_nothing(
+    programs: dict[bool, Program],
+) -> None:
+    """Its text has no operation more; that with norms has."""
+
+    def text(program: Program) -> str:
+        with jax.set_mesh(program.mesh):
+            return PLACES.sub("", lower_step(program).as_text())
+
+    plain, measuring = text(programs[False]), text(programs[True])
+    assert "Norms" not in plain and len(plain) < len(measuring)

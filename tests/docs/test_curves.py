@@ -1,0 +1,20 @@
+"""docs/curves.md has each tag that is described, with its sentence."""
+
+import re
+from pathlib import Path
+
+from hyla_lm.sinks.descriptions import DESCRIPTIONS, description
+
+PAGE = (Path(__file__).parents[2] / "docs" / "curves.md").read_text()
+ROW = re.compile(r"^\| `([a-z]+/[^`]+)` \| ([^|]+) \| [^|]+ \| [^|]+ \|$", re.M)
+
+
+def test_the_page_has_the_sentence_of_every_tag() -> None:
+    assert tuple(ROW.findall(PAGE)) == DESCRIPTIONS
+
+
+def test_a_tag_has_the_sentence_of_the_first_pattern_that_fits() -> None:
+    for pattern, sentence in DESCRIPTIONS:
+        assert description(pattern.replace("*", "layer_0")) == sentence, "an earlier one hides it"
+    assert description("validation/held_out_r2") == dict(DESCRIPTIONS)["validation/*"]
+    assert description("elsewhere/figure") == ""

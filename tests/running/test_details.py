@@ -1,0 +1,141 @@
+"""A run with everything measured: what it writes, and that a resumed run writes the same."""
+
+import io
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from hyla_lm.config import UserError
+from hyla_lm.experiment import Experiment, read_experiment
+from hyla_lm.running.program import make_program
+from hyla_lm.running.run_folder import PROCESS_SECONDS, read_lines
+from hyla_lm.running.step_log import StepLog
+from hyla_lm.sinks.descriptions import description
+from hyla_lm.trainer import train
+from tests.conftest import SEQUENCE_LENGTH, TINY
+from tests.run_lines import measured
+
+EVERYTHING = ["LogConfig.layers = True", "LogConfig.details_every = 5", "LogConfig.every = 3"]
+LAYERS = ("block_0", "block_1", "embed", "final_norm")
+PICTURES = ("code_picture", "head_pictures")
+SIZES = {"histograms": 0, "images": 0, "scalars": 0, "tensors": 0}
+
+
+class Killed(Exception):
+    """The process is gone."""
+
+
+@pytest.fixture(scope="module")
+def experiment(tiny_rows, tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    path = tmp_path_factory.mktemp("details") / "tiny.gin"
+    path.write_text(TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH))
+    variants = ["ModelConfig.attention = ('hyla', 'softmax')"]
+    return read_experiment([str(path)], [*EVERYTHING, *variants])
+
+
+@pytest.fixture(scope="module")
+def whole(experiment: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    workdir = tmp_path_factory.mktemp("whole") / "run"
+    train(experiment, str(workdir))
+    return workdir
+
+
+def events(workdir: Path) -> EventAccumulator:
+    found = EventAccumulator(str(workdir / "tensorboard"), size_guidance=SIZES)
+    return found.Reload()
+
+
+def test_every_logged_point_has_the_norms_of_every_layer(whole: Path) -> None:
+    for line in measured(whole, "optim/"):
+        for kind in ("gradient_norm", "update_norm", "parameter_norm"):
+            of_layers = [line[f"optim/{kind}/{name}"] for name in LAYERS]
+            assert 0 < max(of_layers) <= line[f"optim/{kind}"] < sum(of_layers)
+    assert [line["step"] for line in measured(whole, "optim/")] == [3, 6, 9, 12]
+
+
+def test_details_have_what_means_something_in_a_layer(whole: Path) -> None:
+    lines = measured(whole, "attention/")
+    assert [line.pop("step") for line in lines] == [5, 10, 12]
+    hyla = ("score_rms/layer_0", "score_max/layer_0", "code_rank/layer_0", "dead_units/layer_0")
+    softmax = ("score_rms/layer_1", "score_max/layer_1", "code_rank/layer_1", "entropy/layer_1")
+    for line in lines:
+        assert set(line) == {f"attention/{name}" for name in (*hyla, *softmax)}
+        assert all(map(math.isfinite, line.values()))
+        assert 1 <= line["attention/code_rank/layer_0"] <= 2, "two heads"
+        assert 0 < line["attention/entropy/layer_1"] < math.log(SEQUENCE_LENGTH)
+
+
+def test_histograms_and_pictures_are_in_tensorboard(whole: Path) -> None:
+    found = events(whole)
+    parameters = {f"optim/parameter_values/{name}" for name in LAYERS}
+    of_attention = ("code_values/layer_0", "code_values/layer_1", "unit_values/layer_0")
+    histograms = {f"attention/{name}" for name in of_attention} | parameters
+    assert set(found.Tags()["histograms"]) == histograms
+    pictures = {f"attention/{kind}/layer_{n}" for kind in PICTURES for n in (0, 1)}
+    assert set(found.Tags()["images"]) == pictures
+    for tag in pictures:
+        assert [image.step for image in found.Images(tag)] == [5, 10, 12]
+        size = Image.open(io.BytesIO(found.Images(tag)[0].encoded_image_string)).size
+        assert size == (256, 256) or (size[1] == 256 and "head_pictures" in tag)
+
+
+def test_every_tag_is_described(whole: Path) -> None:
+    tags = {tag for line in read_lines(whole) for tag in line if tag != "step"}
+    found = events(whole).Tags()
+    for tag in {*tags, *found["histograms"], *found["images"]}:
+        assert description(tag), tag
+    assert {"perf/compile_seconds", "perf/save_seconds", "perf/evaluation_seconds"} < tags
+    assert {"perf/details_seconds", "perf/goodput", "perf/tokens_per_second_per_chip"} < tags
+
+
+def test_a_killed_run_measures_the_same_as_one_never_stopped(
+    experiment: Experiment, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is killed at step 8; step 5 is saved, in the middle of a window, and its details owed."""
+    workdir, record = tmp_path / "run", StepLog.record
+
+    def killing(log: StepLog, step: int, *arguments: Any) -> None:
+        if step == 8:
+            raise Killed
+        record(log, step, *arguments)
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(StepLog, "record", killing)
+        train(experiment, str(workdir))
+    spent = float((workdir / PROCESS_SECONDS).read_text().split()[-1])
+    train(experiment, str(workdir))
+    assert measured(workdir) == measured(whole)
+    ours, theirs = events(workdir), events(whole)
+    for tag in theirs.Tags()["images"]:
+        images = [[x.encoded_image_string for x in found.Images(tag)] for found in (ours, theirs)]
+        assert images[0] == images[1]
+    for tag in theirs.Tags()["histograms"]:
+        values = [[x.histogram_value for x in found.Histograms(tag)] for found in (ours, theirs)]
+        assert values[0] == values[1]
+    seconds = [float(line) for line in (workdir / PROCESS_SECONDS).read_text().split()]
+    assert seconds == sorted(seconds) and seconds[-1] > spent
+    last = [line for line in read_lines(workdir) if "perf/goodput" in line][-1]
+    assert 0 < last["perf/goodput"] < 1
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """A task whose inputs nobody knows."""
+
+    def prepare_task(self, batch_size: int) -> Any:
+        return self
+
+
+def test_details_of_a_task_without_inputs_are_refused_before_training(
+    experiment: Experiment,
+) -> None:
+    opaque = replace(experiment, train=replace(experiment.train, task=Opaque()))
+    with pytest.raises(
+        UserError, match=r"details_every = 5 but Opaque does not say .* set it to 0"
+    ):
+        make_program(opaque)
