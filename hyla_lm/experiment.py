@@ -12,6 +12,8 @@ from hyla_lm.input.stream import C4Stream  # noqa: F401  makes it known to gin
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.optim import OptimizerConfig, make_schedule
 from hyla_lm.parallel.mesh import MeshConfig
+from hyla_lm.sinks.protocol import SinkConfig
+from hyla_lm.sinks.wandb import WandB  # noqa: F401  makes it known to gin
 from hyla_lm.tasks.language_model import LanguageModel  # noqa: F401  makes it known to gin
 from hyla_lm.tasks.protocol import TaskConfig
 from hyla_lm.tasks.suite import Suite
@@ -49,9 +51,12 @@ class TrainConfig:
 @configurable
 @dataclass(frozen=True)
 class LogConfig:
-    """How often metrics are written."""
+    """How often metrics are written, and where they go."""
 
     every: int = setting(100, "steps that each logged point averages", minimum=1)
+    sinks: tuple[SinkConfig, ...] = setting(
+        (), "where metrics go besides metrics.jsonl and TensorBoard, such as (@WandB(),)"
+    )
 
 
 @configurable

@@ -14,8 +14,8 @@ ORDER = (
     *("revision", "suggestions", "field_types", "config", "settings", "arguments", "ending"),
     *("command_line", "signals", "gin_text", "gin_files", "metrics", "kernels", "attention"),
     "parallel",
-    *("model", "input", "tasks", "optim", "train_step", "update_policy", "experiment"),
-    *("sinks", "running"),
+    *("model", "input", "tasks", "optim", "train_step", "update_policy"),
+    *("sinks", "experiment", "running"),
     *("export", "trainer", "plan", "commands", "cli", "__main__"),
 )
 # The folders beside hyla_lm/, which has links to them. Of hyla_lm only the command line uses them.

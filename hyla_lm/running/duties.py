@@ -12,14 +12,16 @@ from typing import NamedTuple
 from hyla_lm.ending import Preempted
 from hyla_lm.experiment import Experiment
 from hyla_lm.parallel import multihost
+from hyla_lm.parallel.mesh import alone
 from hyla_lm.running.canary import BOUNDS, is_within, too_far_apart
 from hyla_lm.running.evaluation import evaluate_sets
 from hyla_lm.running.run import Run
 from hyla_lm.running.summary import summary_of, training_kernels
+from hyla_lm.tasks.language_model import LanguageModel, LanguageModelTask
 from hyla_lm.tasks.suite import SUITES, Suite, run_suites, tags
 from hyla_lm.train_step import TrainState
 
-CANARY, VALIDATION = "canary", "validation"
+CANARY, VALIDATION, SAMPLES = "canary", "validation", "text/samples"
 
 
 def always(experiment: Experiment, step: int) -> bool:
@@ -44,6 +46,12 @@ def at_checkpoint(experiment: Experiment, step: int) -> bool:
 
 def at_evaluation(experiment: Experiment, step: int) -> bool:
     return _every(experiment.train.eval_every, step) or at_end(experiment, step)
+
+
+def at_samples(experiment: Experiment, step: int) -> bool:
+    task = experiment.train.task
+    is_wanted = isinstance(task, LanguageModel) and task.samples > 0
+    return is_wanted and at_evaluation(experiment, step)
 
 
 def at_suites(experiment: Experiment, step: int) -> bool:
@@ -116,6 +124,19 @@ def evaluate(run: Run, step: int, state: TrainState) -> None:
     run.validation = found
 
 
+def show_samples(run: Run, step: int, state: TrainState) -> None:
+    """Texts that the model writes; the lead process samples them from a copy of the parameters."""
+    _waits_for(run, step, "the parameters")
+    run.log.flush()
+    task, params = run.program.task, multihost.on_host(state.params)
+    if multihost.is_lead():
+        assert isinstance(task, LanguageModelTask)
+        _waits_for(run, step, "samples")
+        with alone():
+            run.store.board.text(step, SAMPLES, task.samples(run.program.model, params))
+    run.log.restart_clock()
+
+
 def train_suites(run: Run, step: int, state: TrainState) -> None:
     """The suites catch up with this step, once it is saved; raises Preempted on a request."""
     save(run, step, state)
@@ -166,6 +187,7 @@ DUTIES = (
     Duty(at_canary, compare_kernels, (f"{CANARY}/",)),
     Duty(at_checkpoint, save),
     Duty(at_evaluation, evaluate, (f"{VALIDATION}/",)),
+    Duty(at_samples, show_samples),
     Duty(at_suites, train_suites, (f"{SUITES}/",)),
     Duty(at_end, finish),
     Duty(before_end, stop),

@@ -35,6 +35,7 @@ from hyla_lm.running.lock import DiskLock, FolderLock
 from hyla_lm.running.mirror import Mirror
 
 SET_ASIDE = "set_aside"
+EVENTS = "events."
 OURS = {
     "config.gin",
     "checkpoints",
@@ -90,7 +91,9 @@ class RunFolder:
             names = {entry.name for entry in entries}
         if not bucket_of(path) and not os.access(self.path, os.W_OK | os.X_OK):
             raise UserError(f"--workdir={path} is not writable: give another folder.")
-        strange = sorted(name for name in names - OURS if not name.startswith((".", "hang.")))
+        strange = sorted(
+            name for name in names - OURS if not name.startswith((".", "hang.", EVENTS))
+        )
         if strange and not names & OURS:
             raise UserError(
                 f"--workdir={path} holds {strange[0]!r} and no run: give an empty or new folder."
@@ -101,8 +104,20 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
-    def tensorboard(self) -> Path:
-        return self._logs / "tensorboard"
+    def logs(self) -> Path:
+        """Where files are written that grow: this folder, or one that is mirrored to it."""
+        return self._logs
+
+    def move_up_events(self) -> bool:
+        """Moves event files of older versions out of `tensorboard`; whether there were any."""
+        below = self.path / "tensorboard"
+        with self._using("written"):
+            files = list(below.glob(f"{EVENTS}*")) if below.is_dir() else []
+            for file in files:
+                file.replace(self.path / file.name)
+            if below.is_dir() and not any(below.iterdir()):
+                below.rmdir()
+        return bool(files)
 
     def write(self, name: str, text: str) -> None:
         if self._lock is not None:
