@@ -12,6 +12,8 @@ from hyla_lm.input.stream import C4Stream  # noqa: F401  makes it known to gin
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.optim import OptimizerConfig, make_schedule
 from hyla_lm.parallel.mesh import MeshConfig
+from hyla_lm.sinks.protocol import SinkConfig
+from hyla_lm.sinks.wandb import WandB  # noqa: F401  makes it known to gin
 from hyla_lm.tasks.language_model import LanguageModel  # noqa: F401  makes it known to gin
 from hyla_lm.tasks.protocol import TaskConfig
 from hyla_lm.tasks.suite import Suite
@@ -73,7 +75,7 @@ class TrainConfig:
 @configurable
 @dataclass(frozen=True)
 class LogConfig:
-    """How often metrics are written, and what is measured beside the loss."""
+    """How often metrics are written and where they go, and what is measured beside the loss."""
 
     every: int = setting(100, "steps that each logged point averages", minimum=1)
     layers: bool = setting(
@@ -83,6 +85,9 @@ class LogConfig:
         0,
         "steps between looks inside attention: figures, histograms and pictures; 0 makes none",
         minimum=0,
+    )
+    sinks: tuple[SinkConfig, ...] = setting(
+        (), "where metrics go besides metrics.jsonl and TensorBoard, such as (@WandB(),)"
     )
 
 

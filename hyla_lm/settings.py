@@ -19,6 +19,7 @@ CONFIGURABLE = re.compile(r"^@configurable\n@dataclass\(frozen=True\)\nclass (\w
 GROUPS: Mapping[str, str] = {
     "experiment": "The run",
     "running": "The run",
+    "sinks": "The run",
     "model": "The model",
     "optim": "The optimizer",
     "update_policy": "The optimizer",

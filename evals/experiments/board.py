@@ -13,8 +13,9 @@ def show(workdir: Path, sections: Iterable[Section]) -> None:
     for section in sections:
         first = section.runs[0]
         experiment = workdir / first.suite / first.preset / first.experiment
-        folder = experiment / "tensorboard" / section.name
-        shutil.rmtree(folder, ignore_errors=True)
+        folder = experiment / "report" / section.name
+        for earlier in (folder, experiment / "tensorboard" / section.name):
+            shutil.rmtree(earlier, ignore_errors=True)
         board = TensorBoard(folder, None)
         last = max(run.steps for run in section.runs)
         board.image(last, section.benchmark.metric, (workdir / f"{section.name}.png").read_bytes())

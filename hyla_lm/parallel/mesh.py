@@ -2,11 +2,13 @@
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
@@ -76,6 +78,14 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     within, across = (sizes[0] // slices, *sizes[1:]), (slices, *[1] * (len(sizes) - 1))
     grid = mesh_utils.create_hybrid_device_mesh(within, across, chosen)
     return Mesh(grid, AXES, axis_types=axis_types)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """The first device of this process as the mesh in use, for what this process does alone."""
+    device = np.array(jax.local_devices()[:1]).reshape((1,) * len(AXES))
+    with jax.set_mesh(Mesh(device, AXES, axis_types=(AxisType.Auto,) * len(AXES))):
+        yield
 
 
 def _sizes(config: MeshConfig, count: int) -> tuple[int, ...]:

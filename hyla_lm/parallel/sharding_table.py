@@ -23,6 +23,7 @@ class Held:
 
     path: str
     shape: tuple[int, ...]
+    dtype: str
     axes: tuple[str | None, ...]
     bytes_per_device: int
     count: int = 1
@@ -65,4 +66,4 @@ def _held(path: str, leaf: Any, mesh: Mesh) -> Held:
     local = sharding.shard_shape(leaf.shape)
     spec = (*sharding.spec, *[None] * (len(leaf.shape) - len(sharding.spec)))
     axes = tuple(axis if axis and mesh.shape[axis] > 1 else None for axis in spec)
-    return Held(path, leaf.shape, axes, math.prod(local) * leaf.dtype.itemsize)
+    return Held(path, leaf.shape, str(leaf.dtype), axes, math.prod(local) * leaf.dtype.itemsize)

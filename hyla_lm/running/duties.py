@@ -12,17 +12,20 @@ from typing import Any, NamedTuple
 from hyla_lm.ending import Preempted
 from hyla_lm.experiment import Experiment
 from hyla_lm.parallel import multihost
+from hyla_lm.parallel.mesh import alone
 from hyla_lm.running.canary import BOUNDS, is_within, too_far_apart
 from hyla_lm.running.costs import SECONDS
 from hyla_lm.running.details import ATTENTION, look_inside
 from hyla_lm.running.evaluation import evaluate_sets
 from hyla_lm.running.run import Run
 from hyla_lm.running.summary import summary_of, training_kernels
+from hyla_lm.tasks.language_model import LanguageModel, LanguageModelTask
 from hyla_lm.tasks.protocol import NamesSets
 from hyla_lm.tasks.suite import SUITES, Suite, run_suites, tags
 from hyla_lm.train_step import TrainState
 
 CANARY, VALIDATION, VALIDATION_SETS = "canary", "validation", "validation_sets"
+SAMPLES = "text/samples"
 
 
 def always(experiment: Experiment, step: int) -> bool:
@@ -52,6 +55,12 @@ def at_evaluation(experiment: Experiment, step: int) -> bool:
 def at_details(experiment: Experiment, step: int) -> bool:
     every = experiment.log.details_every
     return every > 0 and (_every(every, step) or at_end(experiment, step))
+
+
+def at_samples(experiment: Experiment, step: int) -> bool:
+    task = experiment.train.task
+    is_wanted = isinstance(task, LanguageModel) and task.samples > 0
+    return is_wanted and at_evaluation(experiment, step)
 
 
 def at_suites(experiment: Experiment, step: int) -> bool:
@@ -128,6 +137,19 @@ def evaluate(run: Run, step: int, state: TrainState) -> None:
     run.validation = found
 
 
+def show_samples(run: Run, step: int, state: TrainState) -> None:
+    """Texts that the model writes; the lead process samples them from a copy of the parameters."""
+    _waits_for(run, step, "the parameters")
+    run.log.flush()
+    task, params = run.program.task, multihost.on_host(state.params)
+    if multihost.is_lead():
+        assert isinstance(task, LanguageModelTask)
+        _waits_for(run, step, "samples")
+        with alone():
+            run.store.board.text(step, SAMPLES, task.samples(run.program.model, params))
+    run.log.restart_clock()
+
+
 def train_suites(run: Run, step: int, state: TrainState) -> None:
     """The suites catch up with this step, once it is saved; raises Preempted on a request."""
     save(run, step, state)
@@ -182,6 +204,7 @@ DUTIES = (
     Duty(at_checkpoint, save),
     Duty(at_evaluation, evaluate, (f"{VALIDATION}/",)),
     Duty(at_details, look_inside, (f"{ATTENTION}/",)),
+    Duty(at_samples, show_samples),
     Duty(at_suites, train_suites, (f"{SUITES}/",)),
     Duty(at_end, finish),
     Duty(before_end, stop),

@@ -142,7 +142,7 @@ class _Records:
         self.steps = {line["step"] for line in lines}
         # A kill may have kept the points of the last line from being written: they are again.
         last = lines[-1]["step"] if lines else 0
-        self._board = TensorBoard(self._folder.tensorboard, last)
+        self._board = TensorBoard(self._folder.logs, last)
         for line in lines:
             if (step := line.pop("step")) >= last:
                 self._board.scalars(step, line)

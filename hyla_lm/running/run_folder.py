@@ -38,10 +38,12 @@ SET_ASIDE = "set_aside"
 PROFILE = "profile"  # a file by which a person asks for a trace
 EVALUATOR = "evaluator"  # what a process wrote that follows the run
 PROCESS_SECONDS = ".seconds"
+EVENTS = "events."
 OURS = {
     "config.gin",
     "checkpoints",
     "tensorboard",
+    "plugins",
     "metrics.jsonl",
     "summary.json",
     "suites",
@@ -95,7 +97,9 @@ class RunFolder:
             names = {entry.name for entry in entries}
         if not bucket_of(path) and not os.access(self.path, os.W_OK | os.X_OK):
             raise UserError(f"--workdir={path} is not writable: give another folder.")
-        strange = sorted(name for name in names - OURS if not name.startswith((".", "hang.")))
+        strange = sorted(
+            name for name in names - OURS if not name.startswith((".", "hang.", EVENTS))
+        )
         if strange and not names & OURS:
             raise UserError(
                 f"--workdir={path} holds {strange[0]!r} and no run: give an empty or new folder."
@@ -106,13 +110,25 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
-    def tensorboard(self) -> Path:
-        return self._logs / "tensorboard"
+    def logs(self) -> Path:
+        """Where files are written that grow: this folder, or one that is mirrored to it."""
+        return self._logs
+
+    def move_up_events(self) -> bool:
+        """Moves event files of older versions out of `tensorboard`; whether there were any."""
+        below = self.path / "tensorboard"
+        with self._using("written"):
+            files = list(below.glob(f"{EVENTS}*")) if below.is_dir() else []
+            for file in files:
+                file.replace(self.path / file.name)
+            if below.is_dir() and not any(below.iterdir()):
+                below.rmdir()
+        return bool(files)
 
     @property
     def traces(self) -> epath.Path:
         """Where TensorBoard looks for traces: beside the events. Every process writes its own."""
-        return self.path / "tensorboard" / "plugins" / "profile"
+        return self.path / "plugins" / "profile"
 
     def write(self, name: str, text: str) -> None:
         if self._lock is not None:

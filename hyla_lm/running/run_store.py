@@ -15,9 +15,12 @@ from hyla_lm.running.checkpoint import (
     check_same_run,
     differences,
 )
+from hyla_lm.running.introduction import hyperparameters, texts
 from hyla_lm.running.program import Program, identity, meta_of
 from hyla_lm.running.run_folder import RunFolder
 from hyla_lm.running.saved_files import told_of_changes
+from hyla_lm.sinks.protocol import MetricSink, Shown
+from hyla_lm.sinks.several import Several
 from hyla_lm.sinks.tensorboard import TensorBoard
 from hyla_lm.tasks.protocol import Task
 from hyla_lm.train_step import TrainState
@@ -111,18 +114,32 @@ class RunStore:
         one that trains, whose compiled step checkpoints name.
         """
         self._program, self._first = program, first
-        text = self._program.experiment.text
-        self.folder.write("config.gin", text)
+        self.folder.write("config.gin", program.experiment.text)
         self._checkpoints.drop_after(first)
         self._saved = self._noted = self._checkpoints.latest_step()
         kept = self.folder.keep_lines_until(first, redone)
-        self.board = TensorBoard(self.folder.tensorboard if multihost.is_lead() else None, first)
-        self._stack.callback(self.board.close)
-        if first == 0:
-            self.board.text(0, "config", f"```\n{text}\n```")
+        is_older = multihost.is_lead() and self.folder.move_up_events()
+        self._open_board(program, first)
         for line in kept:
-            if line.pop("step") == first:
-                self.board.scalars(first, line)
+            step = line.pop("step")
+            if is_older or step == first:
+                self.board.scalars(step, line)
+
+    def _open_board(self, program: Program[Task], first: int) -> None:
+        """Opens TensorBoard and other sinks, of the lead process alone, and introduces the run."""
+        self.board = Several([])
+        if not multihost.is_lead():
+            return
+        shown = Shown(self.folder.path, first)
+        opened: list[MetricSink] = []
+        self.board = Several(opened)
+        self._stack.callback(self.board.close)
+        opened.append(TensorBoard(self.folder.logs, first))
+        for sink in program.experiment.log.sinks:
+            opened.append(sink.open_sink(shown))
+        self.board.hyperparameters(hyperparameters(program))
+        for tag, text in texts(program).items():
+            self.board.text(first, tag, text)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """A line and its curves, on disk when this returns."""

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
+from etils import epath
 
 Hyperparameter = bool | int | float | str
 
@@ -19,11 +20,28 @@ class Histogram:
     sum_squares: float
 
 
+@dataclass(frozen=True)
+class Shown:
+    """The run that a sink shows: the lead process opens sinks, once it is sure that it trains.
+
+    `folder` has the run's files, on a disk or in a bucket. Steps after `first` are trained now;
+    points of `first` and later may be shown already, of a process that was stopped.
+    """
+
+    folder: epath.Path
+    first: int
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+
 class MetricSink(Protocol):
     """Takes what one run shows; all of a call is kept when it returns.
 
     Tags are those of metrics.jsonl, such as "train/loss_nats". A sink may show them under names of
-    its own.
+    its own. What it raises ends the run: a UserError with one sentence, Unavailable where the same
+    command may succeed later.
     """
 
     def hyperparameters(self, values: Mapping[str, Hyperparameter]) -> None:
@@ -39,3 +57,10 @@ class MetricSink(Protocol):
     def text(self, step: int, tag: str, markdown: str) -> None: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class SinkConfig(Protocol):
+    """A gin-bindable sink: `open_sink` begins to show a run, or goes on with it."""
+
+    def open_sink(self, run: Shown) -> MetricSink: ...

@@ -4,47 +4,57 @@ import struct
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from tensorboardX import summary
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
+from tensorboardX.record_writer import RecordWriter
 
+from hyla_lm.input.files import written_aside
+from hyla_lm.sinks.descriptions import description
 from hyla_lm.sinks.protocol import Histogram, Hyperparameter
+from hyla_lm.sinks.tensorboard_order import shown
+from hyla_lm.sinks.tensorboard_settings import settings_events
 
+PREFIX = "events"  # of event files, which lie beside other files of a run
+SETTINGS = f"{PREFIX}.out.tfevents.0.settings"  # read before the other files, which have the time
 RGBA = 4  # tensorboard's number for the colours of an image
 
 
 class TensorBoard:
     """Scalars, images and text of one run, on disk when a call returns.
 
-    If `first` is given, points of earlier processes from that step on are purged. Without a folder
-    nothing is written, as in all processes of a run but the first.
+    Tags are shown by the names of hyla_lm.sinks.tensorboard_order. If `first` is given, points of
+    earlier processes from that step on are purged.
     """
 
-    def __init__(self, folder: Path | None, first: int | None):
-        self._events: EventsWriter | None = None
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._events = EventsWriter(str(folder / "events"))
+    def __init__(self, folder: Path, first: int | None):
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._described: set[str] = set()
+        self._events = EventsWriter(str(folder / PREFIX))
         if first is not None:
-            self._write(first, session_log=SessionLog(status=SessionLog.START))
+            start = SessionLog(status=SessionLog.START)
+            self._write(Event(step=first, session_log=start))
 
     def hyperparameters(self, values: Mapping[str, Hyperparameter]) -> None:
-        for content in summary.hparams(dict(values), {}):
-            self._write(0, summary=content)
-        self._flush()
+        """Kept in a file of their own, which replaces that of earlier processes."""
+        with written_aside(self._folder / SETTINGS) as aside:
+            settings = RecordWriter(str(aside))
+            for event in settings_events(values):
+                settings.write(event.SerializeToString())
+            settings.close()
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         for tag, value in values.items():
-            self._write(step, summary=summary.scalar(tag, value))
-        self._flush()
+            self._add(step, tag, summary.scalar(shown(tag), value))
+        self._events.flush()
 
     def histogram(self, step: int, tag: str, values: Histogram) -> None:
         edge_N1 = values.edge_N1
         content = summary.histogram_raw(
-            tag,
+            shown(tag),
             float(edge_N1[0]),
             float(edge_N1[-1]),
             int(values.count_N.sum()),
@@ -53,27 +63,31 @@ class TensorBoard:
             edge_N1[1:].tolist(),
             values.count_N.tolist(),
         )
-        self._write(step, summary=content)
-        self._flush()
+        self._add(step, tag, content)
+        self._events.flush()
 
     def image(self, step: int, tag: str, png: bytes) -> None:
         width, height = struct.unpack(">II", png[16:24])  # the header begins so (PNG, IHDR)
         image = Summary.Image(width=width, height=height, colorspace=RGBA, encoded_image_string=png)
-        self._write(step, summary=Summary(value=[Summary.Value(tag=tag, image=image)]))
-        self._flush()
+        self._add(step, tag, Summary(value=[Summary.Value(tag=shown(tag), image=image)]))
+        self._events.flush()
 
     def text(self, step: int, tag: str, markdown: str) -> None:
-        self._write(step, summary=summary.text(tag, markdown))
-        self._flush()
+        content = summary.text(tag, markdown)
+        content.value[0].tag = shown(tag)
+        self._add(step, tag, content)
+        self._events.flush()
 
     def close(self) -> None:
-        if self._events is not None:
-            self._events.close()
+        self._events.close()
 
-    def _write(self, step: int, **content: Any) -> None:
-        if self._events is not None:
-            self._events.write_event(Event(wall_time=time.time(), step=step, **content))
+    def _add(self, step: int, tag: str, content: Summary) -> None:
+        """Writes a point; the first of a tag carries its description."""
+        if tag not in self._described:
+            self._described.add(tag)
+            content.value[0].metadata.summary_description = description(tag)
+        self._write(Event(step=step, summary=content))
 
-    def _flush(self) -> None:
-        if self._events is not None:
-            self._events.flush()
+    def _write(self, event: Event) -> None:
+        event.wall_time = time.time()
+        self._events.write_event(event)

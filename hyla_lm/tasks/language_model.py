@@ -19,7 +19,9 @@ from hyla_lm.model.decoder import Decoder
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.tasks.next_token import NextToken, Vocabulary
 from hyla_lm.tasks.protocol import Batch, HostBatch, LossFn
-from hyla_lm.tasks.sampling import Sampling, generate
+from hyla_lm.tasks.sampling import Sampler, Sampling
+
+SAMPLE_TOKENS, CLOSING_TOKENS = 40, 80
 
 
 @configurable
@@ -38,7 +40,12 @@ class LanguageModel:
     validation_sets: tuple[str, ...] = setting(
         (), "more rows to evaluate on, each a name and a folder, such as ('books=rows/books',)"
     )
-    closing_prompt: str = setting("Return the", "prompt of the sample at the end of a run")
+    closing_prompt: str = setting(
+        "Return the", "prompt of samples, while a run trains and at its end"
+    )
+    samples: int = setting(
+        0, "texts sampled at each evaluation, shown in TensorBoard; 0 samples none", minimum=0
+    )
     z_loss: float = setting(0.0, "weight of log(Z)^2 in the objective", minimum=0)
     logit_chunk: int = setting(128, "positions whose logits are in memory at a time", minimum=1)
     read_threads: int = setting(1, "threads that read; 1 for a disk, 64 for a bucket", minimum=1)
@@ -186,11 +193,22 @@ class LanguageModelTask:
         lines = _beside_baselines("validation", "", ours, validation, self.data.validation)
         for name, rows in self.sets.items():
             lines += _beside_baselines(f"validation {name}", f"{name}_", ours, validation, rows)
+        [text] = self._sampled(model, params, 1, CLOSING_TOKENS)
+        return [*lines, "sample:", f"  {self.config.closing_prompt}{text}"]
+
+    def samples(self, model: Decoder, params: Any) -> str:
+        """Markdown of LanguageModel.samples texts, with the same seeds at every call."""
+        prompt, count = self.config.closing_prompt, self.config.samples
+        texts = self._sampled(model, params, count, SAMPLE_TOKENS)
+        return "\n\n".join(f"```\n{prompt}{text}\n```" for text in texts)
+
+    def _sampled(self, model: Decoder, params: Any, count: int, max_tokens: int) -> list[str]:
+        """Continuations of the closing prompt that fit into a row with it."""
         prompt = self.config.closing_prompt
         room = self.sequence_length - len(self.tokenizer.encode(prompt)) - 1
-        sampling = Sampling(max_tokens=max(1, min(80, room)), temperature=0.8, top_p=0.95)
-        text = generate(model, params, self.tokenizer, prompt, sampling, self.sequence_length)
-        return [*lines, "sample:", f"  {prompt}{text}"]
+        sampling = Sampling(max(1, min(max_tokens, room)), temperature=0.8, top_p=0.95)
+        sampler = Sampler(model, params, self.tokenizer, self.sequence_length)
+        return [sample.text for sample in sampler.sample([prompt], sampling, count)]
 
 
 def _described(rows: RowSet) -> str:

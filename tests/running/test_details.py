@@ -46,7 +46,7 @@ def whole(experiment: Experiment, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 def events(workdir: Path) -> EventAccumulator:
-    found = EventAccumulator(str(workdir / "tensorboard"), size_guidance=SIZES)
+    found = EventAccumulator(str(workdir), size_guidance=SIZES)
     return found.Reload()
 
 

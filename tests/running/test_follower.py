@@ -92,7 +92,7 @@ def test_each_checkpoint_is_evaluated_and_nothing_of_the_run_is_touched(
 
 
 def test_curves_have_the_tags_of_the_run(followed: Path) -> None:
-    events = EventAccumulator(str(followed / "evaluator" / "tensorboard"))
+    events = EventAccumulator(str(followed / "evaluator"))
     events.Reload()
     points = events.Scalars("validation/loss_nats")
     losses = [line["validation/loss_nats"] for line in read_lines(followed / "evaluator")]

@@ -57,7 +57,7 @@ def traced(gin_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def traces(workdir: Path) -> list[Path]:
     """The traces of a run, where TensorBoard's profile plugin looks for them."""
-    return sorted((workdir / "tensorboard" / "plugins" / "profile").glob("*/*.xplane.pb"))
+    return sorted((workdir / "plugins" / "profile").glob("*/*.xplane.pb"))
 
 
 def steps_in(trace: Path) -> list[int]:

@@ -20,7 +20,7 @@ def test_a_trace_and_an_evaluation_are_in_the_bucket(bucket: FakeBucket, gin_fil
     done = train(gin_file, WORKDIR, bucket.environment, "", keep, "TrainConfig.eval_every=0")
     assert done.returncode == 0, done.stderr
     (trace,) = [name for name in bucket.objects if name.endswith(".xplane.pb")]
-    assert trace.startswith("bucket/run/tensorboard/plugins/profile/") and "_step_1/" in trace
+    assert trace.startswith("bucket/run/plugins/profile/") and "_step_1/" in trace
     assert "bucket/run/profile" not in bucket.objects
 
     before = dict(bucket.objects)
@@ -30,6 +30,6 @@ def test_a_trace_and_an_evaluation_are_in_the_bucket(bucket: FakeBucket, gin_fil
     assert followed.returncode == 0, followed.stderr
     lines = measured_in(bucket.objects["bucket/run/evaluator/metrics.jsonl"])
     assert [line["step"] for line in lines] == [2, 4, 6]
-    assert any(name.startswith("bucket/run/evaluator/tensorboard/") for name in bucket.objects)
+    assert any(name.startswith("bucket/run/evaluator/events") for name in bucket.objects)
     of_the_run = {n: c for n, c in bucket.objects.items() if "/evaluator/" not in n}
     assert of_the_run == before
