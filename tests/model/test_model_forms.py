@@ -151,8 +151,8 @@ def test_remat_recomputes_blocks_in_the_backward_pass() -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"attention": "softmax", "positions": "relative", "causal": False},
-        {"attention": "linear", "positions": "rotary"},
+        {"attention": "softmax", "positions": "relative", "causal": False, "num_kv_heads": 1},
+        {"attention": "linear", "positions": "rotary", "qk_norm": True, "gated_attention": True},
         {"attention": "hyla", "positions": "learned", "causal": False, "remat": True},
         {"attention": "hyla", "positions": "relative", "scan_layers": True},
     ],

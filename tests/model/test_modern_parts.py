@@ -111,6 +111,16 @@ def test_decoding_against_the_cache_is_the_full_forward_pass(fields: dict[str, A
     np.testing.assert_allclose(actual, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
+def test_logits_of_a_head_of_its_own_are_capped() -> None:
+    plain = Decoder(small(num_layers=1, tie_embeddings=False), Tokens(VOCABULARY))
+    capped = plain.clone(config=replace(plain.config, logit_soft_cap=0.4))
+    params, ids = parameters(plain, tokens()), tokens()
+    logits = plain.apply({"params": params}, ids)
+    assert jnp.abs(logits).max() > 0.8
+    found = capped.apply({"params": params}, ids)
+    np.testing.assert_allclose(found, 0.4 * np.tanh(logits / 0.4), atol=TOLERANCE)
+
+
 def test_the_cache_holds_the_heads_of_keys_and_values_alone() -> None:
     model = Decoder(small(**GROUPED, value_dim=6), Tokens(VOCABULARY), cache_length=15)
     init = partial(model.init, cache_index=jnp.asarray(0))
