@@ -20,7 +20,7 @@ from hyla_lm.parallel.mesh import path_of
 # own. Heads are part of the matrix, as they are of the layer that it computes: `deep_kernel` maps
 # the products of code and hidden units of all heads, as its initialisation says too.
 MATRICES: tuple[tuple[str, MuonDimensionNumbers], ...] = (
-    (r"(query|key|value)/kernel", MuonDimensionNumbers((-3,), (-2, -1))),
+    (r"(query|key|value)/kernel|attention/gate/kernel", MuonDimensionNumbers((-3,), (-2, -1))),
     (r"out/kernel|deep_kernel", MuonDimensionNumbers((-3, -2), (-1,))),
     (
         r"feedforward/(up|gate|down)/kernel|feedforward/(up|down)",

@@ -20,7 +20,7 @@ KERNEL = "attention kernel"
 OTHER = "other"
 # The part of the model an operation belongs to: the first pattern found in its op_name.
 PARTS = (
-    ("projections", r"/attention/(query|key|value|out)/"),
+    ("projections", r"/attention/(query|key|value|gate|out)/"),
     ("attention", r"/attention/"),
     ("feed-forward", r"/feedforward/"),
     ("norms", r"_norm/"),

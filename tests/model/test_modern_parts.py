@@ -15,6 +15,8 @@ from hyla_lm.experiment import read_experiment
 from hyla_lm.model.config import ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.inspection import attention_layers
+from hyla_lm.muon import axes_of
+from hyla_lm.optim import decay_mask
 from hyla_lm.running.program import make_program
 from hyla_lm.running.summary import modern_parts, startup_lines
 from tests.model import plain_decoder
@@ -167,6 +169,21 @@ def test_without_them_a_model_has_the_parameters_it_had() -> None:
     assert set(blocks["block_0"]["attention_norm"]) == {"scale", "bias"}
     as_many = small(attention="softmax", num_kv_heads=2)
     assert shapes(Decoder(as_many, Tokens(VOCABULARY)), tokens())["blocks"] == blocks
+
+
+def test_every_parameter_is_trained_as_its_like() -> None:
+    config = small(num_layers=1, **GROUPED, **ALL)
+    blocks = shapes(Decoder(config, Tokens(VOCABULARY)), tokens())["blocks"]
+    attention = blocks["block_0"]["attention"]
+    kernels, scales = {"query", "key", "value", "gate", "out"}, {"query_norm", "key_norm"}
+    assert set(attention) == kernels | scales
+    for name in kernels:
+        assert axes_of(f"blocks/block_0/attention/{name}/kernel") is not None
+    assert axes_of("blocks/block_0/attention/gate/kernel") == ((-3,), (-2, -1))
+    for name in scales:
+        assert axes_of(f"blocks/block_0/attention/{name}/scale") is None
+        assert decay_mask(attention)[name] == {"scale": False}
+    assert decay_mask(attention)["gate"] == {"kernel": True}
 
 
 @pytest.mark.parametrize(
