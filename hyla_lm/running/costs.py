@@ -48,10 +48,15 @@ class Costs:
         self._noted[f"perf/{name}"] = self._clock() - begun
 
     def take(self) -> dict[str, float]:
-        """What was noted since the last call, memory and goodput, by their tags."""
+        """What was noted since the last call, by its tags."""
         noted, self._noted = self._noted, {}
         self.keep()
-        return {**noted, **memory(), "perf/goodput": self._kept / max(self._all, 1e-9)}
+        return noted
+
+    def take_all(self) -> dict[str, float]:
+        """What was noted, memory and goodput, by their tags."""
+        goodput = self._kept / max(self._all, 1e-9)
+        return {**self.take(), **memory(), "perf/goodput": goodput}
 
     def saved(self) -> dict[str, float]:
         """What a checkpoint keeps: seconds of the steps up to it, and of all processes."""

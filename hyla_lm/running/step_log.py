@@ -112,7 +112,7 @@ class StepLog:
             line[SKIPPED] = skipped
         speed = self._speed()
         self._steps_timed, self._window_seconds, self._wait_seconds = 0, 0.0, 0.0
-        self._store.write(step, line | speed | self._costs.take())
+        self._store.write(step, line | speed | self._costs.take_all())
         told = task.describe(values) if values else "no update made"
         if STEP_SECONDS in speed:
             self._pace.stepped(speed[STEP_SECONDS])

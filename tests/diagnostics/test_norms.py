@@ -68,8 +68,8 @@ def programs(tiny_rows, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, 
 
     path = tmp_path_factory.mktemp("norms") / "tiny.gin"
     path.write_text(TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH))
-    short = ["OptimizerConfig.warmup_steps = 0", "OptimizerConfig.clip_norm = 1e-3"]
-    experiment = read_experiment([str(path)], short)
+    clipped = ["OptimizerConfig.warmup_steps = 0", "OptimizerConfig.clip_norm = 1e-3"]
+    experiment = read_experiment([str(path)], [*clipped, "ModelConfig.num_layers = 1"])
     return {on: make_program(replace(experiment, log=LogConfig(layers=on))) for on in (False, True)}
 
 

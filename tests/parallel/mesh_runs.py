@@ -13,19 +13,22 @@ os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 
 import jax
 
+from hyla_lm.diagnostics.attention import make_look
 from hyla_lm.experiment import Experiment, read_experiment
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.mesh import AXES, MeshConfig
 from hyla_lm.plan.collectives import find_collectives
 from hyla_lm.plan.hlo import Program as Hlo
+from hyla_lm.running.details import figures
 from hyla_lm.running.program import make_program
 from hyla_lm.running.throughput import count_parameters
 
 STEPS = 20
+LOOKED_AT = {"hyla": ((1, 1, 1, 1), (2, 1, 2, 2)), "softmax": ((1, 1, 1, 1), (1, 1, 1, 8))}
 MESHES = ((1, 1, 1, 1), (2, 4, 1, 1), (1, 1, 8, 1), (2, 1, 2, 2), (1, 1, 1, 8))
 
 
-def run(experiment: Experiment, sizes: tuple[int, ...]) -> dict[str, object]:
+def run(experiment: Experiment, attention: str, sizes: tuple[int, ...]) -> dict[str, object]:
     mesh_config = MeshConfig(**dict(zip(AXES, sizes, strict=True)))
     devices = jax.devices()[: math.prod(sizes)]
     program = make_program(replace(experiment, mesh=mesh_config), devices)
@@ -38,6 +41,9 @@ def run(experiment: Experiment, sizes: tuple[int, ...]) -> dict[str, object]:
         compiled = program.train_step.lower(state, batch).compile()  # type: ignore[attr-defined]
         collectives = find_collectives(Hlo(compiled.as_text()), dict(program.mesh.shape))
         held = sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(state))
+        looks = LOOKED_AT.get(attention, ())
+        look = make_look(program.task, program.model, program.mesh) if sizes in looks else None
+        seen = {} if look is None else figures(jax.device_get(look(state.params, batch)))
         for _ in range(STEPS):
             state, output = program.train_step(state, batch)
             batch = program.place(next(stream))
@@ -45,6 +51,7 @@ def run(experiment: Experiment, sizes: tuple[int, ...]) -> dict[str, object]:
             losses.append(float(total) / float(count))
     return {
         "losses": losses,
+        "seen": seen,
         "bytes": held,
         "parameters": count_parameters(program.abstract_state.params),
         "reduced_bytes": sum(x.bytes * x.times for x in collectives if x.kind == "all-reduce"),
@@ -54,7 +61,7 @@ def run(experiment: Experiment, sizes: tuple[int, ...]) -> dict[str, object]:
 def main() -> None:
     gin_file, attention = sys.argv[1:]
     experiment = read_experiment([gin_file], [f'ModelConfig.attention = "{attention}"'])
-    results = {str(sizes): run(experiment, sizes) for sizes in MESHES}
+    results = {str(sizes): run(experiment, attention, sizes) for sizes in MESHES}
     print(json.dumps(results))
 
 

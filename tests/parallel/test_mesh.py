@@ -42,6 +42,9 @@ def test_meshes_of_8_devices_follow_one_device(attention: str, tiny_gin: Path) -
         np.testing.assert_allclose(
             run["losses"], alone["losses"], rtol=RELATIVE_LOSS, err_msg=f"mesh {sizes}"
         )
+        assert run["seen"] in ({}, pytest.approx(alone["seen"], rel=1e-4)), f"mesh {sizes}"
+    seen = [sizes for sizes, run in runs.items() if run["seen"]]
+    assert seen == {"hyla": ["(2, 1, 2, 2)"], "softmax": ["(1, 1, 1, 8)"]}.get(attention, [])
     assert alone["losses"][-1] < alone["losses"][0] - 0.5
     scalars = 64
     assert runs["(1, 1, 8, 1)"]["bytes"] <= alone["bytes"] / 8 + scalars

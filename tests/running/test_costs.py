@@ -51,12 +51,12 @@ def test_steps_that_are_trained_again_count_once_and_time_between_processes_not_
     saved = one.costs.saved()
     with one.costs.measured("evaluation_seconds"):
         one.spend(4)
-    line = one.costs.take()
+    line = one.costs.take_all()
     assert line["perf/goodput"] == pytest.approx(10 / 24)
     assert line["perf/evaluation_seconds"] == 4
     one.step(8)
-    assert one.costs.take()["perf/goodput"] == pytest.approx(26 / 40)
-    assert "perf/evaluation_seconds" not in one.costs.take(), "what was noted is written once"
+    assert one.costs.take_all()["perf/goodput"] == pytest.approx(26 / 40)
+    assert "perf/evaluation_seconds" not in one.costs.take_all(), "what was noted is written once"
     one.spend(3)  # after its last line, so nobody knows
     one.killed()
 
@@ -66,14 +66,14 @@ def test_steps_that_are_trained_again_count_once_and_time_between_processes_not_
 
     three = Process(tmp_path, clock, saved)
     three.spend(10)
-    assert three.costs.take()["perf/goodput"] == pytest.approx(10 / 50)
+    assert three.costs.take_all()["perf/goodput"] == pytest.approx(10 / 50)
     three.step(5)
-    assert three.costs.take()["perf/goodput"] == pytest.approx(20 / 60)
+    assert three.costs.take_all()["perf/goodput"] == pytest.approx(20 / 60)
     three.costs.keep()
     three.killed()
 
     back = Process(tmp_path, clock, saved)  # to an earlier checkpoint: its steps are lost
-    assert back.costs.take()["perf/goodput"] == pytest.approx(10 / 60)
+    assert back.costs.take_all()["perf/goodput"] == pytest.approx(10 / 60)
     back.killed()
 
 
@@ -86,7 +86,7 @@ def test_a_checkpoint_knows_the_time_if_the_file_is_lost(tmp_path: Path) -> None
     one.killed()
     (tmp_path / PROCESS_SECONDS).unlink(missing_ok=True)
     two = Process(tmp_path, clock, saved)
-    assert two.costs.take()["perf/goodput"] == pytest.approx(6 / 12)
+    assert two.costs.take_all()["perf/goodput"] == pytest.approx(6 / 12)
     two.killed()
 
 
@@ -103,6 +103,6 @@ def test_a_line_of_seconds_cut_short_is_dropped_and_a_damaged_file_is_told(tmp_p
 
 def test_memory_of_the_host_is_told_in_gb(tmp_path: Path) -> None:
     with closing(RunFolder(str(tmp_path))) as folder:
-        line = Costs(folder, {}, 0.0).take()
+        line = Costs(folder, {}, 0.0).take_all()
     assert 0.05 < line["perf/host_memory_gb"] < 100
     assert not [tag for tag in line if "device" in tag], "a CPU does not tell"
