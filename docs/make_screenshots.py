@@ -54,7 +54,9 @@ def main() -> int:
     """Runs the command and returns its status, as hyla_lm.ending counts them."""
     parser = argparse.ArgumentParser("make_screenshots", description=__doc__)
     parser.add_argument("logdir", help="folder of runs")
-    parser.add_argument("--port", type=int, default=0, help="TensorBoard's port; 0 takes a free one")
+    parser.add_argument(
+        "--port", type=int, default=0, help="TensorBoard's port; 0 takes a free one"
+    )
     parser.add_argument("--output", type=Path, default=PICTURES, help="folder of the pictures")
     parser.add_argument("--tabs", nargs="+", default=list(TABS), choices=TABS, help="tabs to draw")
     options = parser.parse_args()

@@ -16,7 +16,7 @@ from hyla_lm.running.throughput import count_parameters
 from hyla_lm.sinks.protocol import Hyperparameter
 from hyla_lm.tasks.protocol import Task
 
-# In the order of TensorBoard's table, which shows the first five unless asked for more.
+# What people compare first.
 FIRST = (
     "ModelConfig.attention",
     "parameters",
