@@ -1,4 +1,4 @@
-"""Pictures of TensorBoard's tabs: python docs/make_screenshots.py LOGDIR (chromium, tornado, pillow)."""
+"""Pictures of TensorBoard's tabs, by chromium: python docs/make_screenshots.py LOGDIR."""
 
 import argparse
 import asyncio
@@ -20,7 +20,7 @@ from hyla_lm import ending
 from hyla_lm.config import UserError
 
 PICTURES = Path(__file__).parent / "pictures"
-SIZE = (1400, 900)
+SIZE, WIDE = (1400, 900), {"hparams": (1900, 900)}
 LONGEST_SECONDS = 120
 LARGEST_BYTES = 150_000
 # Elements that a tab has once its data is there; they are found in shadow roots and frames too.
@@ -68,7 +68,9 @@ def draw(logdir: str, port: int, output: Path, tabs: list[str]) -> None:
     output.mkdir(parents=True, exist_ok=True)
     with tensorboard(logdir, port or free_port()) as address, chromium() as debugger:
         for tab in tabs:
-            shot = asyncio.run(picture(debugger, f"{address}/#{tab}", TABS[tab]))
+            shot = asyncio.run(
+                picture(debugger, f"{address}/#{tab}", TABS[tab], WIDE.get(tab, SIZE))
+            )
             path = output / f"tensorboard_{tab}.png"
             path.write_bytes(small(shot))
             print(f"{path}: {path.stat().st_size:,} bytes")
@@ -96,7 +98,7 @@ def chromium() -> Iterator[str]:
             yield f"http://localhost:{port_file.read_text().splitlines()[0]}"
 
 
-async def picture(debugger: str, url: str, selector: str) -> bytes:
+async def picture(debugger: str, url: str, selector: str, size: tuple[int, int]) -> bytes:
     """The page as PNG, once it has such elements and two looks at it are alike."""
     from tornado.websocket import websocket_connect
 
@@ -115,7 +117,7 @@ async def picture(debugger: str, url: str, selector: str) -> bytes:
     async def shot() -> bytes:
         return base64.b64decode((await tell("Page.captureScreenshot", format="png"))["data"])
 
-    width, height = SIZE
+    width, height = size
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
     await tell("Emulation.setDeviceMetricsOverride", **metrics)
     await tell("Page.navigate", url=url)

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+from tensorboard.compat.proto.event_pb2 import Event
 
 from hyla_lm.config import UserError
 from hyla_lm.experiment import Experiment, read_experiment
@@ -16,6 +18,7 @@ from hyla_lm.running.program import make_program
 from hyla_lm.running.run_folder import PROCESS_SECONDS, read_lines
 from hyla_lm.running.step_log import StepLog
 from hyla_lm.sinks.descriptions import description
+from hyla_lm.sinks.tensorboard_order import shown
 from hyla_lm.trainer import train
 from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.run_lines import measured
@@ -43,6 +46,16 @@ def whole(experiment: Experiment, tmp_path_factory: pytest.TempPathFactory) -> P
     workdir = tmp_path_factory.mktemp("whole") / "run"
     train(experiment, str(workdir))
     return workdir
+
+
+def read_descriptions(workdir: Path) -> dict[str, str]:
+    """By tag of TensorBoard, what its first point says of it."""
+    found: dict[str, str] = {}
+    for path in sorted(workdir.glob("events.*")):
+        for event in map(Event.FromString, RawEventFileLoader(str(path)).Load()):
+            for value in event.summary.value:
+                found.setdefault(value.tag, value.metadata.summary_description)
+    return found
 
 
 def events(workdir: Path) -> EventAccumulator:
@@ -75,10 +88,10 @@ def test_histograms_and_pictures_are_in_tensorboard(whole: Path) -> None:
     parameters = {f"optim/parameter_values/{name}" for name in LAYERS}
     of_attention = ("code_values/layer_0", "code_values/layer_1", "unit_values/layer_0")
     histograms = {f"attention/{name}" for name in of_attention} | parameters
-    assert set(found.Tags()["histograms"]) == histograms
+    assert set(found.Tags()["histograms"]) == set(map(shown, histograms))
     pictures = {f"attention/{kind}/layer_{n}" for kind in PICTURES for n in (0, 1)}
-    assert set(found.Tags()["images"]) == pictures
-    for tag in pictures:
+    assert set(found.Tags()["images"]) == set(map(shown, pictures))
+    for tag in map(shown, pictures):
         assert [image.step for image in found.Images(tag)] == [5, 10, 12]
         size = Image.open(io.BytesIO(found.Images(tag)[0].encoded_image_string)).size
         assert size == (256, 256) or (size[1] == 256 and "head_pictures" in tag)
@@ -86,9 +99,12 @@ def test_histograms_and_pictures_are_in_tensorboard(whole: Path) -> None:
 
 def test_every_tag_is_described(whole: Path) -> None:
     tags = {tag for line in read_lines(whole) for tag in line if tag != "step"}
-    found = events(whole).Tags()
-    for tag in {*tags, *found["histograms"], *found["images"]}:
+    for tag in tags:
         assert description(tag), tag
+    shown_in = read_descriptions(whole)
+    kinds = events(whole).Tags()
+    for tag in {*kinds["histograms"], *kinds["images"], *map(shown, tags)}:
+        assert shown_in[tag], tag
     assert {"perf/compile_seconds", "perf/save_seconds", "perf/evaluation_seconds"} < tags
     assert {"perf/details_seconds", "perf/goodput", "perf/tokens_per_second_per_chip"} < tags
 
