@@ -16,29 +16,34 @@ from hyla_lm.running.throughput import count_parameters
 from hyla_lm.sinks.protocol import Hyperparameter
 from hyla_lm.tasks.protocol import Task
 
+# What people compare first.
+FIRST = (
+    "ModelConfig.attention",
+    "parameters",
+    "OptimizerConfig.learning_rate",
+    "TrainConfig.steps",
+    "TrainConfig.seed",
+)
 # They change when a run is looked at or ended, not what it learns.
-NO_HYPERPARAMETERS = ("TrainConfig.eval_every", "TrainConfig.hang_seconds")
+WITHOUT = ("TrainConfig.eval_every", "TrainConfig.hang_seconds")
 
 
 def hyperparameters(program: Program[Task]) -> dict[str, Hyperparameter]:
     """Settings of model, optimizer and training by their names in gin, and the parameter count."""
     e = program.experiment
-    found: dict[str, Hyperparameter] = {"ModelConfig.attention": " + ".join(e.model.pattern)}
-    for config in (e.model, e.optimizer, e.train):
-        found |= _settings(config, without=(*NO_HYPERPARAMETERS, *found))
-    return {**found, "parameters": count_parameters(program.abstract_state.params)}
+    found = {**_settings(e.model), **_settings(e.optimizer), **_settings(e.train)}
+    found["ModelConfig.attention"] = " + ".join(e.model.pattern)
+    found["parameters"] = count_parameters(program.abstract_state.params)
+    names = dict.fromkeys((*FIRST, *found))
+    return {name: found[name] for name in names if name not in WITHOUT}
 
 
-def _settings(config: Any, without: Sequence[str]) -> dict[str, Hyperparameter]:
+def _settings(config: Any) -> dict[str, Hyperparameter]:
     values = {
         f"{type(config).__name__}.{field.name}": getattr(config, field.name)
         for field in dataclasses.fields(config)
     }
-    return {
-        name: value
-        for name, value in values.items()
-        if isinstance(value, Hyperparameter) and name not in without
-    }
+    return {name: value for name, value in values.items() if isinstance(value, Hyperparameter)}
 
 
 def texts(program: Program[Task]) -> dict[str, str]:

@@ -45,7 +45,7 @@ class MetricSink(Protocol):
     """
 
     def hyperparameters(self, values: Mapping[str, Hyperparameter]) -> None:
-        """The settings of the run, by which runs are sorted and coloured."""
+        """The settings of the run, by which runs are sorted and coloured; the first matter most."""
         ...
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None: ...

@@ -5,6 +5,12 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from tensorboard.compat.proto.summary_pb2 import (
+    DATA_CLASS_BLOB_SEQUENCE,
+    DATA_CLASS_SCALAR,
+    DATA_CLASS_TENSOR,
+    SummaryMetadata,
+)
 from tensorboardX import summary
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
@@ -19,6 +25,12 @@ from hyla_lm.sinks.tensorboard_settings import settings_events
 
 PREFIX = "events"  # of event files, which lie beside other files of a run
 SETTINGS = f"{PREFIX}.out.tfevents.0.settings"  # read before the other files, which have the time
+# By the kind of a value: the plugin that shows it, and what its data is to TensorBoard's server.
+PLUGINS = {
+    "simple_value": ("scalars", DATA_CLASS_SCALAR),
+    "histo": ("histograms", DATA_CLASS_TENSOR),
+    "image": ("images", DATA_CLASS_BLOB_SEQUENCE),
+}
 RGBA = 4  # tensorboard's number for the colours of an image
 
 
@@ -85,9 +97,19 @@ class TensorBoard:
         """Writes a point; the first of a tag carries its description."""
         if tag not in self._described:
             self._described.add(tag)
-            content.value[0].metadata.summary_description = description(tag)
+            _describe(content.value[0], description(tag))
         self._write(Event(step=step, summary=content))
 
     def _write(self, event: Event) -> None:
         event.wall_time = time.time()
         self._events.write_event(event)
+
+
+def _describe(value: Summary.Value, sentence: str) -> None:
+    """Adds a description; the server takes it only with a data class, which tensorboardX lacks."""
+    if not sentence or value.WhichOneof("value") not in PLUGINS:
+        return
+    plugin, data_class = PLUGINS[value.WhichOneof("value")]
+    metadata = SummaryMetadata(summary_description=sentence, data_class=data_class)
+    metadata.plugin_data.plugin_name = plugin
+    value.metadata.MergeFromString(metadata.SerializeToString())

@@ -4,17 +4,19 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 
+from tensorboard.plugins.hparams.api_pb2 import MetricInfo, MetricName
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from tensorboardX import summary
-from tensorboardX.proto.api_pb2 import MetricInfo, MetricName
 from tensorboardX.proto.event_pb2 import Event
-from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 from tensorboardX.proto.summary_pb2 import Summary
 
 from hyla_lm.sinks.protocol import Hyperparameter
 from hyla_lm.sinks.tensorboard_order import shown
 
 BEFORE_ALL = -1  # a process that begins at step 0 purges what others wrote from 0 on
-# Columns of the table of HParams, beside the settings.
+# TensorBoard's table of HParams shows so many settings unless asked for more: by name, those that
+# differ first.
+COLUMNS = 5
 METRICS = {
     "validation/loss_nats": "validation loss (nats)",
     "validation/bits_per_byte": "validation bits per byte",
@@ -48,13 +50,16 @@ CHARTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 def settings_events(values: Mapping[str, Hyperparameter]) -> Iterator[Event]:
     """The settings by which runs are compared, the metrics to show beside them, and the charts."""
     experiment, start, _ = summary.hparams(dict(values), {})
-    for content in (_with_metrics(experiment), start, summary.custom_scalars(_layout())):
+    for content in (_as_table(experiment), start, summary.custom_scalars(_layout())):
         yield Event(wall_time=time.time(), step=BEFORE_ALL, summary=content)
 
 
-def _with_metrics(experiment: Summary) -> Summary:
+def _as_table(experiment: Summary) -> Summary:
+    """With the metrics as columns, and first those settings that are said to differ."""
     plugin = experiment.value[0].metadata.plugin_data
     data = HParamsPluginData.FromString(plugin.content)
+    for column in data.experiment.hparam_infos[:COLUMNS]:
+        column.differs = True
     data.experiment.metric_infos.extend(
         MetricInfo(name=MetricName(tag=shown(tag)), display_name=name)
         for tag, name in METRICS.items()

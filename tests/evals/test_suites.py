@@ -113,7 +113,7 @@ def test_when_suites_train_and_where_their_metrics_land(
         {"step": 12, "suites/early/score": 1.0, "suites/late/score": 1.0},
     ]
     assert summary(whole)["suites"] == {"early": {"score": 1.0}, "late": {"score": 1.0}}
-    events = EventAccumulator(str(whole / "tensorboard")).Reload()
+    events = EventAccumulator(str(whole)).Reload()
     assert [event.step for event in events.Scalars("suites/early/score")] == [5, 10, 12]
     assert "LanguageModel.data" in (whole / "config.gin").read_text()
 
@@ -186,7 +186,7 @@ def test_suites_train_alongside_and_a_stop_in_one_loses_nothing(
         f"suites/fuzzy_logic/{k}": v for k, v in summary(whole)["suites"]["fuzzy_logic"].items()
     }
     assert {"step": 12, **metrics} == at_12
-    events = EventAccumulator(str(whole / "tensorboard")).Reload()
+    events = EventAccumulator(str(whole)).Reload()
     assert [event.step for event in events.Scalars(TAG)] == [7, 12]
 
     means = []

@@ -19,7 +19,9 @@ from typing import Any, NamedTuple
 
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 
+from hyla_lm.running.run_folder import EVENTS
 from hyla_lm.running.summary import LEARNING_RATE
+from hyla_lm.sinks.tensorboard import SETTINGS
 from tests.faults.phased_train import measured_path
 from tests.faults.runs import Command, Running
 
@@ -134,9 +136,14 @@ def measured(phases: Path) -> list[Measured]:
 
 
 def folder_of(workdir: Path) -> Folder:
-    files = [path for path in workdir.iterdir() if path.is_file()]
-    counted = [len(list((workdir / name).iterdir())) for name in ("checkpoints", "tensorboard")]
-    return Folder(len(files), *counted)
+    files, events = [path for path in workdir.iterdir() if path.is_file()], events_of(workdir)
+    checkpoints = list((workdir / "checkpoints").iterdir())
+    return Folder(len(files) - len(events), len(checkpoints), len(events))
+
+
+def events_of(workdir: Path) -> list[Path]:
+    """The event files of each process of a run, in order."""
+    return sorted(path for path in workdir.glob(f"{EVENTS}*") if path.name != SETTINGS)
 
 
 def step_seconds(found: Sequence[Measured]) -> list[float]:
@@ -186,7 +193,7 @@ def of_curves(workdir: Path) -> dict[str, float]:
 
     That one wrote the configuration too.
     """
-    paths = sorted((workdir / "tensorboard").iterdir())[1:]
+    paths = events_of(workdir)[1:]
     sizes = [
         path.stat().st_size / len(list(RawEventFileLoader(str(path)).Load())) for path in paths
     ]

@@ -19,6 +19,8 @@ import orbax.checkpoint as ocp
 from tensorboard.backend.event_processing.event_accumulator import SCALARS, EventAccumulator
 
 from hyla_lm.config import UserError
+from hyla_lm.running.run_folder import EVENTS
+from hyla_lm.sinks.tensorboard_order import shown
 from tests.faults.phases import COMMIT, SAVE, START, begins
 from tests.run_lines import measured
 
@@ -112,7 +114,8 @@ def unfinished(workdir: Path) -> list[str]:
 def left_behind(workdir: Path, whole: Path) -> list[str]:
     """Files and folders that a run never stopped does not leave."""
     names = os.listdir(workdir) if workdir.is_dir() else []
-    return sorted(set(names) - set(os.listdir(whole))) + unfinished(workdir)
+    others = set(names) - set(os.listdir(whole))
+    return sorted(name for name in others if not name.startswith(EVENTS)) + unfinished(workdir)
 
 
 def differences(workdir: Path, whole: Path, step: int) -> list[str]:
@@ -157,8 +160,8 @@ def checkpoint(workdir: Path, step: int) -> Path:
 
 def points(workdir: Path) -> dict[str, list[tuple[int, float]]]:
     """The curves that TensorBoard shows, but for times."""
-    events = EventAccumulator(str(workdir / "tensorboard"), {SCALARS: 0}).Reload()
-    tags = [tag for tag in events.Tags()["scalars"] if not tag.startswith("perf/")]
+    events = EventAccumulator(str(workdir), {SCALARS: 0}).Reload()
+    tags = [tag for tag in events.Tags()["scalars"] if not tag.startswith(shown("perf/"))]
     assert tags
     return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in tags}
 

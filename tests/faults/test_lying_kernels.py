@@ -97,7 +97,7 @@ def test_a_resumed_run_compares_again_and_replaces_the_lines(
     assert measured(stopped) == measured(whole)
     points = []
     for folder in (whole, stopped):
-        events = EventAccumulator(str(folder / "tensorboard")).Reload()
+        events = EventAccumulator(str(folder)).Reload()
         scalars = events.Scalars("canary/gradient_difference")
         points.append([(event.step, event.value) for event in scalars])
     assert points[0] == points[1] and [step for step, _ in points[0]] == [0, 5, 10]

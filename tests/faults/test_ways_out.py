@@ -130,7 +130,7 @@ def test_a_run_that_cannot_save_ends_within_its_time(
     patch: str, tiny_gin: Path, tmp_path: Path
 ) -> None:
     run = Running(tiny_gin, tmp_path, patch, *ENDLESS, "--gin.CheckpointConfig.stop_seconds=2")
-    run.wait_for("run/tensorboard/*" if patch == IN_A_STEP else "run/metrics.jsonl")
+    run.wait_for("run/events.*" if patch == IN_A_STEP else "run/metrics.jsonl")
     time.sleep(1)
     run.process.send_signal(signal.SIGTERM)
     status, lines, seconds = run.end()
@@ -172,7 +172,7 @@ def test_an_error_does_not_wait_for_a_save_that_hangs(tiny_gin: Path, tmp_path: 
     then = IN_A_SAVE.strip().replace("\n", "; ")
     patch = FAILS_AFTER_A_SAVE.format(error="t.UserError('mend it.')", then=then)
     run = Running(tiny_gin, tmp_path, patch, "--gin.CheckpointConfig.stop_seconds=2")
-    run.wait_for("run/tensorboard/*")
+    run.wait_for("run/events.*")
     status, lines, seconds = run.end()
     assert status == 2
     assert lines == ["hyla-lm: mend it.", "  a save under way did not end within 2 s"]

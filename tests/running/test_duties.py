@@ -17,6 +17,7 @@ from hyla_lm.parallel.mesh import MeshConfig
 from hyla_lm.running import duties
 from hyla_lm.running.duties import DUTIES, Duty, redone_tags
 from hyla_lm.running.evaluation import evaluate_sets
+from hyla_lm.sinks.tensorboard_order import shown
 from tests.run_lines import measured
 
 
@@ -158,8 +159,8 @@ def test_curves_of_a_run_that_went_on_are_those_of_a_whole_one(
     for tag in ("train/loss_nats", "validation/loss_nats"):
         points = []
         for folder in (whole, stopped):
-            events = EventAccumulator(str(folder / "tensorboard")).Reload()
-            points.append([(event.step, event.value) for event in events.Scalars(tag)])
+            events = EventAccumulator(str(folder)).Reload()
+            points.append([(event.step, event.value) for event in events.Scalars(shown(tag))])
         assert points[0] == points[1]
 
 

@@ -12,6 +12,7 @@ from hyla_lm import trainer
 from hyla_lm.cli import main
 from hyla_lm.experiment import read_experiment
 from hyla_lm.sinks.tensorboard import TensorBoard
+from hyla_lm.sinks.tensorboard_order import shown
 from tests.run_lines import measured
 
 
@@ -24,10 +25,11 @@ def run(tiny_gin: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> t
 
 def test_the_folder_of_a_run(run: tuple[Path, str], tiny_gin: Path) -> None:
     workdir, out = run
-    assert {path.name for path in workdir.iterdir() if not path.name.startswith(".")} == {
+    assert {
+        path.name for path in workdir.iterdir() if not path.name.startswith((".", "events."))
+    } == {
         "config.gin",
         "checkpoints",
-        "tensorboard",
         "metrics.jsonl",
         "summary.json",
     }
@@ -53,12 +55,13 @@ def test_the_config_written_gives_the_same_experiment(
 
 
 def test_tensorboard_shows_the_same_points(run: tuple[Path, str]) -> None:
-    events = EventAccumulator(str(run[0] / "tensorboard"))
+    events = EventAccumulator(str(run[0]))
     events.Reload()
-    points = [(event.step, event.value) for event in events.Scalars("train/loss_nats")]
+    points = [(event.step, event.value) for event in events.Scalars(shown("train/loss_nats"))]
     logged = measured(run[0], "train/loss_nats")
     assert points == [(o["step"], pytest.approx(o["train/loss_nats"])) for o in logged]
-    assert "config/text_summary" in events.Tags()["tensors"]
+    texts = {"text/config", "text/parameters", "text/environment"}
+    assert texts < set(events.Tags()["tensors"])
 
 
 def test_curves_of_a_resumed_run_do_not_double_back(tmp_path: Path) -> None:

@@ -300,7 +300,7 @@ def test_a_suite_from_its_command_to_its_report(
     assert "| Linear attention | " in report and "59.89 ± 5.22" in report
     (picture,) = tmp_path.glob("*.png")
     assert f"({picture.name})" in report
-    (board,) = (experiment / "tensorboard").iterdir()
+    (board,) = (experiment / "report").iterdir()
     events = EventAccumulator(str(board))
     events.Reload()
     (image,) = events.Images("OOD R2")

@@ -27,15 +27,15 @@ class TestMirror:
 
     def test_objects_are_the_files_at_every_copy(self, bucket: FakeBucket, tmp_path: Path) -> None:
         copies = Mirror(tmp_path, as_path(WORKDIR))
-        (tmp_path / "tensorboard").mkdir()
-        (tmp_path / "tensorboard" / "events").write_bytes(b"one")
+        (tmp_path / "folder").mkdir()
+        (tmp_path / "folder" / "events").write_bytes(b"one")
         copies.copy()
-        assert bucket.objects == {"bucket/run/tensorboard/events": b"one"}
-        with (tmp_path / "tensorboard" / "events").open("ab") as events:
+        assert bucket.objects == {"bucket/run/folder/events": b"one"}
+        with (tmp_path / "folder" / "events").open("ab") as events:
             events.write(b" two")
         (tmp_path / "metrics.jsonl").write_bytes(b"{}")
         copies.close()
-        assert bucket.objects["bucket/run/tensorboard/events"] == b"one two"
+        assert bucket.objects["bucket/run/folder/events"] == b"one two"
         assert bucket.objects["bucket/run/metrics.jsonl"] == b"{}"
 
     def test_only_what_has_grown_is_sent(self, bucket: FakeBucket, tmp_path: Path) -> None:
@@ -94,14 +94,14 @@ def test_lines_and_events_of_a_folder_in_a_bucket(bucket: FakeBucket) -> None:
     bucket.objects["bucket/run/metrics.jsonl"] = b'{"step": 1}\n{"step": 2}\n{"step": 3}\n'
     folder = RunFolder(WORKDIR)
     folder.keep_lines_until(2)
-    board = TensorBoard(folder.tensorboard, 2)
+    board = TensorBoard(folder.logs, 2)
     folder.append_line(3, {"x": 0.5})
     board.scalars(3, {"x": 0.5})
     folder.mirror()
     assert bucket.objects["bucket/run/metrics.jsonl"] == (
         b'{"step": 1}\n{"step": 2}\n{"step": 3, "x": 0.5}\n'
     )
-    [events] = [name for name in bucket.objects if name.startswith("bucket/run/tensorboard/")]
+    [events] = [name for name in bucket.objects if name.startswith("bucket/run/events.")]
     viewer = EventAccumulator(f"gs://{events.rpartition('/')[0]}")
     viewer.Reload()
     assert [(event.step, event.value) for event in viewer.Scalars("x")] == [(3, 0.5)]
@@ -109,7 +109,7 @@ def test_lines_and_events_of_a_folder_in_a_bucket(bucket: FakeBucket) -> None:
     folder.append_line(4, {"x": 0.25})
     folder.close()
     assert bucket.objects["bucket/run/metrics.jsonl"].endswith(b'{"step": 4, "x": 0.25}\n')
-    assert not folder.tensorboard.exists()
+    assert not folder.logs.exists()
 
 
 MISTAKES = {

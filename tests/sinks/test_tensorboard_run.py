@@ -1,0 +1,172 @@
+"""What TensorBoard is told of a run, read as TensorBoard reads it."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
+from tensorboard.plugins.hparams import metadata
+from tensorboard.util.tensor_util import make_ndarray
+from tensorboardX import summary
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event
+
+from hyla_lm.experiment import read_experiment
+from hyla_lm.running.run_folder import RunFolder, read_lines
+from hyla_lm.sinks.tensorboard import SETTINGS
+from hyla_lm.sinks.tensorboard_order import shown
+from hyla_lm.trainer import train
+from tests.conftest import SEQUENCE_LENGTH, TINY
+
+SMALL = ("ModelConfig.num_layers = 1", "LanguageModel.samples = 2")
+PROMPT = "LanguageModel.closing_prompt = 'ba'"
+Train = Callable[..., None]
+
+
+@pytest.fixture(scope="module")
+def go(tiny_rows: Any, tmp_path_factory: pytest.TempPathFactory) -> Train:
+    gin_file = tmp_path_factory.mktemp("board") / "tiny.gin"
+    gin_file.write_text(TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH))
+
+    def train_with(workdir: Path, *bindings: str) -> None:
+        train(read_experiment([str(gin_file)], [*SMALL, PROMPT, *bindings]), str(workdir))
+
+    return train_with
+
+
+@pytest.fixture(scope="module")
+def run(go: Train, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 8 steps that went on to 12."""
+    workdir = tmp_path_factory.mktemp("runs") / "small"
+    go(workdir, "TrainConfig.steps = 8")
+    go(workdir)
+    return workdir
+
+
+def events(workdir: Path) -> EventAccumulator:
+    return EventAccumulator(str(workdir), {"tensors": 0}).Reload()
+
+
+def texts(found: EventAccumulator, tag: str) -> dict[int, str]:
+    return {e.step: make_ndarray(e.tensor_proto)[0].decode() for e in found.Tensors(tag)}
+
+
+def test_groups_and_losses_come_first_in_the_order_of_tensorboard() -> None:
+    tags = ["suites/a/b", "perf/mfu", "canary/loss", "train/accuracy", "attention/entropy/layer_0"]
+    tags += ["validation/loss_nats", "optim/gradient_norm", "train/bits_per_byte", "text/config"]
+    found = sorted(shown(tag) for tag in [*tags, "train/loss_nats", "validation/wiki_loss_nats"])
+    assert found == [
+        "1_train/1_loss_nats",
+        "1_train/2_bits_per_byte",
+        "1_train/accuracy",
+        "2_validation/1_loss_nats",
+        "2_validation/wiki_loss_nats",
+        "3_optim/gradient_norm",
+        "4_attention/entropy/layer_0",
+        "5_perf/mfu",
+        "canary/loss",
+        "suites/a/b",
+        "text/config",
+    ]
+
+
+def test_settings_and_metrics_of_the_table_are_those_of_the_last_process(run: Path) -> None:
+    """One file has them, whatever number of processes trained."""
+    [path] = run.glob("events.out.tfevents.0*")
+    assert path.name == SETTINGS
+    tags = events(run).summary_metadata
+    start = metadata.parse_session_start_info_plugin_data(
+        tags[metadata.SESSION_START_INFO_TAG].plugin_data.content
+    )
+    assert start.hparams["TrainConfig.steps"].number_value == 12
+    assert start.hparams["ModelConfig.attention"].string_value == "hyla"
+    assert start.hparams["parameters"].number_value > 1000
+    table = metadata.parse_experiment_plugin_data(tags[metadata.EXPERIMENT_TAG].plugin_data.content)
+    assert {column.name for column in table.hparam_infos} == set(start.hparams)
+    assert [column.name for column in table.hparam_infos if column.differs] == [
+        "ModelConfig.attention",
+        "parameters",
+        "OptimizerConfig.learning_rate",
+        "TrainConfig.steps",
+        "TrainConfig.seed",
+    ]
+    assert "TrainConfig.hang_seconds" not in start.hparams
+    metrics = [metric.name.tag for metric in table.metric_infos]
+    assert set(metrics) <= set(tags), "every metric is a curve of the run"
+    assert "2_validation/2_bits_per_byte" in metrics
+
+
+def test_charts_are_of_curves_that_there_are(run: Path) -> None:
+    found = events(run)
+    [event] = found.Tensors("custom_scalars__config__")
+    layout = Layout.FromString(make_ndarray(event.tensor_proto).item())
+    [training, layers, _] = layout.category
+    assert list(training.chart[0].multiline.tag) == [
+        "^1_train/1_loss_nats$",
+        "^2_validation/.*loss_nats$",
+    ]
+    assert "^3_optim/gradient_norm/.*$" in layers.chart[0].multiline.tag
+
+
+def test_texts_tell_settings_parameters_and_environment(run: Path) -> None:
+    found = events(run)
+    assert "TrainConfig.steps = 8" in texts(found, "text/config")[0]
+    assert "TrainConfig.steps = 12" in texts(found, "text/config")[8]
+    parameters = texts(found, "text/parameters")[8]
+    assert "| `embed/table` | 320 x 16 | 5,120 | float32 | whole x whole |" in parameters
+    environment = texts(found, "text/environment")[8]
+    assert "| jax | `" in environment and "| git_revision | `" in environment
+    assert "| compiled_step | `" in environment
+
+
+def test_samples_are_at_each_evaluation_once(run: Path) -> None:
+    samples = texts(events(run), "text/samples")
+    assert list(samples) == [4, 8, 12]
+    for text in samples.values():
+        assert text.count("```\nba") == 2
+
+
+def test_samples_change_no_bit_of_training(run: Path, go: Train, tmp_path: Path) -> None:
+    go(tmp_path / "run", "LanguageModel.samples = 0", "TrainConfig.steps = 8")
+    losses = [
+        [line for line in read_lines(workdir) if "train/loss_nats" in line][:3]
+        for workdir in (run, tmp_path / "run")
+    ]
+    names = ("step", "train/loss_nats", "optim/gradient_norm")
+    with_samples, without = [[[line[n] for n in names] for line in lines] for lines in losses]
+    assert with_samples == without
+    assert "text/samples" not in events(tmp_path / "run").Tags()["tensors"]
+
+
+def test_events_of_older_versions_are_moved_up_and_shown_whole(
+    run: Path, go: Train, tmp_path: Path
+) -> None:
+    """Older versions wrote points to another folder, under the names of metrics.jsonl."""
+    without = shutil.ignore_patterns("events.*")
+    workdir = Path(shutil.copytree(run, tmp_path / "run", ignore=without))
+    (workdir / "tensorboard").mkdir()
+    older = EventsWriter(str(workdir / "tensorboard" / "events"))
+    older.write_event(Event(step=3, summary=summary.scalar("train/loss_nats", 1.0)))
+    older.close()
+    go(workdir, "TrainConfig.steps = 13")
+    assert not (workdir / "tensorboard").exists()
+    found = events(workdir)
+    assert [point.value for point in found.Scalars("train/loss_nats")] == [1.0]
+    points = [point.step for point in found.Scalars(shown("train/loss_nats"))]
+    assert points == [3, 6, 8, 9, 12, 13]
+
+
+def test_moving_up_can_be_done_again_after_a_kill(tmp_path: Path) -> None:
+    """A bucket moves by copying: both may be there."""
+    (tmp_path / "tensorboard").mkdir()
+    for folder in (tmp_path, tmp_path / "tensorboard"):
+        (folder / "events.one").write_text("same")
+    (tmp_path / "tensorboard" / "mine.txt").write_text("not of the run")
+    folder = RunFolder(str(tmp_path))
+    assert folder.move_up_events() and not folder.move_up_events()
+    folder.close()
+    assert (tmp_path / "events.one").read_text() == "same"
+    assert (tmp_path / "tensorboard" / "mine.txt").exists()

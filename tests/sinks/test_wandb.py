@@ -1,0 +1,115 @@
+"""Weights & Biases, offline: the package itself, its files on this disk, no network."""
+
+import io
+import os
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from etils import epath
+
+from hyla_lm.config import UserError, exit_status
+from hyla_lm.sinks.protocol import Histogram, Shown
+from hyla_lm.sinks.wandb import ID, WandB
+
+wandb = pytest.importorskip("wandb", reason="the sink needs pip install 'hyla_lm[wandb]'")
+Image = pytest.importorskip("PIL.Image", reason="the sink needs pip install 'hyla_lm[wandb]'")
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+
+
+def png() -> bytes:
+    out = io.BytesIO()
+    Image.new("RGB", (4, 4), "red").save(out, "PNG")
+    return out.getvalue()
+
+
+def records(path: Path) -> list[Any]:
+    """What W&B would send."""
+    from wandb.proto import wandb_internal_pb2
+    from wandb.sdk.internal.datastore import DataStore
+
+    store, found = DataStore(), []
+    store.open_for_scan(str(path))
+    while (data := store.scan_data()) is not None:
+        found.append(wandb_internal_pb2.Record.FromString(data))
+    return found
+
+
+def history(found: list[Any]) -> dict[str, list[str]]:
+    """By key, the JSON of its values, each after its step."""
+    values: dict[str, list[str]] = defaultdict(list)
+    for record in found:
+        row = {
+            "/".join(item.nested_key) or item.key: item.value_json for item in record.history.item
+        }
+        for key, value in row.items():
+            values[key].append(value if key == "step" else f"{row.get('step')}: {value}")
+    return values
+
+
+def test_a_run_goes_on_as_the_same_one_with_all_that_it_shows(tmp_path: Path) -> None:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    counted = Histogram(np.array([1, 2]), np.array([0.0, 1.0, 2.0]), 3.0, 5.0)
+    for first in (0, 10):
+        sink = WandB(project="trials").open_sink(Shown(epath.Path(folder), first))
+        sink.hyperparameters({"TrainConfig.seed": 7, "TrainConfig.steps": first + 10})
+        sink.scalars(first + 1, {"train/loss_nats": 2.5})
+        sink.histogram(first + 1, "optim/values", counted)
+        sink.image(first + 1, "attention/picture", png())
+        sink.text(first + 1, "text/samples", "<once> upon")
+        sink.close()
+    one, other = (records(path) for path in sorted(folder.glob("wandb/offline-run-*/*.wandb")))
+    runs = [record.run for found in (one, other) for record in found if record.HasField("run")]
+    assert {run.run_id for run in runs} == {(folder / ID).read_text().strip()}
+    assert {(run.display_name, run.project) for run in runs} == {("small", "trials")}
+    shown = history(one)
+    assert shown["train/loss_nats"] == ["1: 2.5"] and history(other)["train/loss_nats"] == [
+        "11: 2.5"
+    ]
+    assert '"values":[1,2]' in shown["optim/values"][0].replace(" ", "")
+    assert any(key.startswith("attention/picture") for key in shown)
+    [page] = next(iter(folder.glob("wandb/offline-run-*/files/media/html/text"))).glob("*.html")
+    assert "&lt;once&gt; upon" in page.read_text()
+    configs = [update for record in other for update in record.config.update]
+    assert {update.value_json for update in configs if "steps" in str(update)} == {"20"}
+
+
+def test_offline_in_a_bucket_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hyla_lm.sinks.wandb._id", lambda folder: "abc")
+    with pytest.raises(UserError, match="WANDB_MODE=offline keeps a run in its folder but gs://b"):
+        WandB().open_sink(Shown(epath.Path("gs://bucket/run"), 0))
+
+
+def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
+    with pytest.raises(UserError, match=r"@WandB\(\) of LogConfig.sinks needs wandb: pip install"):
+        WandB().open_sink(Shown(epath.Path("anywhere"), 0))
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (wandb.errors.CommError("no route\nto host"), 69),
+        (TimeoutError("not all was sent"), 69),
+        (wandb.errors.AuthenticationError("no key"), 2),
+    ],
+)
+def test_a_failure_ends_the_run_with_a_sentence(
+    error: Exception, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(wandb, "init", fail)
+    first = str(error).partition("\n")[0]
+    with pytest.raises(UserError, match=rf"W&B failed \({first}\): .*WANDB_MODE=offline") as told:
+        WandB().open_sink(Shown(epath.Path(tmp_path), 0))
+    assert exit_status(told.value) == status
+    assert os.listdir(tmp_path) == [ID]
