@@ -205,7 +205,7 @@ def test_all_processes_write_their_trace_into_one_folder(gin_file: Path, tmp_pat
     traced = ("TrainConfig.profile_processes='all'", "TrainConfig.profile=(6, 2)")
     finished = run_processes([train_command(gin_file, workdir, *traced)] * 2, 2)
     assert [status for status, _, _ in finished] == [0, 0], finished
-    found = sorted(workdir.glob("tensorboard/plugins/profile/*/*.xplane.pb"))
+    found = sorted(workdir.glob("plugins/profile/*/*.xplane.pb"))
     assert [path.parent.name[20:] for path in found] == ["step_1"] * 2 + ["step_6"] * 2
     assert [path.name[-12:] for path in found] == ["_0.xplane.pb", "_1.xplane.pb"] * 2
 
