@@ -17,6 +17,7 @@ from hyla_lm.parallel.mesh import MeshConfig
 from hyla_lm.running import duties
 from hyla_lm.running.duties import DUTIES, Duty, redone_tags
 from hyla_lm.running.evaluation import evaluate_sets
+from hyla_lm.running.pace import intervals
 from hyla_lm.sinks.tensorboard_order import shown
 from tests.run_lines import measured
 
@@ -60,6 +61,12 @@ def test_what_is_owed_is_decided_by_the_step_alone() -> None:
     assert {step for step, names in named.items() if "save" in names} == {3, 6, 9}
     assert {step for step, names in named.items() if "evaluate" in names} == {4, 8}
     assert all(names[-1] == "stop" for names in named.values())
+
+
+def test_evaluations_left_to_another_process_are_owed_at_the_end_alone() -> None:
+    experiment = replace(EXPERIMENT, train=replace(EXPERIMENT.train, eval_every=0))
+    assert [step for step in range(11) if "evaluate" in owed(experiment, step)] == [10]
+    assert intervals(experiment)["evaluate"] == 10
 
 
 def test_suites_are_owed_at_their_steps_and_at_the_end() -> None:

@@ -24,6 +24,7 @@ from hyla_lm.running.restored import program_of
 from hyla_lm.running.run_folder import RunFolder, read_lines
 from hyla_lm.sinks.tensorboard_order import shown
 from tests.conftest import SEQUENCE_LENGTH, TINY
+from tests.run_lines import measured
 
 STEPS = [5, 10, 12]
 
@@ -33,7 +34,8 @@ def gin_file(tiny_rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("follower") / "tiny.gin"
     text = TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH)
     text = text.replace("num_layers = 2", "num_layers = 1")
-    path.write_text(text.replace("eval_every = 4", "eval_every = 0"))
+    text = text.replace("eval_every = 4", "eval_every = 0")
+    path.write_text(text + "LanguageModel.validation_rows = 8\n")
     return path
 
 
@@ -88,7 +90,7 @@ def test_each_checkpoint_is_evaluated_and_nothing_of_the_run_is_touched(
 ) -> None:
     lines = read_lines(followed / "evaluator")
     assert [line["step"] for line in lines] == STEPS
-    assert lines[-1] == [line for line in read_lines(trained) if line["step"] == 12][-1]
+    assert lines[-1] == measured(trained, "validation/")[-1]
     assert files_of_the_run(followed) == files_of_the_run(trained)
 
 

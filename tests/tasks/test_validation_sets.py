@@ -13,10 +13,10 @@ from hyla_lm.input.manifest import read_manifest, write_manifest
 from hyla_lm.input.prepared import Rows
 from hyla_lm.input.stream import C4Stream
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.running.run_folder import read_lines
 from hyla_lm.tasks.language_model import LanguageModel
 from tests.conftest import SEQUENCE_LENGTH, TINY, VOCAB_SIZE, sentences
 from tests.data.c4_layouts import write_json_gz
+from tests.run_lines import measured
 
 BASELINE = 2.5
 
@@ -71,10 +71,10 @@ def train(home: Path, workdir: Path, *sets: str) -> int:
 def test_sets_come_and_go_while_a_run_goes_on(
     home: Path, trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    alone = read_lines(trained)[-1]
+    alone = measured(trained)[-1]
     sets = (f"again={home}/again", f"books={home}/books")
     assert train(home, trained, *sets) == 0
-    both = read_lines(trained)[-1]
+    both = measured(trained)[-1]
     assert both["validation/books_bits_per_byte"] != both["validation/bits_per_byte"]
     for name in ("loss_nats", "bits_per_byte", "accuracy"):
         of_the_same_text = pytest.approx(both[f"validation/{name}"], rel=1e-6)
@@ -89,7 +89,7 @@ def test_sets_come_and_go_while_a_run_goes_on(
     assert f"a clever bigram    {BASELINE:.3f}" in closing
 
     assert train(home, trained) == 0
-    assert read_lines(trained)[-1] == alone
+    assert measured(trained)[-1] == alone
     assert "validation_sets" not in json.loads((trained / "summary.json").read_text())
 
 
