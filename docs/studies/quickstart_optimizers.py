@@ -103,7 +103,7 @@ def lines_of(output: Path) -> list[Line]:
 
 
 def bits(lines: Sequence[Line], optimizer: str, schedule: str, steps: int) -> dict[Any, float]:
-    """Bits per byte of the runs of a pair by learning rate and seed; infinite for one that broke."""
+    """Bits per byte of a pair by learning rate and seed; infinite where numbers went wrong."""
     return {
         (line["learning_rate"], line["seed"]): line["bits_per_byte"] or float("inf")
         for line in lines
