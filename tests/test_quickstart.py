@@ -38,8 +38,9 @@ def test_every_config_loads_from_any_folder(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    named = {"own_text": "hyla", "quickstart_muon": "hyla", **VARIANTS}
     plain = path.stem.removesuffix("_modern")
-    attention = {"own_text": "hyla", **VARIANTS}.get(path.stem, plain.rsplit("_", 1)[-1])
+    attention = named.get(path.stem, plain.rsplit("_", 1)[-1])
     assert read_experiment([str(path)], []).model.attention == attention
     assert not caplog.messages, "gin looks for what it includes without a word"
 

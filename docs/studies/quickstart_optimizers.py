@@ -4,8 +4,8 @@
 
 Each pair of optimizer and schedule is tuned alike: one short run at each learning rate. The best
 rate trains at full length with three seeds. A run is a line of FOLDER/runs.jsonl; runs that have
-one are not trained again. With --table the runs are not trained but shown, with --time steps are
-timed.
+one are not trained again. With --time steps are timed instead, with --page=docs/optimizers.md the
+tables of that page are written.
 """
 
 import argparse
@@ -29,13 +29,14 @@ from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.running.program import Program, make_program
 
 GIN = "gin/quickstart.gin"
-RATES = (5e-3, 1e-2, 2e-2)
+RATES = (5e-3, 1e-2, 2e-2, 4e-2)
 SHORT, FULL = 800, 2600
 SEEDS = (0, 1, 2)
 # The two that one would choose between first, then the other corners.
 PAIRS = (("adamw", "cosine"), ("muon", "wsd"), ("muon", "cosine"), ("adamw", "wsd"))
 NAMES = {"adamw": "AdamW", "muon": "Muon", "cosine": "cosine", "wsd": "warmup-stable-decay"}
 SETTINGS = ("optimizer", "schedule", "learning_rate", "steps", "seed")
+BEGIN, END = "<!-- tables -->", "<!-- end of tables -->"
 Line = Mapping[str, Any]
 
 
@@ -44,13 +45,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("quickstart_optimizers", description=__doc__)
     parser.add_argument("--workdir", type=Path, help="folder for the runs")
     parser.add_argument("--output", type=Path, required=True, help="folder of the results")
-    parser.add_argument("--table", action="store_true", help="print the tables of the results")
+    parser.add_argument("--page", type=Path, help="page whose tables are written")
     parser.add_argument("--time", action="store_true", help="time a step of each optimizer")
     options = parser.parse_args(arguments)
 
     def study() -> None:
-        if options.table:
-            print("\n\n".join(tables(options.output)))
+        if options.page is not None:
+            write_whole(
+                options.page, with_tables(options.page.read_text(), options.output).encode()
+            )
         elif options.time:
             write_whole(options.output / "step_time.json", timed().encode())
         elif options.workdir is None:
@@ -103,7 +106,7 @@ def lines_of(output: Path) -> list[Line]:
 
 
 def bits(lines: Sequence[Line], optimizer: str, schedule: str, steps: int) -> dict[Any, float]:
-    """Bits per byte of the runs of a pair by learning rate and seed; infinite for one that broke."""
+    """Bits per byte of a pair by learning rate and seed; infinite where numbers went wrong."""
     return {
         (line["learning_rate"], line["seed"]): line["bits_per_byte"] or float("inf")
         for line in lines
@@ -116,10 +119,10 @@ def best_rate(lines: Sequence[Line], optimizer: str, schedule: str) -> float:
     return min(found, key=found.__getitem__)[0]
 
 
-def tables(output: Path) -> tuple[str, str]:
-    """The short runs and the full ones as Markdown."""
+def tables(output: Path) -> tuple[str, str, str]:
+    """The short runs, the full ones and the step times as Markdown."""
     lines = lines_of(output)
-    pairs = [pair for pair in PAIRS if bits(lines, *pair, FULL)]
+    pairs = [pair for pair in PAIRS if len(bits(lines, *pair, FULL)) == len(SEEDS)]
     tuning = [["", *(f"{rate:g}" for rate in RATES)]]
     full = [["", "learning rate", *(f"seed {seed}" for seed in SEEDS), "mean", "spread"]]
     for pair in pairs:
@@ -129,7 +132,25 @@ def tables(output: Path) -> tuple[str, str]:
         spread = f"{max(long) - min(long):.3f}"
         means = [*(f"{one:.3f}" for one in long), f"**{statistics.mean(long):.3f}**", spread]
         full.append([name, f"{rate:g}", *means])
-    return markdown(tuning), markdown(full)
+    return markdown(tuning), markdown(full), step_time(output)
+
+
+def with_tables(page: str, output: Path) -> str:
+    """The page with the tables of the results between its two marks."""
+    before, mark, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not mark or not end:
+        raise UserError(f"--page has no {BEGIN} and {END}: give docs/optimizers.md.")
+    return "\n\n".join([before + mark, *tables(output), end + after])
+
+
+def step_time(output: Path) -> str:
+    """The step times as Markdown."""
+    found = json.loads((output / "step_time.json").read_text())
+    times = found["processor_milliseconds"]
+    rows = [["", "AdamW", "Muon", "ratio"]]
+    rows.append(["ms of processor a step", *map(str, times.values()), f"**{found['ratio']}**"])
+    return markdown(rows)
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:

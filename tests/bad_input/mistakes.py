@@ -76,6 +76,18 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         (TRAIN + " --gin.TrainConfig.batch_size=100000", "TrainConfig.batch_size"),
         (TRAIN + " --gin.LanguageModel.sequence_length=64", "LanguageModel.sequence_length = 64"),
         (TRAIN + " --gin.OptimizerConfig.warmup_steps=99", "OptimizerConfig.warmup_steps = 99"),
+        (TRAIN + " --gin.OptimizerConfig.optimizer=moun", "must be one of 'adamw', 'muon'; did"),
+        (TRAIN + " --gin.OptimizerConfig.schedule=linear", "must be one of 'cosine', 'wsd'"),
+        (TRAIN + " --gin.OptimizerConfig.decay_share=0.1", "goes with OptimizerConfig.schedule ="),
+        (
+            TRAIN + " --gin.OptimizerConfig.schedule=wsd --gin.OptimizerConfig.cosine_begins=1",
+            "goes with OptimizerConfig.schedule = 'cosine' alone",
+        ),
+        (
+            TRAIN + " --gin.OptimizerConfig.schedule=wsd --gin.OptimizerConfig.decay_share=0.99",
+            "OptimizerConfig.decay_share = 0.99, which is step",
+        ),
+        (TRAIN + " --gin.OptimizerConfig.muon_rms=0.1", "OptimizerConfig.optimizer = 'muon' alone"),
         (TRAIN + " --gin.ModelConfig.head_dim=7", "ModelConfig.head_dim = 7"),
         (TRAIN + " --gin.ModelConfig.norm=rmsnorm", "norm = 'rmsnorm' must be one of 'layer', "),
         (TRAIN + " --gin.ModelConfig.qk_norm=1", "ModelConfig.qk_norm = 1 must be bool"),

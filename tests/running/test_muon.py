@@ -7,7 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from hyla_lm.model.config import Features, ModelConfig, Tokens
+from hyla_lm.model.decoder import Decoder
+from hyla_lm.muon import axes_of
 from hyla_lm.optim import OptimizerConfig, make_optimizer
+from hyla_lm.parallel.mesh import parameter_spec, path_of
 
 MUON = OptimizerConfig(optimizer="muon", weight_decay=0.1)
 RATE = 0.5
@@ -74,9 +78,107 @@ def test_two_updates_are_those_of_the_formula(path: str, shape: tuple[int, ...])
     parameter, gradients = drawn(0, *shape), [drawn(1, *shape), drawn(2, *shape)]
     optimizer = make_optimizer(MUON, lambda _: jnp.float32(RATE))
     params = tree_of(path, jnp.asarray(parameter, jnp.float32))
-    state = optimizer.init(params)
+    state, update_of = optimizer.init(params), jax.jit(optimizer.update)
     for gradient, expected in zip(gradients, muon_updates(path, parameter, gradients), strict=True):
         given = tree_of(path, jnp.asarray(gradient, jnp.float32))
-        found, state = optimizer.update(given, state, params)
+        found, state = update_of(given, state, params)
         [update] = jax.tree.leaves(found)
         np.testing.assert_allclose(update, expected, rtol=RELATIVE, atol=ABSOLUTE)
+
+
+TEXT = Tokens(7)
+
+
+def params_of(io: Tokens | Features = TEXT, **fields: Any) -> Any:
+    model = Decoder(ModelConfig(**{**SIZES, **fields}), io)
+    shape = (1, 4, io.input_size) if isinstance(io, Features) else (1, 4)
+    inputs = jnp.zeros(shape, jnp.float32 if isinstance(io, Features) else jnp.int32)
+    return jax.eval_shape(model.init, jax.random.key(0), inputs)["params"]
+
+
+@pytest.mark.parametrize(
+    ("io", "fields", "others"),
+    [
+        (Tokens(7), {"positions": "relative"}, {"embed/table", "attention/relative_bias"}),
+        (
+            Tokens(7),
+            {"positions": "learned", "tie_embeddings": False},
+            {"embed/table", "position_embed/table", "head/kernel"},
+        ),
+        (Tokens(7), {"attention": "hyla_deep"}, {"embed/table"}),
+        (Tokens(7), {"feedforward": "moe"}, {"embed/table", "feedforward/gate"}),
+        (Features(3, 2), {"feedforward": "swiglu"}, {"embed/kernel", "head/kernel"}),
+        (Tokens(7), {"attention": "hyla_deep", "scan_layers": True}, {"embed/table"}),
+    ],
+)
+def test_muon_trains_all_matrices_of_hidden_layers_and_no_others(
+    io: Tokens | Features, fields: dict[str, Any], others: set[str]
+) -> None:
+    params = params_of(io, **fields)
+    found = set()
+    for path, _ in jax.tree_util.tree_leaves_with_path(params):
+        if axes_of(path_of(path)) is None:
+            found.add("/".join(path_of(path).split("/")[-2:]))
+    one_dimensional = {name for name in found if name.endswith(("/bias", "/scale"))}
+    assert found - one_dimensional == others
+
+
+def test_scanned_layers_are_matrices_of_their_own() -> None:
+    """The updates of stacked layers are the stacked updates of the layers."""
+    fields = {"attention": "hyla_deep", "feedforward": "moe"}
+    layers = [
+        jax.tree.map(lambda p, seed=seed: jnp.asarray(drawn(seed, *p.shape), jnp.float32), block)
+        for seed, block in enumerate(params_of(**fields)["blocks"].values())
+    ]
+    apart = {f"block_{index}": layer for index, layer in enumerate(layers)}
+    stacked = {"block_0": jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)}
+    optimizer = make_optimizer(MUON, lambda _: jnp.float32(RATE))
+
+    @jax.jit
+    def first_updates(*trees: Any) -> list[Any]:
+        return [optimizer.update(tree, optimizer.init(tree), tree)[0] for tree in trees]
+
+    of_apart, of_stacked = first_updates(apart, stacked)
+    expected = jax.tree.map(lambda *leaves: jnp.stack(leaves), *of_apart.values())
+    pairs = zip(jax.tree.leaves(of_stacked["block_0"]), jax.tree.leaves(expected), strict=True)
+    for one, other in pairs:
+        np.testing.assert_allclose(one, other, rtol=RELATIVE, atol=ABSOLUTE)
+
+
+def test_runs_of_a_population_have_their_own_rate_and_decay() -> None:
+    path = "attention/query/kernel"
+    params = tree_of(path, jnp.asarray(drawn(0, 6, 4, 2), jnp.float32))
+
+    @jax.jit
+    def update(rate: Any, decay: Any) -> Any:
+        optimizer = make_optimizer(MUON, lambda _: rate, weight_decay=decay)
+        return jax.tree.leaves(optimizer.update(params, optimizer.init(params), params)[0])[0]
+
+    together = jax.vmap(update)(jnp.array([0.5, 0.1]), jnp.array([0.1, 0.3]))
+    for one, (rate, decay) in zip(together, [(0.5, 0.1), (0.1, 0.3)], strict=True):
+        np.testing.assert_allclose(one, update(rate, decay), rtol=RELATIVE, atol=ABSOLUTE)
+
+
+def test_a_matrix_has_one_moment_that_is_split_as_it_is() -> None:
+    params = params_of(attention="hyla_deep")
+    state = jax.eval_shape(make_optimizer(MUON, lambda _: 1.0).init, params)
+    mesh = jax.sharding.AbstractMesh((1, 2, 2), ("data", "fsdp", "model"))
+    moments: dict[str, list[Any]] = {}
+    own = {path_of(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        _, found, name = path_of(path).partition("/mu/")
+        name = name if found else path_of(path).partition("/nu/")[2]
+        moments.setdefault(name, []).append((path_of(path), leaf))
+    scalars = moments.pop("")
+    assert {leaf.size for _, leaf in scalars} == {1, 3}, "counts, and the polynomial"
+    assert moments.keys() == own.keys()
+    for name, parameter in own.items():
+        assert len(moments[name]) == (1 if axes_of(name) else 2), name
+        for path, leaf in moments[name]:
+            assert leaf.shape == parameter.shape
+            spec = parameter_spec(f"params/{name}", parameter.shape, mesh)
+            assert parameter_spec(f"opt_state/{path}", leaf.shape, mesh) == spec
+    matrices = sum(leaf.size for name, leaf in own.items() if axes_of(name))
+    every = sum(leaf.size for leaf in own.values())
+    held = sum(leaf.size for leaf in jax.tree.leaves(state))
+    assert held == 2 * every - matrices + sum(leaf.size for _, leaf in scalars)

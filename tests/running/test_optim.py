@@ -1,5 +1,6 @@
 """The schedule by its values, what decays, and updates small enough to compute by hand."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -63,6 +64,74 @@ def test_no_step_rises_after_the_warm_up_or_falls_before() -> None:
     rates = np.asarray(rise_hold_fall(1.0, 10, 10, 60)(jnp.arange(70)))
     assert (np.diff(rates[:11]) > 0).all() and (np.diff(rates[10:61]) < 0).all()
     assert (rates[60:] == rates[60]).all()
+
+
+LEFT: dict[str, Callable[[float], float]] = {
+    "linear": lambda over: 1 - over,
+    "1-sqrt": lambda over: 1 - over**0.5,
+}
+
+
+@pytest.mark.parametrize("shape", LEFT)
+@pytest.mark.parametrize(
+    ("decay", "begin"),
+    [
+        ({}, 80),
+        ({"decay_share": 0.5}, 50),
+        ({"decay_share": 0.001}, 99),
+        ({"decay_begins": 60}, 60),
+    ],
+)
+def test_wsd_rises_stays_and_decays(shape: str, decay: dict[str, Any], begin: int) -> None:
+    config = OptimizerConfig(PEAK, 10, 0.1, schedule="wsd", decay_shape=shape, **decay)
+
+    def expected(step: int) -> float:
+        if step < 10:
+            return PEAK * step / 10
+        over = max(0, min(1, (step - begin) / (100 - begin)))
+        return PEAK * (0.1 + 0.9 * LEFT[shape](over))
+
+    found = [make_schedule(config, 100)(step) for step in range(110)]
+    np.testing.assert_allclose(found, [expected(step) for step in range(110)], rtol=FLOAT32)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"decay_begins": 9}, "decay_begins = 9 must be from OptimizerConfig.warmup_steps = 10"),
+        ({"decay_begins": 100}, "decay_begins = 100 must be from .* end of the decay, 100"),
+        ({"decay_share": 0.95}, "decay_share = 0.95, which is step 5, must be from"),
+        ({"decay_share": 1.0}, "decay_share = 1.0 must be between 0 and 1"),
+        ({"decay_share": 0.0}, "decay_share = 0.0 must be between 0 and 1"),
+        ({"cosine_begins": 50}, "cosine_begins = 50 goes with .*schedule = 'cosine' alone"),
+        ({"cosine_ends_early": True}, "cosine_ends_early = True goes with"),
+    ],
+)
+def test_what_does_not_go_with_wsd_is_one_sentence(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        make_schedule(OptimizerConfig(warmup_steps=10, schedule="wsd", **settings), 100)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (
+            {"decay_share": 0.1},
+            "decay_share = 0.1 goes with OptimizerConfig.schedule = 'wsd' alone",
+        ),
+        ({"decay_begins": 10}, "decay_begins = 10 goes with"),
+        (
+            {"muon_momentum": 0.9},
+            "muon_momentum = 0.9 goes with OptimizerConfig.optimizer = 'muon'",
+        ),
+        ({"optimizer": "muon", "muon_momentum": 1.0}, "muon_momentum = 1.0 must be below 1"),
+    ],
+)
+def test_settings_that_the_choice_does_not_follow_are_refused(
+    settings: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(UserError, match=says):
+        OptimizerConfig(**settings)
 
 
 @pytest.mark.parametrize("warmup_steps", [100, 101])
