@@ -13,13 +13,12 @@ from hyla_lm.sweeps.metric import Metric, metric_of
 from hyla_lm.sweeps.points import grid
 from hyla_lm.sweeps.record import Record, locked
 from hyla_lm.sweeps.report import as_json, markdown, plain, sentences, table
-from hyla_lm.sweeps.runner import Children, Ended, train_all
+from hyla_lm.sweeps.runner import TRAIN, Children, Ended, train_all
 from hyla_lm.sweeps.runs import Base, Run, plan
 from hyla_lm.sweeps.summary import Summary, result_of, summarize
 
 PICTURE = "summary.png"
 SECONDS_TO_END = 15  # for the processes of runs, beyond their own time to save
-Train = Callable[[Run], Ended | None]
 
 
 def run(options: argparse.Namespace, bindings: Sequence[str]) -> int:
@@ -52,12 +51,11 @@ def _train(workdir: str, runs: Sequence[Run], metric: Metric, at_once: int) -> i
     summary_of(runs, metric, record)  # a metric that finished runs have not is told before others
     record.write()
     seconds = max(run.experiment.checkpoint.stop_seconds for run in runs) + SECONDS_TO_END
-    children = Children(workdir, _say)
+    children = Children(TRAIN, workdir, _say)
     with signals() as asked:
         asked.guard(seconds, children.stop)
         try:
-            with children:
-                train_runs(runs, metric, record, children.train, at_once, _say)
+            train_runs(runs, metric, record, children.train, children.stop, at_once, _say)
         finally:
             asked.unguard()
     summary = summary_of(runs, metric, record)
@@ -69,14 +67,15 @@ def train_runs(
     runs: Sequence[Run],
     metric: Metric,
     record: Record,
-    train: Train,
+    train: Callable[[Run], Ended | None],
+    stop: Callable[[], None],
     at_once: int,
     say: Callable[[str], None],
 ) -> None:
     """Trains the runs that are not finished, and notes and says how each ends."""
     to_do = [run for run in runs if not run.summary()]
     say(f"{len(runs)} runs, {len(runs) - len(to_do)} of them finished")
-    with closing(train_all(to_do, train, at_once)) as all_ended:
+    with closing(train_all(to_do, train, stop, at_once)) as all_ended:
         for run, ended in all_ended:
             record.ended(run.name, "" if ended.is_finished or ended.is_stopped else ended.reason)
             say(f"{run.name}: {_told(run, metric, ended)}")
@@ -134,4 +133,4 @@ def _picture(summary: Summary) -> bytes:
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)
+    print(f"{line}\n", end="", flush=True)  # in one piece, for threads say it too

@@ -46,9 +46,8 @@ class Value:
             path = Path(self.text)
             return _safe(path.stem, self.text if str(path.parent) not in (".", FOLDER) else "")
         found = _read(self.text)
-        if isinstance(found, tuple):
-            return _safe("+".join(map(_word, found)))
-        return _safe(_word(found))
+        items = found if type(found) is tuple else (found,)  # a Reference is a tuple, too
+        return _safe("+".join(map(_word, items)))
 
 
 @dataclass(frozen=True)

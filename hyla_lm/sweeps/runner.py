@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -21,6 +20,9 @@ PROGRESS = re.compile(r"step \d+/")
 MOST_LINES = 10
 PROGRAMS = ".programs"
 CACHE = "JAX_COMPILATION_CACHE_DIR"
+CACHED_FROM = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
+UNBUFFERED = {"PYTHONUNBUFFERED": "1"}  # or what a run printed would follow its last sentence
+TRAIN = (sys.executable, "-m", "hyla_lm", "train")
 
 
 @dataclass(frozen=True)
@@ -46,24 +48,19 @@ class Ended:
         return self.said.partition("\n")[0] or without
 
 
-class Children(AbstractContextManager["Children"]):
-    """The processes that train; `stop`, and the end of the block, asks them to save and end."""
+class Children:
+    """The processes that train, started by `command` and the arguments of a run."""
 
-    def __init__(self, workdir: str, say: Callable[[str], None]):
-        self._environment = {
-            CACHE: os.path.abspath(f"{workdir}/{PROGRAMS}"),
-            **os.environ,
-            "PYTHONUNBUFFERED": "1",  # or what it printed would follow what it said at its end
-        }
+    def __init__(self, command: Sequence[str], workdir: str, say: Callable[[str], None]):
+        self._command = command
+        self._environment = {**_cache(workdir), **os.environ, **UNBUFFERED}
         self._say = say
         self._lock = threading.Lock()
         self._running: set[subprocess.Popen[str]] = set()
         self.is_stopping = False
 
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
     def stop(self) -> None:
+        """Asks the runs to save and end; no other begins."""
         with self._lock:
             self.is_stopping = True
             for process in self._running:
@@ -88,7 +85,7 @@ class Children(AbstractContextManager["Children"]):
             if self.is_stopping:
                 return None
             process = subprocess.Popen(
-                [sys.executable, "-m", "hyla_lm", "train", *run.arguments],
+                [*self._command, *run.arguments],
                 env=self._environment,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -116,9 +113,15 @@ class Children(AbstractContextManager["Children"]):
 
 
 def train_all(
-    runs: Sequence[Run], train: Callable[[Run], Ended | None], at_once: int
+    runs: Sequence[Run],
+    train: Callable[[Run], Ended | None],
+    stop: Callable[[], None],
+    at_once: int,
 ) -> Generator[tuple[Run, Ended], None, None]:
-    """Trains runs, so many at once, and yields each as it ends; those not begun are left out."""
+    """Trains runs, so many at once, and yields each as it ends; those not begun are left out.
+
+    Closing it stops the others first.
+    """
     with ThreadPoolExecutor(at_once) as pool:
         futures: dict[Future[Ended | None], Run] = {pool.submit(train, run): run for run in runs}
         try:
@@ -127,5 +130,13 @@ def train_all(
                 if ended is not None:
                     yield futures[future], ended
         finally:
+            stop()
             for future in futures:
                 future.cancel()
+
+
+def _cache(workdir: str) -> dict[str, str]:
+    """The cache of compiled programs that the runs share, unless the user has one."""
+    if CACHE in os.environ:
+        return {}
+    return {CACHE: os.path.abspath(f"{workdir}/{PROGRAMS}"), CACHED_FROM: "0"}
