@@ -24,6 +24,8 @@ from matplotlib.figure import Figure
 DPI = 110
 MOST_LINES, MOST_ROWS = 10, 30
 FAR_APART = 4.0
+TITLE = "mean ± standard error; a dot is a seed"
+RING: dict[str, Any] = {"marker": "o", "s": 170, "facecolors": "none", "edgecolors": "black"}
 SEED_DOTS: dict[str, Any] = {"linestyle": "none", "marker": ".", "markersize": 5, "alpha": 0.4}
 
 
@@ -40,7 +42,10 @@ class Layout:
 
 
 def draw(summary: Summary) -> bytes:
-    """A PNG: lines over a number where one is swept and that is few lines, else a ranking."""
+    """A PNG: lines over a number where one is swept and that is few lines, else a ranking.
+
+    Some run must be finished.
+    """
     layout = layout_of(summary.standings)
     figure = _ranking(summary) if layout is None else _lines(summary, layout)
     png = io.BytesIO()
@@ -92,10 +97,13 @@ def _lines(summary: Summary, layout: Layout) -> Figure:
         axes.set_xscale("log")
     axes.set_xticks(layout.numbers, [f"{number:g}" for number in layout.numbers])
     axes.minorticks_off()
-    axes.set(xlabel=layout.key, ylabel=_measured(summary), title=_title(summary))
+    axes.set(xlabel=layout.key, ylabel=_measured(summary), title=TITLE)
     axes.grid(alpha=0.3)
-    if len(layout.lines) > 1 or summary.failures:
-        axes.legend(fontsize=8)
+    for line in layout.lines.values():
+        for number, one in line:
+            if one is summary.best and one.mean is not None:
+                axes.scatter(number, one.mean, label="best", zorder=3, **RING)
+    axes.legend(fontsize=8)
     return figure
 
 
@@ -132,7 +140,7 @@ def _ranking(summary: Summary) -> Figure:
             axes.errorbar(one.mean, place, xerr=one.error or 0.0, marker="o", capsize=3, color="C0")
     labels = [f"{one.point.name} (failed)" if one.failures else one.point.name for one in rows]
     axes.set_yticks(range(len(rows)), labels, fontsize=8)
-    axes.set(xlabel=_measured(summary), title=_title(summary))
+    axes.set(xlabel=_measured(summary), title=TITLE)
     axes.grid(alpha=0.3)
     axes.invert_yaxis()
     return figure
@@ -140,11 +148,6 @@ def _ranking(summary: Summary) -> Figure:
 
 def _measured(summary: Summary) -> str:
     return f"{summary.metric.name} ({summary.metric.best} is best)"
-
-
-def _title(summary: Summary) -> str:
-    best = "no run is finished" if summary.best is None else f"best: {summary.best.point.name}"
-    return f"{best}; mean ± standard error, a dot a seed"
 
 
 def _is_in_all(key: str, standings: Sequence[Standing]) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hyla_lm.ending import DONE
+from hyla_lm.sweeps.jobs import job_name
 from hyla_lm.sweeps.points import grid
 from hyla_lm.sweeps.runner import Ended
 from hyla_lm.sweeps.runs import Base, Run, plan
@@ -55,3 +56,8 @@ def finish(run: Run, value: float, **more: float) -> Ended:
     summary = {"step": run.experiment.train.steps, "validation": reached, **speed}
     (folder / "summary.json").write_text(json.dumps(summary))
     return Ended(DONE)
+
+
+def jobs_of(runs: list[Run]) -> list[str]:
+    """The launcher's names of runs."""
+    return [job_name("hyla", run) for run in runs]
