@@ -15,10 +15,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--over",
-        action="append",
+        action="extend",
         default=[],
+        nargs="+",
         metavar="KEY=A,B",
-        help="values of a setting, a macro or gin_file; several --over are a grid",
+        help="values of a setting, a macro or gin_file; several are a grid",
     )
     parser.add_argument(
         "--point",

@@ -100,9 +100,9 @@ def _lines(summary: Summary, layout: Layout) -> Figure:
     axes.set(xlabel=layout.key, ylabel=_measured(summary), title=TITLE)
     axes.grid(alpha=0.3)
     for line in layout.lines.values():
-        for number, one in line:
+        for place, one in line:
             if one is summary.best and one.mean is not None:
-                axes.scatter(number, one.mean, label="best", zorder=3, **RING)
+                axes.scatter(place, one.mean, label="best", zorder=3, **RING)
     axes.legend(fontsize=8)
     return figure
 
