@@ -131,3 +131,8 @@ def test_the_listing_tells_steps_tokens_and_what_is_done(planned: Plan) -> None:
     assert rows[0].split() == ["learning_rate=0.1/seed=0", "10", "1,280", "finished"]
     assert rows[1].endswith("begun") and rows[2].endswith("to do")
     assert total == "3 points x 1 seeds = 3 runs, 30 steps, 3,840 tokens"
+
+
+def test_a_run_of_other_length_is_not_finished(planned: Plan) -> None:
+    finish(planned()[0], 1.0)
+    assert planned()[0].summary() and not planned(bindings=("TrainConfig.steps=20",))[0].summary()
