@@ -41,6 +41,11 @@ def _launch(argv: list[str], sleep: Callable[[float], None]) -> None:
     _run(cloud, options)
 
 
+def read_job(argv: list[str]) -> Job:
+    """The job of a command line of the launcher; raises UserError for invalid options."""
+    return job_of(*_parse(argv))
+
+
 def job_of(options: argparse.Namespace, bindings: Sequence[str]) -> Job:
     """The job that options describe; raises UserError for invalid options."""
     capacities = {"spot": options.spot, "best-effort": options.best_effort}
@@ -84,10 +89,10 @@ def _run(cloud: Cloud, options: argparse.Namespace) -> None:
 
 def _parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """The options and the gin bindings."""
-    return parse(parser(), _expand(argv))
+    return parse(parser(), expand(argv))
 
 
-def _expand(argv: Sequence[str]) -> list[str]:
+def expand(argv: Sequence[str]) -> list[str]:
     """Replaces @FILE by the lines of that file, without those that are empty or begin with #."""
     expanded: list[str] = []
     for argument in argv:

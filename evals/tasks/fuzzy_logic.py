@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,8 @@ MAX_VARIABLES = 10
 @dataclass(frozen=True)
 class FuzzyLogic(GeneratedConfig):
     """In-context regression of fuzzy-logic functions, split by the pairs of their terms."""
+
+    ranked_by: ClassVar[str] = "validation/held_out_r2"
 
     num_variables: int = setting(4, "L, variables; there are 2^L terms", minimum=1)
     num_terms: int = setting(2, "K, terms of a function", minimum=1)

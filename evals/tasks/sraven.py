@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations_with_replacement
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +40,8 @@ CEILING_EXAMPLES = 512
 @dataclass(frozen=True)
 class Sraven(GeneratedConfig):
     """Symbolic Raven matrices, split by the multisets of their rules."""
+
+    ranked_by: ClassVar[str] = "validation/held_out_accuracy"
 
     held_out_fraction: float = setting(0.25, "share of rule multisets held out of training")
     num_features: int = setting(4, "M, features of a panel, at most 4", minimum=1)

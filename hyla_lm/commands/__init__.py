@@ -14,6 +14,7 @@ from hyla_lm.commands import (
     plan,
     sample,
     score,
+    sweep,
     train,
 )
 from hyla_lm.commands.version import add_version
@@ -21,6 +22,7 @@ from hyla_lm.commands.version import add_version
 DOC = "Trains, evaluates and looks at language models whose attention is a hypernetwork."
 COMMANDS: dict[str, Command] = {
     "train": train,
+    "sweep": sweep,
     "evaluate": evaluate,
     "sample": sample,
     "score": score,

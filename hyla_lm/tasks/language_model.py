@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 
@@ -28,6 +28,8 @@ SAMPLE_TOKENS, CLOSING_TOKENS = 40, 80
 @dataclass(frozen=True)
 class LanguageModel:
     """Next-token prediction over packed rows; no token sees another document."""
+
+    ranked_by: ClassVar[str] = "validation/bits_per_byte"
 
     data: DataSource | None = setting(None, "where rows come from, such as @Rows()")
     sequence_length: int = setting(512, "T, tokens a row", minimum=1)

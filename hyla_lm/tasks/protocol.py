@@ -1,7 +1,7 @@
 """What a task is, in the parts that are needed apart: objective, data and presentation."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -133,3 +133,10 @@ class Plannable(Protocol):
     """A task config whose train step can be compiled where its data is not."""
 
     def planned_objective(self) -> Objective: ...
+
+
+@runtime_checkable
+class Ranked(Protocol):
+    """A task config that says by which number of summary.json its runs are ranked."""
+
+    ranked_by: ClassVar[str]

@@ -7,6 +7,7 @@ gets a list here.
 
 TRAIN = "train --gin_file={tiny} --workdir={new}"
 PREPARE = "data prepare --tokenizer={tokenizer} --sequence_length=16 --output={new}"
+SWEEP = "sweep --gin_file={tiny} --workdir={new}"
 LAUNCH = "--name=hyla --project=p --zone=z --gin_file=gin/quickstart.gin --workdir=gs://b/r"
 MISTAKES: dict[str, list[tuple[str, str]]] = {
     "hyla-lm": [
@@ -244,6 +245,35 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("export", "--workdir is missing"),
         ("export --workdir={run} --output={folder}", "--output={folder} is not empty"),
         ("export --workdir={run} --outptu={new}", "did you mean --output?"),
+    ],
+    "sweep": [
+        ("sweep", "--workdir is missing: folder of the sweep"),
+        ("sweep --workdir={new} --over TrainConfig.steps=1,2", "--gin_file is missing"),
+        ("sweep --gin_file={tiny} --workdir={folder}", "{folder} holds 'notes.txt' and no sweep"),
+        ("sweep --gin_file={tiny} --workdir={run}", "{run} holds"),
+        ("sweep --gin_file={tiny} --workdir={empty}", "{empty}"),
+        ("sweep --gin_file={tiny} --workdir=gs://b/s", "or --emit_jobs to train in a bucket"),
+        (SWEEP + " --over TrainConfig.steps", "write --over TrainConfig.steps=VALUE,VALUE"),
+        (SWEEP + " --over TrainConfig.steps 1,2", "TrainConfig.steps=VALUE,VALUE"),
+        (SWEEP + " --over TrainConfig.steps=1,,2", "has an empty value"),
+        (SWEEP + " --over 'ModelConfig.attention=(hyla,softmax'", "does not close"),
+        (SWEEP + " --over ModelConfig.atention=hyla", "did you mean ModelConfig.attention?"),
+        (SWEEP + " --over ModelConfig.attention=hyla,sofmax", "point attention=sofmax: "),
+        (SWEEP + " --over OptimizerConfig.learning_rate=0.1,fast", "point learning_rate=fast: "),
+        (SWEEP + " --over gin_file=gin/quickstrat.gin", "did you mean gin/quickstart.gin?"),
+        (SWEEP + " --over TrainConfig.seed=1,2", "sets what --seeds sets"),
+        (SWEEP + " --over TrainConfig.steps=3,3", "train the same: leave one out"),
+        (SWEEP + " --over TrainConfig.steps=3 --gin.TrainConfig.steps=4", "leave one of them out"),
+        (SWEEP + " --over TrainConfig.steps=3 --point TrainConfig.steps=4", "is set twice"),
+        (SWEEP + " --point TrainConfig.steps", "write --point TrainConfig.steps=VALUE"),
+        (SWEEP + " --seeds=0", "--seeds=0 must be at least 1"),
+        (SWEEP + " --seeds=1,2", "--seeds: invalid int value: '1,2'"),
+        (SWEEP + " --at_once=0", "--at_once=0 must be at least 1"),
+        (SWEEP + " --metric=train/odd", "add --best=lowest or --best=highest"),
+        (SWEEP + " --list --summarize", "not allowed with"),
+        (SWEEP + " --emit_jobs={new}", "--emit_jobs and --job belong together"),
+        (SWEEP + " --emit_jobs={new} --job={new}", "@{new} cannot be read"),
+        (SWEEP + " --oevr TrainConfig.steps=1,2", "did you mean --over?"),
     ],
     "inspect": [
         ("inspect", "workdir is missing"),

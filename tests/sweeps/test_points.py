@@ -1,0 +1,122 @@
+"""What --over and --point mean: values, a grid, a list, and the names of folders."""
+
+import pytest
+
+from hyla_lm.config import UserError
+from hyla_lm.sweeps.points import Value, grid, split
+
+RATE = "OptimizerConfig.learning_rate"
+ATTENTION = "ModelConfig.attention"
+
+
+def names(*over: str, points: tuple[list[str], ...] = ()) -> list[str]:
+    return [point.name for point in grid(over, points)]
+
+
+def test_several_over_are_a_grid_whose_last_changes_fastest() -> None:
+    found = grid([f"{RATE}=3e-3,1e-2", f"{ATTENTION}=hyla,softmax"], [])
+    assert [point.name for point in found] == [
+        "learning_rate=0.003,attention=hyla",
+        "learning_rate=0.003,attention=softmax",
+        "learning_rate=0.01,attention=hyla",
+        "learning_rate=0.01,attention=softmax",
+    ]
+    assert found[0].bindings == [f"{RATE}=3e-3", f"{ATTENTION}=hyla"]
+
+
+def test_points_are_a_list_and_over_is_a_grid_over_it() -> None:
+    points = ([f"{RATE}=0.1", "ModelConfig.model_dim=64"], [f"{RATE}=0.2", "ModelConfig.mlp_dim=9"])
+    assert names(points=points) == ["learning_rate=0.1,model_dim=64", "learning_rate=0.2,mlp_dim=9"]
+    assert names("TrainConfig.steps=1,2", points=points[:1]) == [
+        "learning_rate=0.1,model_dim=64,steps=1",
+        "learning_rate=0.1,model_dim=64,steps=2",
+    ]
+
+
+def test_without_settings_there_is_one_point() -> None:
+    assert names() == ["unchanged"]
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("hyla,softmax", ["hyla", "softmax"]),
+        ("hyla,('hyla','softmax')", ["hyla", "('hyla','softmax')"]),
+        ("(1, 2), (3,)", ["(1, 2)", "(3,)"]),
+        ("'a,b',c", ["'a,b'", "c"]),
+        ('"it\'s, so",None', ['"it\'s, so"', "None"]),
+        ("@Rows(),%DATA", ["@Rows()", "%DATA"]),
+    ],
+)
+def test_commas_in_brackets_and_quotes_belong_to_a_value(text: str, parts: list[str]) -> None:
+    assert split(text) == parts
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("1e-2", "0.01"),
+        ("0.010", "0.01"),
+        ("1e6", "1000000"),
+        ("True", "True"),
+        ("'hyla'", "hyla"),
+        ("('hyla', 'softmax')", "hyla+softmax"),
+        ("@SampleCorpus()", "SampleCorpus"),
+        ("-1.5", "-1.5"),
+    ],
+)
+def test_equal_values_have_one_readable_label(text: str, label: str) -> None:
+    assert Value("A.b", text).label == label
+
+
+def test_labels_have_safe_characters_and_stay_apart() -> None:
+    labels = {Value("A.b", text).label for text in ("a b", "a/b", "a_b", "x" * 99, "x" * 98)}
+    assert len(labels) == 5
+    assert all(set(label) <= {*"abx_-0123456789cdef"} and len(label) < 60 for label in labels)
+
+
+def test_a_gin_file_is_named_by_its_stem() -> None:
+    found = grid(["gin_file=gin/quickstart.gin,gin/quickstart_softmax.gin"], [])
+    assert [point.name for point in found] == [
+        "gin_file=quickstart",
+        "gin_file=quickstart_softmax",
+    ]
+    assert found[1].gin_files == ["gin/quickstart_softmax.gin"] and found[1].bindings == []
+    labels = [Value("gin_file", path).label for path in ("a/model.gin", "b/model.gin")]
+    assert labels[0] != labels[1] and all(label.startswith("model-") for label in labels)
+
+
+def test_fields_of_one_name_are_told_apart_by_their_class() -> None:
+    assert names("LogConfig.every=1", "CheckpointConfig.every=2") == [
+        "LogConfig.every=1,CheckpointConfig.every=2"
+    ]
+
+
+def test_a_long_name_is_cut_and_stays_unique() -> None:
+    over = [f"Class{n}.a_field_of_a_long_name_{n}=1" for n in range(20)]
+    one, other = names(*over, "Z.z=1,2")
+    assert one != other and max(len(one), len(other)) < 200
+
+
+@pytest.mark.parametrize(
+    ("over", "fragment"),
+    [
+        ("A.b", "--over A.b sets nothing: write --over A.b=VALUE,VALUE"),
+        ("A.b=", "write --over A.b=VALUE,VALUE"),
+        ("A b=1", "write --over Class.field=VALUE,VALUE"),
+        ("A.b=1,,2", "has an empty value"),
+        ("A.b=(1,2", "does not close"),
+        ("A.b='x,y", "does not close"),
+    ],
+)
+def test_what_is_no_list_of_values_is_refused(over: str, fragment: str) -> None:
+    with pytest.raises(UserError, match="--over") as caught:
+        grid([over], [])
+    assert fragment in str(caught.value)
+
+
+def test_a_setting_given_twice_is_refused() -> None:
+    with pytest.raises(UserError, match="A.b is set twice"):
+        grid(["A.b=1", "A.b=2"], [])
+    with pytest.raises(UserError, match="A.b is set twice"):
+        grid(["A.b=1,2"], [["A.b=3"]])

@@ -1,0 +1,70 @@
+"""A sweep of real runs: stopped in the middle of one, and gone on with by the same command."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hyla_lm.input.prepared import Rows
+from tests.bad_input.conftest import TRAINED
+from tests.run_lines import measured
+
+ROOT = Path(__file__).parents[2]
+STEPS = 200
+COMPILED_FROM = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
+SMALLEST = (
+    *(f"TrainConfig.steps={STEPS}", f"TrainConfig.eval_every={STEPS}", "LogConfig.every=1"),
+    *(f"CheckpointConfig.every={STEPS}", "ModelConfig.attention=softmax"),
+)
+
+
+def command(rows: Rows, home: Path, seeds: int) -> list[str]:
+    """A sweep of two points."""
+    (home / "run.gin").write_text(TRAINED.format(rows=rows))
+    return [
+        *(sys.executable, "-m", "hyla_lm", "sweep", f"--gin_file={home / 'run.gin'}"),
+        *(f"--workdir={home / 'sweep'}", "--over", "OptimizerConfig.learning_rate=1e-3,3e-2"),
+        *(f"--seeds={seeds}", *(f"--gin.{binding}" for binding in SMALLEST)),
+    ]
+
+
+def wait_for_lines(workdir: Path, process: subprocess.Popen[str]) -> None:
+    """Until the run has logged some steps."""
+    place, deadline = workdir / "metrics.jsonl", time.monotonic() + 300
+    while not place.exists() or len(place.read_bytes().splitlines()) < 5:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("seeds", [1, pytest.param(2, marks=pytest.mark.full)])
+def test_a_stopped_sweep_goes_on_where_it_was(tiny_rows: Rows, tmp_path: Path, seeds: int) -> None:
+    arguments, folder = command(tiny_rows, tmp_path, seeds), tmp_path / "sweep"
+    rates = ("0.001", "0.03")
+    runs = [folder / f"learning_rate={rate}" / f"seed={n}" for rate in rates for n in range(seeds)]
+    first, second = runs[:2]
+    environment = {**os.environ, COMPILED_FROM: "0", "PYTHONPATH": str(ROOT)}
+    sweep = subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True)
+    wait_for_lines(second, sweep)
+    sweep.send_signal(signal.SIGTERM)
+    [*_, last] = sweep.communicate(timeout=120)[1].splitlines()
+    left = f"{len(runs) - 1} of {len(runs)} runs left to train"
+    assert (sweep.returncode, last) == (
+        75,
+        f"hyla-lm: stopped with {left}; the same command goes on",
+    )
+    done = (first / "summary.json").stat().st_mtime_ns
+    [saved] = (path.name for path in (second / "checkpoints").iterdir())
+    assert not (second / "summary.json").exists() and 0 < int(saved) < STEPS
+
+    again = subprocess.run(arguments, env=environment, capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    assert f"{len(runs)} runs, 1 of them finished" in again.stdout
+    assert f"from the checkpoint of step {saved}" in Path(f"{second}.txt").read_text()
+    assert (first / "summary.json").stat().st_mtime_ns == done
+    assert json.loads((folder / "summary.json").read_text())["best"] == "learning_rate=0.03"
+    assert [len(measured(run, "train/")) for run in runs] == [STEPS] * len(runs)

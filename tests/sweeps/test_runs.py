@@ -1,0 +1,138 @@
+"""The runs of a sweep are read before any trains, and a folder keeps one sweep."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hyla_lm.config import UserError
+from hyla_lm.sweeps.listing import listing
+from hyla_lm.sweeps.points import grid
+from hyla_lm.sweeps.record import Record, locked
+from hyla_lm.sweeps.runs import Base, plan
+from tests.sweeps.conftest import RATES, Plan, finish
+
+
+def test_every_point_has_a_run_of_each_seed_with_its_own_settings(planned: Plan) -> None:
+    runs = planned(seeds=2, bindings=("TrainConfig.steps=7",))
+    assert [run.name for run in runs[:3]] == [
+        "learning_rate=0.1/seed=0",
+        "learning_rate=0.1/seed=1",
+        "learning_rate=0.2/seed=0",
+    ]
+    e = runs[3].experiment
+    assert (e.optimizer.learning_rate, e.train.seed, e.train.steps) == (0.2, 1, 7)
+    assert runs[3].workdir.endswith("/sweep/learning_rate=0.2/seed=1")
+    assert runs[3].arguments[1:] == [
+        f"--workdir={runs[3].workdir}",
+        "--gin.TrainConfig.steps=7",
+        "--gin.OptimizerConfig.learning_rate=0.2",
+        "--gin.TrainConfig.seed=1",
+    ]
+
+
+def test_patterns_of_layers_are_values(planned: Plan) -> None:
+    runs = planned("ModelConfig.attention=hyla,('hyla','softmax')", seeds=1)
+    found = [run.experiment.model.attention for run in runs]
+    assert found == ["hyla", ("hyla", "softmax")]
+
+
+def test_a_file_whose_seed_is_a_macro_gets_all_that_the_macro_sets(tmp_path: Path) -> None:
+    base = Base(str(tmp_path), ("gin/evals/fuzzy_logic_strict.gin",), (), 2)
+    [_, run] = plan(base, grid([], []))
+    task = run.experiment.train.task
+    assert (run.bindings, run.experiment.train.seed) == (("SEED=1",), 1)
+    assert getattr(task, "seed", None) == 1
+
+
+@pytest.mark.parametrize(
+    ("over", "bindings", "fragment"),
+    [
+        ("OptimizerConfig.learning_rate=0.1,fast", (), "point learning_rate=fast: "),
+        ("OptimizerConfig.learning_rate=0.1,-1", (), "point learning_rate=-1: "),
+        ("ModelConfig.attention=hyla,sofmax", (), "did you mean softmax?"),
+        ("OptimizerConfig.learnin_rate=0.1", (), "did you mean OptimizerConfig.learning_rate?"),
+        ("gin_file=gin/nothing.gin", (), "gin/nothing.gin does not exist"),
+        ("TrainConfig.seed=1,2", (), "sets what --seeds sets"),
+        ("TrainConfig.steps=9", ("TrainConfig.seed=1",), "sets what --seeds sets"),
+        ("TrainConfig.steps=9", ("TrainConfig.steps=8",), "leave one of them out"),
+        ("OptimizerConfig.learning_rate=0.1,1e-1", (), "train the same"),
+        ("ModelConfig.remat=False,false", (), "train the same"),
+    ],
+)
+def test_a_mistake_in_any_point_is_told_before_training(
+    planned: Plan, over: str, bindings: tuple[str, ...], fragment: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        planned(over, bindings=bindings)
+    assert fragment in str(caught.value)
+
+
+def test_a_sweep_has_seeds(planned: Plan) -> None:
+    with pytest.raises(UserError, match="--seeds=0 must be at least 1"):
+        planned(seeds=0)
+
+
+def test_a_sweep_may_get_points_and_seeds_and_loses_none(planned: Plan, tmp_path: Path) -> None:
+    place = tmp_path / "sweep.json"
+    Record(tmp_path, planned(seeds=2)).write()
+    more = planned(f"{RATES[0]},0.4", seeds=3)
+    Record(tmp_path, more).write()
+    assert json.loads(place.read_text())["seeds"] == 3
+    with pytest.raises(UserError, match="such as learning_rate=0.4: give them all"):
+        Record(tmp_path, planned(seeds=3))
+    with pytest.raises(UserError, match="has 3 seeds of each point, not 2: give --seeds=3"):
+        Record(tmp_path, planned(f"{RATES[0]},0.4", seeds=2))
+    place.write_text("{")
+    with pytest.raises(UserError, match="sweep.json is damaged"):
+        Record(tmp_path, more)
+
+
+def test_a_run_with_other_settings_is_not_gone_on_with(planned: Plan) -> None:
+    run = planned()[0]
+    run.check_unchanged()
+    finish(run, 1.0)
+    run.check_unchanged()
+    other = planned(bindings=("TrainConfig.batch_size=4",))[0]
+    with pytest.raises(UserError) as caught:
+        other.check_unchanged()
+    said = str(caught.value)
+    assert "begun with TrainConfig.batch_size = 8 and this command has" in said
+    assert "TrainConfig.batch_size = 4: give another --workdir" in said
+
+
+def test_a_folder_of_something_else_is_refused(planned: Plan, tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="holds 'notes.txt' and no sweep"), locked(str(folder)):
+        pass
+    with pytest.raises(UserError, match="cannot be used"), locked(str(folder / "notes.txt")):
+        pass
+    with pytest.raises(UserError, match="--emit_jobs"), locked("gs://bucket/sweep"):
+        pass
+
+
+def test_one_sweep_a_folder(tmp_path: Path) -> None:
+    place = str(tmp_path / "new")
+    with locked(place), pytest.raises(UserError, match="is being trained by"), locked(place):
+        pass
+    with locked(place):
+        pass
+
+
+def test_the_listing_tells_steps_tokens_and_what_is_done(planned: Plan) -> None:
+    runs = planned(seeds=1)
+    finish(runs[0], 1.0)
+    finish(runs[1], 1.0)
+    Path(runs[1].workdir, "summary.json").unlink()
+    head, *rows, total = listing(runs)
+    assert head.split() == ["folder", "steps", "tokens", "state"]
+    assert rows[0].split() == ["learning_rate=0.1/seed=0", "10", "1,280", "finished"]
+    assert rows[1].endswith("begun") and rows[2].endswith("to do")
+    assert total == "3 points x 1 seeds = 3 runs, 30 steps, 3,840 tokens"
+
+
+def test_a_run_of_other_length_is_not_finished(planned: Plan) -> None:
+    finish(planned()[0], 1.0)
+    assert planned()[0].summary() and not planned(bindings=("TrainConfig.steps=20",))[0].summary()

@@ -1,0 +1,142 @@
+"""Points are ranked by means over seeds; a failed run puts its point behind; how sure that is."""
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from hyla_lm.config import UserError
+from hyla_lm.sweeps.metric import Metric, metric_of
+from hyla_lm.sweeps.report import as_json, markdown, sentences
+from hyla_lm.sweeps.runs import Run
+from hyla_lm.sweeps.summary import Result, Summary, difference, result_of, summarize
+from tests.sweeps.conftest import Plan, finish
+
+LOW = Metric("validation/bits_per_byte", "lowest")
+HIGH = Metric("validation/held_out_r2", "highest")
+
+
+def found(runs: list[Run], values: list[Any], metric: Metric = LOW) -> Summary:
+    """A number is what a run reached, a text is why it failed, None is a run to come."""
+    results = []
+    for run, value in zip(runs, values, strict=True):
+        is_failed = isinstance(value, str)
+        results.append(Result(run, *((None, None, value) if is_failed else (value, 1.0))))
+    return summarize(metric, results)
+
+
+def order(summary: Summary) -> list[str]:
+    return [one.point.name.removeprefix("learning_rate=") for one in summary.standings]
+
+
+def test_the_lowest_or_the_highest_mean_is_the_best(planned: Plan) -> None:
+    values = [1.0, 1.2, 0.7, 0.9, 2.0, 2.2]
+    assert order(found(planned(), values)) == ["0.2", "0.1", "0.3"]
+    assert order(found(planned(), values, HIGH)) == ["0.3", "0.1", "0.2"]
+
+
+def test_failed_runs_put_a_point_behind_and_no_run_last(planned: Plan) -> None:
+    summary = found(planned(), [0.1, "step 3: loss nan", 1.0, 1.2, None, None])
+    assert order(summary) == ["0.2", "0.1", "0.3"]
+    assert found(planned(), ["a", "b", None, None, 2.0, 2.2]).standings[0].values == [2.0, 2.2]
+    page = markdown(summary, "")
+    assert "3 of 6 runs are finished, 1 failed." in page
+    assert "- learning_rate=0.1/seed=1 failed: step 3: loss nan" in page
+
+
+def test_mean_and_standard_error_are_over_seeds(planned: Plan) -> None:
+    summary = found(planned(seeds=4), [1.0, 1.1, 1.3, 1.4, *[2.0] * 8])
+    best = summary.standings[0]
+    assert best.mean == pytest.approx(1.2)
+    assert best.error == pytest.approx(stats.sem([1.0, 1.1, 1.3, 1.4]))
+
+
+def test_the_lead_has_welchs_interval(planned: Plan) -> None:
+    one, other = [1.0, 1.1, 1.3], [1.5, 1.9, 2.6]
+    summary = found(planned(seeds=3), [*other, *one, *[9.0] * 3])
+    lead = summary.lead
+    assert lead is not None
+    expected = stats.ttest_ind(other, one, equal_var=False).confidence_interval(0.95)
+    assert (lead.low, lead.high) == pytest.approx((expected.low, expected.high))
+    assert lead.value == pytest.approx(sum(other) / 3 - sum(one) / 3)
+
+
+def test_the_lead_is_positive_also_where_the_highest_wins(planned: Plan) -> None:
+    summary = found(planned(), [1.0, 1.1, 2.0, 2.1, 0.0, 0.1], HIGH)
+    assert summary.lead is not None and summary.lead.value == pytest.approx(1.0)
+
+
+def test_it_is_said_how_sure_the_best_is(planned: Plan) -> None:
+    sure = sentences(found(planned(), [1.0, 1.01, 2.0, 2.01, 3.0, 3.01]))[-1]
+    assert "worse by 1.0000" in sure and sure.endswith("by these seeds the order is no chance.")
+    unsure = sentences(found(planned(), [1.0, 2.0, 1.1, 2.1, 3.0, 3.0]))[-1]
+    assert "worse by 0.1000" in unsure and "it includes 0, so the order may be chance" in unsure
+    one_seed = sentences(found(planned(seeds=1), [1.0, 2.0, 3.0]))[-1]
+    assert "one seed does not say how sure" in one_seed
+    equal = found(planned(), [1.0] * 6)
+    assert equal.lead is not None and equal.lead.may_be_chance
+
+
+def test_seeds_that_make_no_difference_are_no_division_by_zero(planned: Plan) -> None:
+    summary = found(planned(), [1.0, 1.0, 2.0, 2.0, 3.0, 3.2])
+    best, second, third = summary.standings
+    assert difference(LOW, best, second) is not None
+    spread = difference(LOW, best, third)
+    assert spread is not None and math.isfinite(spread.high) and spread.high > spread.value
+
+
+def test_without_a_finished_run_there_is_no_best(planned: Plan) -> None:
+    summary = found(planned(), [None] * 6)
+    assert summary.best is None and sentences(summary) == ["0 of 6 runs are finished."]
+    assert json.loads(as_json(summary))["best"] is None
+
+
+def test_summary_json_tells_all(planned: Plan) -> None:
+    told = json.loads(as_json(found(planned(), [1.0, 1.2, 0.7, 0.9, 2.0, "nan"])))
+    assert (told["best"], told["second"]) == ("learning_rate=0.2", "learning_rate=0.1")
+    assert told["second_is_worse_by"]["value"] == pytest.approx(0.3)
+    last = told["points"][-1]
+    assert last["settings"] == {"OptimizerConfig.learning_rate": "0.3"}
+    assert last["runs"][1] == {
+        **{"folder": "learning_rate=0.3/seed=1", "seed": 1},
+        **{"value": None, "failure": "nan"},
+    }
+
+
+def test_a_run_has_its_metric_and_seconds_from_its_summary(planned: Plan) -> None:
+    run = planned()[0]
+    assert result_of(run, LOW, {run.name: "killed"}).failure == "killed"
+    finish(run, 1.5)
+    assert result_of(run, LOW, {}) == Result(run, 1.5, 2.0)
+    finish(run, math.nan)
+    assert result_of(run, LOW, {}).failure == "its validation/bits_per_byte is not finite"
+    Path(run.workdir, "summary.json").write_text("[1]")
+    with pytest.raises(UserError, match="summary.json is damaged"):
+        result_of(run, LOW, {})
+
+
+def test_a_metric_that_runs_have_not_is_refused_with_those_they_have(planned: Plan) -> None:
+    run = planned()[0]
+    finish(run, 1.5)
+    with pytest.raises(UserError, match="did you mean validation/bits_per_byte?"):
+        result_of(run, Metric("validation/bits_per_bite", "lowest"), {})
+
+
+def test_the_task_says_what_ranks(planned: Plan) -> None:
+    assert metric_of(planned(), None, None) == LOW
+    assert metric_of(planned(), "train/accuracy", None).best == "highest"
+    assert metric_of(planned(), "train/accuracy", "lowest").best == "lowest"
+    with pytest.raises(UserError, match="--best=lowest or --best=highest"):
+        metric_of(planned(), "train/odd", None)
+
+
+def test_a_task_that_does_not_say_it_needs_a_metric(planned: Plan) -> None:
+    other: Any = SimpleNamespace(
+        experiment=SimpleNamespace(train=SimpleNamespace(task=SimpleNamespace()))
+    )
+    with pytest.raises(UserError, match="--metric is missing"):
+        metric_of([*planned(), other], None, None)
