@@ -16,7 +16,7 @@ ORDER = (
     "parallel",
     *("model", "input", "tasks", "optim", "train_step", "update_policy", "experiment"),
     *("sinks", "running"),
-    *("export", "trainer", "plan", "commands", "cli", "__main__"),
+    *("export", "trainer", "plan", "comparing", "commands", "cli", "__main__"),
 )
 # The folders beside hyla_lm/, which has links to them. Of hyla_lm only the command line uses them.
 FOLDERS = ("data", "evals", "tpu")

@@ -34,6 +34,9 @@ class LanguageModel:
         "rows of a periodic evaluation; None takes all, as the last evaluation does",
         minimum=1,
     )
+    document_losses: bool = setting(
+        True, "keep the loss of each validation document at each evaluation, for hyla-lm compare"
+    )
     closing_prompt: str = setting("Return the", "prompt of the sample at the end of a run")
     z_loss: float = setting(0.0, "weight of log(Z)^2 in the objective", minimum=0)
     logit_chunk: int = setting(128, "positions whose logits are in memory at a time", minimum=1)
