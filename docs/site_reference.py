@@ -16,7 +16,8 @@ from hyla_lm.settings import settings as sorted_settings
 from hyla_lm.tpu import doctor, gke, worker
 
 API = {
-    "hyla_lm": ("load",),
+    "hyla_lm": ("load", "compare"),
+    "hyla_lm.comparing.comparison": ("Comparison", "GroupResult", "PairResult"),
     "hyla_lm.attention": ("attend", "latent_codes", "AttentionSpec"),
     "hyla_lm.model.inspection": ("attention_layers",),
     "hyla_lm.experiment": ("read_experiment",),

@@ -1,16 +1,19 @@
 """hyla_lm: decoder-only language models whose attention is a hypernetwork.
 
-`load` opens what was trained: `hyla_lm.load("runs/mine").generate("Once upon")`.
+`load` opens what was trained: `hyla_lm.load("runs/mine").generate("Once upon")`. `compare` tells
+how runs differ.
 """
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hyla_lm.comparing.comparison import Comparison
     from hyla_lm.export.loaded_model import LoadedModel
 
 __version__ = "0.1.0"
-__all__ = ["load"]
+__all__ = ["compare", "load"]
 
 
 def load(
@@ -26,3 +29,25 @@ def load(
     from hyla_lm.export.load import load as open_model  # JAX is imported when it is needed
 
     return open_model(str(path), step, trust_imports)
+
+
+def compare(
+    runs: Sequence[str | os.PathLike[str]],
+    at: str = "steps",
+    set_name: str | None = None,
+    baseline: str | None = None,
+    evaluate: bool = False,
+    trust_imports: bool = False,
+) -> "Comparison":
+    """How the runs of these folders differ on the same validation documents, as plain data.
+
+    Runs that differ in the seed alone are a group. Groups are compared in pairs, or all with the
+    `baseline`, at the largest budget that all runs reached: `at` is "steps", "tokens", "flops" or
+    "seconds". `set_name` is a validation set, by default the first. `evaluate` evaluates the newest
+    checkpoint of a run that kept no losses. The result has `groups`, `pairs` and `notes`, and
+    `as_dict()`. Raises hyla_lm.config.UserError, one sentence, for runs that cannot be compared.
+    """
+    from hyla_lm.comparing.comparison import compare as compare_runs
+
+    paths = [str(run) for run in runs]
+    return compare_runs(paths, at, set_name, baseline, evaluate, trust_imports)

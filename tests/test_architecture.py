@@ -16,7 +16,7 @@ ORDER = (
     "parallel",
     *("model", "input", "tasks", "schedules", "muon", "optim", "train_step", "update_policy"),
     *("diagnostics", "sinks", "experiment", "running"),
-    *("export", "trainer", "plan", "sweeps", "commands", "cli", "__main__"),
+    *("export", "trainer", "plan", "comparing", "sweeps", "commands", "cli", "__main__"),
 )
 # The folders beside hyla_lm/, which has links to them. Of hyla_lm only the command line uses them.
 FOLDERS = ("data", "evals", "tpu")

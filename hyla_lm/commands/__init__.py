@@ -6,6 +6,7 @@ from types import ModuleType
 
 from hyla_lm.command_line import Command, parser_of_commands
 from hyla_lm.commands import (
+    compare,
     completion,
     describe,
     evaluate,
@@ -28,6 +29,7 @@ COMMANDS: dict[str, Command] = {
     "score": score,
     "export": export,
     "inspect": inspect,
+    "compare": compare,
     "plan": plan,
     "describe": describe,
     "completion": completion,

@@ -72,22 +72,12 @@ def cross_entropy(
         (sums, d_head), d_hidden = jax.lax.scan(add_chunk, start, tokens)
         return sums, (d_head, d_hidden)
 
-    def from_a_safe_level(sweep: Any, head: Head, hidden: jax.Array) -> Any:
-        found = sweep(head, hidden, mean_logit(head, hidden) + HEADROOM)
-
-        def from_the_largest() -> Any:
-            largest = jax.lax.map(lambda x: head.logits(x).max(axis=-1), hidden)
-            return sweep(head, hidden, largest)
-
-        with jax.named_scope("rarely"):
-            return jax.lax.cond(jnp.isfinite(found[0].objective), lambda: found, from_the_largest)
-
     @jax.custom_vjp
     def total(head: Head, hidden: jax.Array) -> CrossEntropy:
-        return from_a_safe_level(add_up, head, hidden)[0]
+        return _from_a_safe_level(add_up, head, hidden)[0]
 
     def forward(head: Head, hidden: jax.Array) -> tuple[CrossEntropy, Any]:
-        return from_a_safe_level(differentiate, head, hidden)
+        return _from_a_safe_level(differentiate, head, hidden)
 
     def backward(saved: Any, cotangent: CrossEntropy) -> Any:
         return jax.tree.map(lambda grad: (cotangent.objective * grad).astype(grad.dtype), saved)
@@ -97,6 +87,34 @@ def cross_entropy(
     return CrossEntropy(
         sums.objective, jax.lax.stop_gradient(sums.nats), jax.lax.stop_gradient(sums.correct)
     )
+
+
+def cross_entropy_by_token(
+    head: Head,
+    hidden_BxTxD: jax.Array,
+    target_BxT: jax.Array,
+    weight_BxT: jax.Array,
+    chunk_length: int,
+    z_loss: float = 0.0,
+) -> tuple[CrossEntropy, jax.Array]:
+    """The sums of `cross_entropy`, without gradients, and the weighted nats of each token (BxT)."""
+    batch, length = target_BxT.shape
+    chunk = min(chunk_length, length)
+    targets = _in_chunks(target_BxT, chunk)
+    weights = _in_chunks(weight_BxT.astype(jnp.float32), chunk)
+
+    def sweep(head: Head, hidden: jax.Array, level: jax.Array) -> tuple[CrossEntropy, jax.Array]:
+        def add_chunk(sums: CrossEntropy, tokens: Any) -> tuple[CrossEntropy, jax.Array]:
+            hidden, level, target, weight = tokens
+            logits = head.logits(hidden)
+            log_z, picked = log_z_and_picked(logits, level, target)
+            found = score_logits(logits, level, target, weight, z_loss)
+            return jax.tree.map(jnp.add, sums, found), weight * (log_z - picked)
+
+        return jax.lax.scan(add_chunk, _zeros(), (hidden, level, targets, weights))
+
+    sums, nats = _from_a_safe_level(sweep, head, _in_chunks(hidden_BxTxD, chunk))
+    return sums, nats.swapaxes(0, 1).reshape(batch, -1)[:, :length]
 
 
 def mean_logit(head: Head, hidden: jax.Array) -> jax.Array:
@@ -116,13 +134,33 @@ def score_logits(
     z_loss: float,
 ) -> CrossEntropy:
     """The sums of given logits, with exponentials relative to `level`."""
-    z_BxT = jnp.sum(jnp.exp(logits_BxTxV - level_BxT[..., None]), axis=-1)
-    log_z_BxT = level_BxT + jnp.log(z_BxT)
-    picked_BxT = jnp.take_along_axis(logits_BxTxV, target_BxT[..., None], axis=-1)[..., 0]
+    log_z_BxT, picked_BxT = log_z_and_picked(logits_BxTxV, level_BxT, target_BxT)
     nats = jnp.sum(weight_BxT * (log_z_BxT - picked_BxT))
     penalty = z_loss * jnp.sum(weight_BxT * jnp.square(log_z_BxT))
     correct = jnp.sum(weight_BxT * (picked_BxT >= jnp.max(logits_BxTxV, axis=-1)))
     return CrossEntropy(nats + penalty, nats, correct)
+
+
+def log_z_and_picked(
+    logits_BxTxV: jax.Array, level_BxT: jax.Array, target_BxT: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """log Z, with exponentials relative to `level`, and the logit of the target."""
+    z_BxT = jnp.sum(jnp.exp(logits_BxTxV - level_BxT[..., None]), axis=-1)
+    log_z_BxT = level_BxT + jnp.log(z_BxT)
+    picked_BxT = jnp.take_along_axis(logits_BxTxV, target_BxT[..., None], axis=-1)[..., 0]
+    return log_z_BxT, picked_BxT
+
+
+def _from_a_safe_level(sweep: Any, head: Head, hidden: jax.Array) -> Any:
+    """What the sweep finds, (CrossEntropy, ...), from the mean's level or else the largest's."""
+    found = sweep(head, hidden, mean_logit(head, hidden) + HEADROOM)
+
+    def from_the_largest() -> Any:
+        largest = jax.lax.map(lambda x: head.logits(x).max(axis=-1), hidden)
+        return sweep(head, hidden, largest)
+
+    with jax.named_scope("rarely"):
+        return jax.lax.cond(jnp.isfinite(found[0].objective), lambda: found, from_the_largest)
 
 
 def _in_chunks(x_BxT: jax.Array, chunk: int) -> jax.Array:

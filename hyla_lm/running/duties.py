@@ -16,6 +16,7 @@ from hyla_lm.parallel.mesh import alone
 from hyla_lm.running.canary import BOUNDS, is_within, too_far_apart
 from hyla_lm.running.costs import SECONDS
 from hyla_lm.running.details import ATTENTION, look_inside
+from hyla_lm.running.document_losses import Recorder
 from hyla_lm.running.evaluation import evaluate_sets
 from hyla_lm.running.run import Run
 from hyla_lm.running.summary import summary_of, training_kernels
@@ -120,16 +121,18 @@ def evaluate(run: Run, step: int, state: TrainState) -> None:
     _waits_for(run, step, "the device")
     run.log.flush()
     p, is_final, told = run.program, at_end(run.experiment, step), partial(_waits_for, run, step)
-    sets = p.task.evaluation_sets(run.shard, is_final)
+    recorder = Recorder(p, run.shard)
+    sets = recorder.watched(p.task.evaluation_sets(run.shard, is_final))
     try:
         with run.costs.measured("evaluation_seconds"):
             found = evaluate_sets(
-                p.task, p.evaluation_step, state.params, sets, p.place, told, run.guard
+                p.task, recorder.step, state.params, sets, p.place, told, run.guard
             )
     except Preempted:
         save(run, step, state)
         why = f"stopped after step {step}, which is saved; its evaluation is done again"
         raise Preempted(why) from None
+    run.store.keep_documents(recorder.losses(step))
     line = {f"{VALIDATION}/{name}": value for name, value in found.items()}
     run.store.write(step, line | run.costs.take())
     run.progress.say(f"step {step}  validation {p.task.describe(found)}")

@@ -23,6 +23,7 @@ from hyla_lm.parallel.mesh import batch_sharding, batch_ways, make_mesh, state_s
 from hyla_lm.parallel.sharded_attention import check_mesh
 from hyla_lm.running.canary import make_canary_step
 from hyla_lm.running.numerics import hash_of_step, numerics_of
+from hyla_lm.tasks.language_model import LanguageModelTask
 from hyla_lm.tasks.protocol import Batch, Inspectable, Objective, Task
 from hyla_lm.train_step import TrainState, TrainStep, init_state, make_train_step
 from hyla_lm.update_policy import guard_init, guard_step
@@ -41,8 +42,9 @@ ObjectiveT_co = TypeVar("ObjectiveT_co", bound=Objective, covariant=True)
 class Program(Generic[ObjectiveT_co]):
     """What a run computes with: call `init`, `train_step` and `evaluation_step` under `mesh`.
 
-    `task` is a prepared task, or the objective alone where nothing is trained. `step_hash` is of a
-    train step that is compiled.
+    `task` is a prepared task, or the objective alone where nothing is trained. `token_step` gives
+    the metrics of `evaluation_step` and the nats of each target, where documents are told apart.
+    `step_hash` is of a train step that is compiled.
     """
 
     experiment: Experiment
@@ -55,6 +57,7 @@ class Program(Generic[ObjectiveT_co]):
     train_step: TrainStep
     evaluation_step: Any
     canary_step: Any
+    token_step: Any = None
     step_hash: str = ""
 
     @property
@@ -130,7 +133,14 @@ def lay_out(experiment: Experiment, task: ObjectiveT, mesh: Mesh) -> Program[Obj
         jax.jit(step, donate_argnums=0, out_shardings=(layout, None)),
         jax.jit(evaluation_step),
         jax.jit(make_canary_step(loss, task.loss(with_reference(model)), train.accumulate_steps)),
+        _token_step(task, model, mesh),
     )
+
+
+def _token_step(task: Objective, model: Decoder, mesh: Mesh) -> Any:
+    if not isinstance(task, LanguageModelTask) or not task.config.document_losses:
+        return None
+    return jax.jit(task.objective.loss_by_token(model), out_shardings=(None, batch_sharding(mesh)))
 
 
 def compile_step(program: Program[Task]) -> Program[Task]:

@@ -20,6 +20,7 @@ from hyla_lm.running.checkpoint import (
     check_same_run,
     remedy,
 )
+from hyla_lm.running.document_losses import DocumentLosses, Recorder
 from hyla_lm.running.evaluation import evaluate_sets
 from hyla_lm.running.program import Program, identity, make_program
 from hyla_lm.running.saved_files import told_of_changes
@@ -41,12 +42,17 @@ class RestoredRun:
 
     def evaluate(self) -> dict[str, float]:
         """Metrics over the whole evaluation sets."""
+        return self.evaluate_documents()[0]
+
+    def evaluate_documents(self) -> tuple[dict[str, float], DocumentLosses | None]:
+        """Metrics over the whole evaluation sets, and losses by document where the task has any."""
         p, size = self.program, self.program.experiment.train.batch_size
         shard = multihost.shard_of(p.mesh, size)
+        recorder = Recorder(p, shard)
         with jax.set_mesh(p.mesh):
-            sets = p.task.evaluation_sets(shard, final=True)
-            values = evaluate_sets(p.task, p.evaluation_step, self.params, sets, p.place)
-        return {"step": self.step, **values}
+            sets = recorder.watched(p.task.evaluation_sets(shard, final=True))
+            values = evaluate_sets(p.task, recorder.step, self.params, sets, p.place)
+        return {"step": self.step, **values}, recorder.losses(self.step)
 
     def sample(self, prompt: str, sampling: Sampling) -> str:
         """A continuation of the prompt; raises UserError if the run is no language model."""

@@ -47,6 +47,7 @@ OURS = {
     "metrics.jsonl",
     "summary.json",
     "suites",
+    "documents",
     SET_ASIDE,
     PROFILE,
     EVALUATOR,
@@ -130,10 +131,15 @@ class RunFolder:
         """Where TensorBoard looks for traces: beside the events. Every process writes its own."""
         return self.path / "plugins" / "profile"
 
-    def write(self, name: str, text: str) -> None:
+    def write(self, name: str, content: str | bytes) -> None:
+        """Writes a file, whole or not at all; only the lead process does."""
         if self._lock is not None:
             self._lock.check()
-            write_retrying(self.path / name, text.encode())
+            place = self.path / name
+            if not bucket_of(place):
+                with self._using("written"):
+                    place.parent.mkdir(exist_ok=True)
+            write_retrying(place, content.encode() if isinstance(content, str) else content)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         self.write("summary.json", json.dumps(summary, indent=1) + "\n")

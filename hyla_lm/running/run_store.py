@@ -8,6 +8,7 @@ from typing import Any
 from hyla_lm.config import UserError
 from hyla_lm.experiment import Branch
 from hyla_lm.parallel import multihost
+from hyla_lm.running import document_losses
 from hyla_lm.running.checkpoint import (
     ORIGIN,
     OTHER_WORKDIR,
@@ -15,6 +16,7 @@ from hyla_lm.running.checkpoint import (
     check_same_run,
     differences,
 )
+from hyla_lm.running.document_losses import DocumentLosses
 from hyla_lm.running.introduction import hyperparameters, texts
 from hyla_lm.running.program import Program, identity, meta_of
 from hyla_lm.running.run_folder import RunFolder
@@ -145,6 +147,11 @@ class RunStore:
         """A line and its curves, on disk when this returns."""
         self.folder.append_line(step, values)
         self.board.scalars(step, values)
+
+    def keep_documents(self, losses: DocumentLosses | None) -> None:
+        """Writes the losses of an evaluation by document, whole or not at all, if there are any."""
+        if losses is not None and multihost.is_lead():
+            self.folder.write(document_losses.path_of(losses.step), losses.to_bytes())
 
     def save(self, step: int, state: TrainState, data: Mapping[str, Any]) -> None:
         """Starts saving a step in the background, once the logs up to it are kept."""

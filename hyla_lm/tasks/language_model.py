@@ -42,6 +42,9 @@ class LanguageModel:
     validation_sets: tuple[str, ...] = setting(
         (), "more rows to evaluate on, each a name and a folder, such as ('books=rows/books',)"
     )
+    document_losses: bool = setting(
+        True, "keep the loss of each validation document at each evaluation, for hyla-lm compare"
+    )
     closing_prompt: str = setting(
         "Return the", "prompt of samples, while a run trains and at its end"
     )

@@ -1,6 +1,7 @@
 """The objective of a language model: next-token cross-entropy over packed rows of text."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,7 +11,8 @@ import jax.numpy as jnp
 from hyla_lm.metrics import Metrics, Pair
 from hyla_lm.model.config import Tokens
 from hyla_lm.model.decoder import Decoder
-from hyla_lm.model.loss import cross_entropy
+from hyla_lm.model.head import Head
+from hyla_lm.model.loss import CrossEntropy, cross_entropy, cross_entropy_by_token
 from hyla_lm.tasks.protocol import Batch, LossFn
 
 
@@ -51,32 +53,52 @@ class NextToken:
         def loss_fn(
             params: Any, batch: Batch, dropout_key: jax.Array | None
         ) -> tuple[Pair, Metrics]:
-            input_BxT, target_BxT, weight_BxT, segment_BxT = unpack(
-                batch["tokens"], self.vocabulary.bos
-            )
-            hidden_BxTxD: Any = model.apply(
-                {"params": params},
-                input_BxT,
-                segment_BxT,
-                dropout=dropout_key is not None,
-                rngs=None if dropout_key is None else {"dropout": dropout_key},
-                method="hidden",
-            )
-            head: Any = model.apply({"params": params}, method="output_head")
+            head, scored = self._to_score(model, params, batch, dropout_key)
             with jax.named_scope("loss"):
-                sums = cross_entropy(
-                    head, hidden_BxTxD, target_BxT, weight_BxT, self.logit_chunk, self.z_loss
-                )
-            tokens = jnp.sum(weight_BxT)
-            text_bytes = jnp.sum(batch["text_bytes"]).astype(jnp.float32)
-            metrics = {
-                "loss_nats": (sums.nats, tokens),
-                "bits_per_byte": (sums.nats / math.log(2), text_bytes),
-                "accuracy": (sums.correct, tokens),
-            }
-            return (sums.objective, tokens), metrics
+                sums = cross_entropy(head, *scored, self.logit_chunk, self.z_loss)
+            return _metrics(sums, scored[-1], batch)
 
         return loss_fn
+
+    def loss_by_token(self, model: Decoder) -> Callable[[Any, Batch], tuple[Metrics, jax.Array]]:
+        """The metrics of `loss` without dropout, and the nats of each target (BxT)."""
+
+        def loss_fn(params: Any, batch: Batch) -> tuple[Metrics, jax.Array]:
+            head, scored = self._to_score(model, params, batch, None)
+            sums, nats_BxT = cross_entropy_by_token(head, *scored, self.logit_chunk, self.z_loss)
+            return _metrics(sums, scored[-1], batch)[1], nats_BxT
+
+        return loss_fn
+
+    def _to_score(
+        self, model: Decoder, params: Any, batch: Batch, dropout_key: jax.Array | None
+    ) -> tuple[Head, tuple[jax.Array, jax.Array, jax.Array]]:
+        """The head, and what it scores: hidden states, targets and weights."""
+        input_BxT, target_BxT, weight_BxT, segment_BxT = unpack(
+            batch["tokens"], self.vocabulary.bos
+        )
+        hidden_BxTxD: Any = model.apply(
+            {"params": params},
+            input_BxT,
+            segment_BxT,
+            dropout=dropout_key is not None,
+            rngs=None if dropout_key is None else {"dropout": dropout_key},
+            method="hidden",
+        )
+        head: Any = model.apply({"params": params}, method="output_head")
+        return head, (hidden_BxTxD, target_BxT, weight_BxT)
+
+
+def _metrics(sums: CrossEntropy, weight_BxT: jax.Array, batch: Batch) -> tuple[Pair, Metrics]:
+    """What a loss returns, of the sums over a batch."""
+    tokens = jnp.sum(weight_BxT)
+    text_bytes = jnp.sum(batch["text_bytes"]).astype(jnp.float32)
+    metrics = {
+        "loss_nats": (sums.nats, tokens),
+        "bits_per_byte": (sums.nats / math.log(2), text_bytes),
+        "accuracy": (sums.correct, tokens),
+    }
+    return (sums.objective, tokens), metrics
 
 
 def unpack(tokens_BxT1: jax.Array, bos: int) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:

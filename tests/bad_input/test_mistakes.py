@@ -3,11 +3,13 @@
 import shlex
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hyla_lm.input.prepared import Rows
+from hyla_lm.running import document_losses
 from tests.bad_input.conftest import status_of
 from tests.bad_input.mistakes import MISTAKES
 from tests.conftest import SEQUENCE_LENGTH, TINY
@@ -45,9 +47,31 @@ def places(
     (home / "circle.gin").write_text(f"include '{home / 'circle.gin'}'\n")
     (home / "binary.gin").write_bytes(b"\xff\xfe\x00")
     (home / "tiny.gin").write_text(TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH))
+    copies = run_copies(trained, home)
     own = {name: home / f"{name}.gin" for name in ("circle", "binary", "tiny")}
     rows = {"rows": Path(tiny_rows.train).parent, "tokenizer": Path(tiny_rows.tokenizer)}
-    return {**found, **own, **rows, "run": trained, "new": home / "new"}
+    return {**found, **own, **rows, **copies, "run": trained, "new": home / "new"}
+
+
+def run_copies(trained: Path, home: Path) -> dict[str, Path]:
+    """Copies of the run that are compared with it, most of them with a fault."""
+    names = ("copy", "narrow", "untimed", "damaged", "another", "other_rows")
+    for name in names:
+        shutil.copytree(trained, home / name, ignore=shutil.ignore_patterns("checkpoints", ".*"))
+    config = (home / "narrow" / "config.gin").read_text()
+    for name in ("narrow", "untimed"):
+        (home / name / "config.gin").write_text(config.replace("model_dim = 8", "model_dim = 4"))
+    lines = (home / "untimed" / "metrics.jsonl").read_text()
+    (home / "untimed" / "metrics.jsonl").write_text(lines.replace("perf/step_seconds", "perf/x"))
+    (home / "damaged" / "documents" / "2.npz").write_bytes(b"PK")
+    losses = document_losses.read(trained, 2)
+    assert losses is not None
+    rows = replace(losses, facts={**losses.facts, "identity": {"validation rows": "others"}})
+    (home / "other_rows" / "documents" / "2.npz").write_bytes(rows.to_bytes())
+    documents = replace(losses.sets[""], nats_N=2 * losses.sets[""].nats_N)
+    another = replace(losses, sets={"": documents})
+    (home / "another" / "documents" / "2.npz").write_bytes(another.to_bytes())
+    return {name: home / name for name in names}
 
 
 @pytest.fixture(autouse=True)

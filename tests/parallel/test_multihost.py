@@ -23,6 +23,7 @@ from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.liveness import EXIT_STATUS as PEER_GONE
 from hyla_lm.parallel.mesh import MeshConfig, make_mesh
 from hyla_lm.parallel.multihost import check_agreement, gather, gather_shards, shard_of
+from hyla_lm.running import document_losses
 from tests.run_lines import measured
 from tests.running.buckets.fake_bucket import FakeBucket
 
@@ -134,6 +135,16 @@ def assert_same_figures(found: Path, expected: Path) -> None:
         assert there == [pytest.approx(line, rel=1e-4) for line in here]
 
 
+def assert_same_documents(found: Path, expected: Path) -> None:
+    """At the last step: the documents of all processes' rows, and the loss of each."""
+    there, here = (document_losses.read(folder, 12) for folder in (found, expected))
+    assert there is not None and here is not None
+    for column in ("row_N", "place_N", "tokens_N", "bytes_N"):
+        columns = [getattr(losses.sets[""], column) for losses in (there, here)]
+        np.testing.assert_array_equal(*columns)
+    np.testing.assert_allclose(there.sets[""].nats_N, here.sets[""].nats_N, rtol=2e-5)
+
+
 def test_one_process_gathers_its_own_value() -> None:
     assert gather({"rows_read": 3}) == [{"rows_read": 3}]
     assert gather_shards({"rows_read": 3}, BatchShard(8)) == [{"rows_read": 3}]
@@ -187,6 +198,7 @@ def test_processes_train_as_one_and_another_number_goes_on(
     assert [status for status, _, _ in finished] == [0] * processes, finished
     assert_same_losses(workdir, alone)
     assert_same_figures(workdir, alone)
+    assert_same_documents(workdir, alone)
     assert "sample:" in finished[0][1]
     assert all("loss" not in output for _, output, _ in finished[1:])
 

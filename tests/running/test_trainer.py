@@ -30,6 +30,7 @@ def test_the_folder_of_a_run(run: tuple[Path, str], tiny_gin: Path) -> None:
     } == {
         "config.gin",
         "checkpoints",
+        "documents",
         "metrics.jsonl",
         "summary.json",
     }

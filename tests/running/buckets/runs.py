@@ -102,10 +102,15 @@ def download(store: FakeBucket, home: Path) -> Path:
 
 
 def assert_equal(store: FakeBucket, whole: Path, home: Path) -> None:
-    """The run in the store has the lines and, byte for byte, the parameters of a whole one."""
+    """The run in the store has the lines and, byte for byte, the parameters of a whole one.
+
+    So have the losses of documents.
+    """
     metrics = store.objects["bucket/run/metrics.jsonl"]
     assert measured_in(metrics) == measured_in((whole / "metrics.jsonl").read_bytes())
     assert len(whole_steps(store)) == 2 and whole_steps(store)[-1] == STEPS
+    for path in (whole / "documents").iterdir():
+        assert store.objects[f"bucket/run/documents/{path.name}"] == path.read_bytes()
     found = final_arrays(download(store, home) / "checkpoints")
     for array, expected in zip(found, final_arrays(whole / "checkpoints"), strict=True):
         assert array.tobytes() == expected.tobytes()

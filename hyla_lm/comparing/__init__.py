@@ -1,0 +1,1 @@
+"""Trained runs against each other, document by document."""

@@ -1,0 +1,136 @@
+"""Which losses are taken of each run, and which runs are a group."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hyla_lm
+from hyla_lm.comparing.groups import grouped
+from hyla_lm.comparing.runs import ReadRun, read_run, value_of
+from hyla_lm.config import UserError
+from hyla_lm.running.document_losses import DocumentLosses
+from tests.comparing.written_runs import FACTS, documents, write_run
+
+LN2 = np.log(2)
+ONE, TWO, FOUR = (documents([x * LN2 * 100] * 4) for x in (1, 2, 4))  # bits per byte
+ATTENTION = "ModelConfig.attention = 'linear'"
+
+
+def bits(runs: list[str], at: str = "steps") -> list[float]:
+    found = hyla_lm.compare(runs, at=at)
+    return [group.bits_per_byte for group in found.groups]
+
+
+def test_runs_are_compared_where_the_shorter_one_ended(tmp_path: Path) -> None:
+    """Linearly between the evaluations around it, document by document."""
+    short = write_run(tmp_path / "short", {10: FOUR, 20: TWO}, ATTENTION)
+    long = write_run(tmp_path / "long", {10: FOUR, 40: ONE, 50: ONE})
+    found = hyla_lm.compare([short, long])
+    assert found.budget == 20
+    assert [group.bits_per_byte for group in found.groups] == pytest.approx([2, 3])
+    assert found.groups[1].runs[0].steps == (10, 40)
+    assert any("linear between two" in note for note in found.notes)
+
+
+def test_budgets_are_tokens_flops_and_seconds_too(tmp_path: Path) -> None:
+    every = {step: value for step, value in ((10, FOUR), (20, TWO), (40, ONE))}
+    one = write_run(tmp_path / "one", every, ATTENTION, step_seconds=1)
+    twice = {**FACTS, "tokens_per_step": 200, "flops_per_token": 5.0}
+    other = write_run(tmp_path / "other", every, step_seconds=4, facts=twice)
+    assert bits([one, other]) == pytest.approx([1, 1])
+    assert bits([one, other], "tokens") == pytest.approx([1, 2])
+    assert bits([one, other], "flops") == pytest.approx([1, 1])
+    assert bits([one, other], "seconds") == pytest.approx([1, 4])
+
+
+def test_seconds_of_steps_that_were_not_timed_are_the_mean(tmp_path: Path) -> None:
+    lines = [
+        {"step": 10, "train/learning_rate": 0.1},
+        {"step": 20, "train/learning_rate": 0.1, "perf/step_seconds": 3.0},
+    ]
+    kept = read_run(write_run(tmp_path / "run", {10: TWO, 15: TWO, 20: TWO})).evaluations
+    run = ReadRun("run", {}, lines, kept)
+    np.testing.assert_allclose(run.budgets("seconds"), [30, 45, 60])
+
+
+def test_runs_that_share_no_budget_are_refused(tmp_path: Path) -> None:
+    early = write_run(tmp_path / "early", {10: ONE})
+    late = write_run(tmp_path / "late", {20: ONE}, ATTENTION)
+    with pytest.raises(UserError, match="first evaluated at 20 steps"):
+        hyla_lm.compare([early, late])
+
+
+def test_documents_that_a_run_saw_in_part_are_left_out_and_counted(tmp_path: Path) -> None:
+    whole = documents([100.0, 200.0, 300.0, 400.0])
+    part = whole.take(np.arange(3))
+    part.tokens_N[2] = 5  # cut by the last row that was evaluated
+    one = write_run(tmp_path / "one", {10: whole}, ATTENTION)
+    other = write_run(tmp_path / "other", {10: part})
+    found = hyla_lm.compare([one, other])
+    assert (found.documents, found.left_out, found.in_curves) == (2, 2, 2)
+    expected = 300 / LN2 / 200
+    assert [g.bits_per_byte for g in found.groups] == pytest.approx([expected, expected])
+
+
+def test_an_evaluation_counts_if_its_line_stands_in_the_metrics(tmp_path: Path) -> None:
+    """Files of later steps of a run that went back are of another time."""
+    path = write_run(tmp_path / "run", {10: ONE, 20: TWO})
+    kept = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[:2]
+    (tmp_path / "run" / "metrics.jsonl").write_text("".join(f"{line}\n" for line in kept))
+    assert [evaluation.step for evaluation in read_run(path).evaluations] == [10]
+
+
+def test_seeds_of_one_configuration_are_a_group_named_by_what_differs(tmp_path: Path) -> None:
+    """A macro, a default that is written out and the order of lines make no difference."""
+    plain = "ModelConfig.num_layers = 3\nModelConfig.attention = %A\nA = 'linear'"
+    same = f"{ATTENTION}\nModelConfig.remat = False\nModelConfig.num_layers = 3"
+    other = "ModelConfig.attention = 'softmax'\nModelConfig.num_layers = 3"
+    runs = [
+        read_run(write_run(tmp_path / name, {1: ONE}, settings, seed))
+        for name, settings, seed in (("a", plain, 0), ("b", other, 0), ("c", same, 1))
+    ]
+    groups = grouped(runs)
+    assert [group.name for group in groups] == ["attention=linear", "attention=softmax"]
+    assert [[run.name for run in group.runs] for group in groups] == [["a", "c"], ["b"]]
+    assert groups[0].different == {"ModelConfig.attention": "'linear'"}
+    assert value_of({}, "ModelConfig.remat") == "False"
+
+
+def test_groups_that_differ_in_much_are_named_by_their_folders(tmp_path: Path) -> None:
+    widths = "\n".join(f"ModelConfig.{name} = 96" for name in ("head_dim", "mlp_dim"))
+    more = f"{widths}\nModelConfig.num_layers = 5\nOptimizerConfig.warmup_steps = 7"
+    runs = [
+        read_run(write_run(tmp_path / name, {1: ONE}, settings, seed))
+        for name, settings, seed in (("small", "", 0), ("large", more, 0), ("large2", more, 1))
+    ]
+    assert [group.name for group in grouped(runs)] == ["small", "large and 1 more"]
+
+
+def test_pairs_are_all_or_those_with_the_baseline(tmp_path: Path) -> None:
+    settings = [f"ModelConfig.num_layers = {n}" for n in (1, 2, 3)]
+    rng = np.random.default_rng(0)
+    runs = [
+        write_run(tmp_path / f"r{n}", {1: documents(rng.exponential(200, 40) + 30 * n)}, text)
+        for n, text in enumerate(settings)
+    ]
+    assert len(hyla_lm.compare(runs).pairs) == 3
+    for baseline in ("r1", runs[1], "num_layers=2"):
+        pairs = hyla_lm.compare(runs, baseline=baseline).pairs
+        assert [(pair.a, pair.b) for pair in pairs] == [
+            ("num_layers=1", "num_layers=2"),
+            ("num_layers=3", "num_layers=2"),
+        ]
+    assert any("2 comparisons" in n for n in hyla_lm.compare(runs, baseline="r1").notes)
+
+
+def test_evaluations_without_the_set_are_left_out(tmp_path: Path) -> None:
+    """A set may be evaluated more seldom than another."""
+    rare = DocumentLosses(10, {"": ONE, "prose": FOUR}, FACTS)
+    paths = []
+    for name, settings in (("a", ATTENTION), ("b", "")):
+        paths.append(write_run(tmp_path / name, {10: ONE, 20: TWO}, settings))
+        (tmp_path / name / "documents" / "10.npz").write_bytes(rare.to_bytes())
+    found = hyla_lm.compare(paths, set_name="prose")
+    assert (found.budget, found.groups[0].bits_per_byte) == (10, pytest.approx(4))
+    assert hyla_lm.compare(paths).set_name == ""

@@ -1,0 +1,137 @@
+"""Intervals against brute force, and against simulated runs whose true difference is known."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from hyla_lm.comparing import intervals
+from hyla_lm.comparing.budget import LN2
+from hyla_lm.comparing.intervals import differences, holm, resampled
+
+RNG = np.random.default_rng(7)
+BYTES = RNG.integers(50, 500, 60).astype(np.float64)
+
+
+def simulated(
+    rng: np.random.Generator, runs: tuple[int, int], truth: float, seeds: float, both: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Nats of two groups of runs on 120 documents, and the documents' bytes.
+
+    Bits per byte of a document differ by the truth and by what the document, the seed, and both
+    together add.
+    """
+    size_N = rng.integers(50, 500, 120).astype(np.float64)
+    base_N = rng.normal(1, 0.3, 120)
+    groups = [
+        base_N
+        + group * (truth + 0.1 * rng.standard_normal(120))
+        + seeds * rng.standard_normal((count, 1))
+        + both * rng.standard_normal((count, 120))
+        for group, count in zip((1, 0), runs, strict=True)
+    ]
+    return np.concatenate(groups) * size_N * LN2, size_N
+
+
+def of_two(nats: np.ndarray, size_N: np.ndarray, runs: tuple[int, int]) -> intervals.Difference:
+    split = list(range(runs[0])), list(range(runs[0], sum(runs)))
+    return differences(nats, size_N, split, [(0, 1)])[0]
+
+
+def test_a_difference_is_a_ratio_of_sums() -> None:
+    nats, size_N = simulated(RNG, (2, 3), 0.1, 0.01, 0.05)
+    found = of_two(nats, size_N, (2, 3))
+    each = [nats[r].sum() / LN2 / size_N.sum() for r in range(5)]
+    assert found.value == pytest.approx(np.mean(each[:2]) - np.mean(each[2:]), rel=1e-12)
+
+
+def test_draws_of_documents_are_those_of_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Document by document, with the same random choices, in several chunks."""
+    monkeypatch.setattr(intervals, "CHUNK", 7 * len(BYTES))
+    bits = RNG.exponential(size=(2, len(BYTES)))
+    rng = np.random.default_rng(intervals.SEED)
+    expected = []
+    for size in (7, 7, 6):
+        for chosen in rng.integers(len(BYTES), size=(size, len(BYTES))):
+            expected.append([bits[g][chosen].sum() / BYTES[chosen].sum() for g in range(2)])
+    np.testing.assert_allclose(resampled(bits, BYTES, 20), expected, rtol=1e-12)
+
+
+def test_the_bootstrap_has_the_variance_of_a_ratio() -> None:
+    """By the delta method, to the 2 % that 2,000 draws know a standard deviation by, thrice."""
+    bits = RNG.exponential(size=(1, 2000)) * 300
+    size = RNG.integers(50, 500, 2000).astype(np.float64)
+    ratio = bits.sum() / size.sum()
+    expected = np.sqrt(((bits - ratio * size) ** 2).sum()) / size.sum()
+    assert resampled(bits, size, 2000).std() == pytest.approx(expected, rel=0.06)
+
+
+def test_the_variance_of_seeds_and_documents_is_that_of_brute_force() -> None:
+    """The part of one seed and one document alone, by loops over a table."""
+    table = RNG.exponential(size=(3, len(BYTES)))
+    means = [table[s].sum() / BYTES.sum() for s in range(3)]
+    total = 0.0
+    for d in range(len(BYTES)):
+        rest = [(table[s, d] - means[s] * BYTES[d]) / BYTES.sum() for s in range(3)]
+        total += sum((r - np.mean(rest)) ** 2 for r in rest) / 2 / 3
+    assert intervals._variance_of_both(table, BYTES) == pytest.approx(total, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("runs", "seeds", "both"),
+    [((2, 2), 0.01, 0.05), ((3, 3), 0.03, 0.05), ((3, 3), 0.0, 0.3), ((3, 2), 0.01, 0.3)],
+)
+def test_95_percent_intervals_cover_the_truth_as_often_as_they_say(
+    runs: tuple[int, int], seeds: float, both: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """500 simulated experiments know a share of 95 % to 1 %; asked is 90 to 98 %."""
+    monkeypatch.setattr(intervals, "RESAMPLES", 300)
+    rng, truth, covered = np.random.default_rng(3), 0.02, 0
+    for _ in range(500):
+        found = of_two(*simulated(rng, runs, truth, seeds, both), runs).over_seeds
+        assert found is not None
+        covered += found.low <= truth <= found.high
+    assert 0.90 <= covered / 500 <= 0.98
+
+
+def test_an_interval_over_documents_covers_for_the_runs_that_were_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(intervals, "RESAMPLES", 300)
+    rng, covered = np.random.default_rng(4), 0
+    for _ in range(500):
+        found = of_two(*simulated(rng, (1, 1), 0.02, 0.0, 0.05), (1, 1))
+        assert found.over_seeds is None
+        covered += found.over_documents.low <= 0.02 <= found.over_documents.high
+    assert 0.90 <= covered / 500 <= 0.98
+
+
+def test_seeds_that_vary_widen_the_interval() -> None:
+    calm = of_two(*simulated(np.random.default_rng(5), (3, 3), 0.1, 0.0, 0.05), (3, 3))
+    rough = of_two(*simulated(np.random.default_rng(5), (3, 3), 0.1, 0.1, 0.05), (3, 3))
+    assert calm.over_seeds is not None and rough.over_seeds is not None
+    assert calm.over_seeds.p < 0.05 < rough.over_seeds.p
+    assert rough.over_documents.p < 0.05, "documents alone know nothing of seeds"
+
+
+def test_equal_runs_differ_by_nothing() -> None:
+    nats = np.tile(RNG.exponential(size=(1, len(BYTES))), (4, 1))
+    found = of_two(nats, BYTES, (2, 2))
+    assert found.over_seeds is not None
+    assert (found.value, found.over_seeds.p, found.over_documents.p) == (0.0, 1.0, 1.0)
+
+
+def test_holm_is_the_smallest_level_at_which_the_step_down_test_rejects() -> None:
+    p = [0.01, 0.04, 0.03, 0.005]
+    assert holm(p) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    for order in itertools.permutations(range(4)):
+        assert holm([p[i] for i in order]) == pytest.approx([holm(p)[i] for i in order])
+    assert holm([]) == [] and holm([0.7, 0.9]) == [1.0, 1.0]
+
+
+def test_many_pairs_leave_the_smallest_p_small_enough() -> None:
+    """A bootstrap's p-value is at least 2 in the number of its draws; Holm multiplies it."""
+    nats = np.stack([np.full(len(BYTES), 1.0 + r) for r in range(12)]) * BYTES
+    every = list(itertools.combinations(range(12), 2))
+    found = differences(nats, BYTES, [[r] for r in range(12)], every)
+    assert max(holm([one.over_documents.p for one in found])) < 0.05
