@@ -3,6 +3,7 @@
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ from hyla_lm.config import UserError
 from hyla_lm.ending import STOPPED
 from hyla_lm.experiment import TrainConfig
 from hyla_lm.input.prepared import Rows
+from hyla_lm.running import profiling
 from hyla_lm.running.profiling import STEPS_ASKED, Profiler
 from hyla_lm.running.run_folder import read_lines
 from hyla_lm.running.step_log import StepLog
@@ -128,6 +130,27 @@ def test_nothing_is_looked_for_between_logged_steps(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(profiler, "_asked", lambda step=step: looked.append(step) or 0)
         profiler.begin(step)
     assert looked == [0, 3, 6]
+
+
+def test_the_device_has_nothing_to_do_when_a_trace_starts_and_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order: list[str] = []
+
+    def started(name: str, first: int, last: int) -> SimpleNamespace:
+        order.append(f"{first} to {last} starts")
+        return SimpleNamespace(last=last)
+
+    log = SimpleNamespace(flush=lambda: order.append("drained"), restart_clock=lambda: None)
+    profiler = object.__new__(Profiler)
+    vars(profiler).update(_traces=True, _trace=None, _first=3, _count=2, _every=5, _steps=9)
+    vars(profiler).update(_asks_all=False, _log=log)
+    monkeypatch.setattr(profiling, "_Trace", started)
+    monkeypatch.setattr(profiler, "_write", lambda trace: order.append("ends"))
+    profiler.begin(2)
+    profiler.end(3)
+    profiler.end(4)
+    assert order == ["drained", "3 to 4 starts", "drained", "ends"]
 
 
 @pytest.mark.parametrize(
