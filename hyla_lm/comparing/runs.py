@@ -15,7 +15,7 @@ from hyla_lm.input.files import as_path, read_whole
 from hyla_lm.running import document_losses
 from hyla_lm.running.document_losses import DocumentLosses
 from hyla_lm.running.run_folder import read_lines
-from hyla_lm.running.summary import LEARNING_RATE, STEP_SECONDS, seconds_per_step
+from hyla_lm.running.summary import STEP_SECONDS, is_window, seconds_per_step
 
 BUDGETS = {
     "steps": "steps",
@@ -62,7 +62,7 @@ class ReadRun:
             raise UserError(
                 f"{self.path} has no perf/step_seconds in metrics.jsonl: give another --at."
             )
-        windows = [line for line in self.lines if LEARNING_RATE in line]
+        windows = [line for line in self.lines if is_window(line)]
         ends = [0, *(line["step"] for line in windows)]
         each = [line.get(STEP_SECONDS, mean) for line in windows]
         spent = np.concatenate([[0], np.cumsum(np.diff(ends) * each)])

@@ -36,9 +36,9 @@ class Trained:
         self.run, self.state = trainer._open(experiment, folder, watchdog, start, now, stack)
         self._step = 0
 
-    def seconds(self, steps: int) -> float:
-        """The seconds of as many steps, each as in the loop of a run."""
-        run, begun = self.run, time.monotonic()
+    def seconds(self, steps: int) -> tuple[float, float]:
+        """The seconds of as many steps, each as in the loop of a run; those of the processor."""
+        run, begun, begun_cpu = self.run, time.monotonic(), time.process_time()
         run.log.restart_clock()
         for _ in range(steps):
             self._step += 1
@@ -47,7 +47,7 @@ class Trained:
             run.log.record(self._step, output, batch["row"])
         run.log.flush()
         jax.block_until_ready(self.state)
-        return time.monotonic() - begun
+        return time.monotonic() - begun, time.process_time() - begun_cpu
 
     def look(self) -> None:
         look_inside(self.run, self._step, self.state)
@@ -69,18 +69,22 @@ def main() -> int:
         for one in (plain, measuring):
             one.seconds(TURN)
         measuring.look()
-        pairs = []
+        pairs, of_cpu = [], []
         for turn in range(turns):
             order = (plain, measuring) if turn % 2 else (measuring, plain)
             found = {one: one.seconds(TURN) for one in order}
-            pairs.append((found[measuring], found[plain]))
+            (with_all, with_cpu), (without, without_cpu) = found[measuring], found[plain]
+            pairs.append((with_all, without))
+            of_cpu.append((with_cpu, without_cpu))
         looks = [timed(measuring.look) for _ in range(5)]
     step = statistics.median(of for _, of in pairs) / TURN
-    of_steps = statistics.median(with_all / without for with_all, without in pairs) - 1
+    of_steps = statistics.median(a / b for a, b in pairs) - 1
+    cpu = statistics.median(a / b for a, b in of_cpu) - 1
     of_looks = statistics.median(looks) / (every * step)
     share = of_steps + of_looks
     print(f"a step {1e3 * step:.2f} ms; {turns} pairs of turns of {TURN} steps")
     print(f"norms {of_steps:+.2%} (quartiles {quartiles(pairs)})")
+    print(f"  of processor time {cpu:+.2%} (quartiles {quartiles(of_cpu)})")
     print(f"a look {statistics.median(looks):.3f} s every {every} steps {of_looks:+.2%}")
     print(f"together {share:+.2%} (at most {LARGEST_SHARE:.0%})")
     return int(share > LARGEST_SHARE)
