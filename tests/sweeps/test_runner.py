@@ -27,7 +27,10 @@ print("step 5/10  loss 2.0")
 print("step 5  validation loss 2.0")
 print(os.environ["JAX_COMPILATION_CACHE_DIR"], os.environ.get("{from_}"))
 """
-NAN = 'sys.exit("hyla-lm: step 7: loss nan. Lower it.\\n  a second line")'
+NAN = """
+print("hyla-lm: step 7: loss nan. Lower it.\\n  a second line", file=sys.stderr)
+sys.exit(1)
+"""
 WAITS = """
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
 print("step 6/10  waits", flush=True)
