@@ -64,7 +64,10 @@ def test_runs_share_compiled_programs_unless_the_user_says_where(
     assert lines[2::3] == ["/mine None", f"{tmp_path}/sweep/.programs 0"]
 
 
-def test_a_failure_has_the_sentence_of_the_run(planned: Plan, tmp_path: Path) -> None:
+def test_a_failure_has_the_sentence_of_the_run(
+    planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     ended = children(tmp_path, NAN, []).train(planned()[0])
     assert ended == Ended(1, "step 7: loss nan. Lower it.\n  a second line")
     assert ended.reason == "step 7: loss nan. Lower it."
