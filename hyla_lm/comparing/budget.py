@@ -9,6 +9,7 @@ import numpy as np
 from hyla_lm.comparing.runs import ReadRun
 from hyla_lm.config import UserError
 from hyla_lm.input.row_documents import Documents
+from hyla_lm.running.document_losses import rows_of
 
 LN2 = float(np.log(2))
 PLACE_BITS = 24
@@ -41,8 +42,8 @@ def of_one_set(runs: Sequence[ReadRun], set_name: str | None) -> tuple[list[Read
                 "LanguageModel.document_losses = True, or give --evaluate for its newest "
                 "checkpoint."
             )
-    _check_same_documents(runs)
     name = next(iter(runs[0].evaluations[-1].sets)) if set_name is None else set_name
+    _check_same_documents(runs, name)
     found = [replace(r, evaluations=[e for e in r.evaluations if name in e.sets]) for r in runs]
     for run, chosen in zip(runs, found, strict=True):
         if not chosen.evaluations:
@@ -53,15 +54,18 @@ def of_one_set(runs: Sequence[ReadRun], set_name: str | None) -> tuple[list[Read
     return found, name
 
 
-def _check_same_documents(runs: Sequence[ReadRun]) -> None:
+def _check_same_documents(runs: Sequence[ReadRun], set_name: str) -> None:
     first = runs[0]
     for run in runs[1:]:
         ours, theirs = first.facts["identity"], run.facts["identity"]
-        other = [name for name in ours if name in theirs and ours[name] != theirs[name]]
+        both = [
+            name for name in ("tokenizer", rows_of(set_name)) if name in ours and name in theirs
+        ]
+        other = [name for name in both if ours[name] != theirs[name]]
         if other:
             raise UserError(
-                f"{run.path} has another {other[0].removesuffix('s')} than {first.path}, so their "
-                "documents are not the same: compare runs of one tokenizer and validation set."
+                f"{run.path} and {first.path} differ in their {other[0]}, so their documents are "
+                "not the same: compare runs of one tokenizer and validation set."
             )
 
 

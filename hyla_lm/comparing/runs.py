@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import Any
 
 import numpy as np
+from etils import epath
 
 import hyla_lm.experiment  # noqa: F401  makes the classes and their defaults known
 from hyla_lm.config import REGISTRY, UserError
@@ -14,7 +15,7 @@ from hyla_lm.gin_text.syntax import GIN_ERRORS, LOCK, BindingStatement, Referenc
 from hyla_lm.input.files import as_path, read_whole
 from hyla_lm.running import document_losses
 from hyla_lm.running.document_losses import DocumentLosses
-from hyla_lm.running.run_folder import read_lines
+from hyla_lm.running.run_folder import EVALUATOR, read_lines
 from hyla_lm.running.summary import STEP_SECONDS, is_window, seconds_per_step
 
 BUDGETS = {
@@ -78,28 +79,34 @@ def read_run(workdir: str) -> ReadRun:
     if config is None:
         raise UserError(f"{workdir} holds no run: give folders of trained runs.")
     lines = read_lines(path)
-    evaluated: dict[int, dict[str, Any]] = {}
-    for line in filter(_is_evaluation, lines):
-        evaluated.setdefault(line["step"], {}).update(line)
-    kept = [_kept(workdir, evaluated[step]) for step in sorted(evaluated)]
+    kept = {**_kept(path / EVALUATOR), **_kept(path)}
     settings = read_settings(config.decode(errors="replace"), str(path / "config.gin"))
-    return ReadRun(str(path), settings, lines, [one for one in kept if one is not None])
+    return ReadRun(str(path), settings, lines, [kept[step] for step in sorted(kept)])
+
+
+def _kept(folder: epath.Path) -> dict[int, DocumentLosses]:
+    """The losses of each evaluation of which a line stands in a folder's metrics.jsonl."""
+    evaluated: dict[int, dict[str, Any]] = {}
+    for line in filter(_is_evaluation, read_lines(folder)):
+        evaluated.setdefault(line["step"], {}).update(line)
+    found = {step: _losses_of(folder, line) for step, line in evaluated.items()}
+    return {step: losses for step, losses in found.items() if losses is not None}
 
 
 def _is_evaluation(line: Mapping[str, Any]) -> bool:
     return any(tag.startswith("validation/") for tag in line)
 
 
-def _kept(workdir: str, line: Mapping[str, Any]) -> DocumentLosses | None:
+def _losses_of(folder: epath.Path, line: Mapping[str, Any]) -> DocumentLosses | None:
     """The losses of the line's evaluation; raises UserError for a file of another one."""
-    found = document_losses.read(workdir, line["step"])
+    found = document_losses.read(folder, line["step"])
     for name, documents in (found.sets if found else {}).items():
         logged = line.get(f"validation/{name}_loss_nats" if name else "validation/loss_nats")
         loss = documents.nats_N.sum() / max(documents.tokens_N.sum(), 1)
         if logged is not None and not abs(loss - logged) <= SAME_LOSS * abs(logged):
             raise UserError(
-                f"{as_path(workdir) / document_losses.path_of(line['step'])} is not of the "
-                "evaluation in metrics.jsonl: delete it, and that step is left out."
+                f"{folder / document_losses.path_of(line['step'])} is not of the evaluation in "
+                "metrics.jsonl: delete it, and that step is left out."
             )
     return found
 

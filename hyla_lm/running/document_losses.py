@@ -65,6 +65,11 @@ class DocumentLosses:
         return file.getvalue()
 
 
+def rows_of(set_name: str) -> str:
+    """What the rows of a validation set are called in `facts`."""
+    return f"validation rows {set_name}".rstrip()
+
+
 def path_of(step: int) -> str:
     """The file of a step in a run's folder."""
     return f"{FOLDER}/{step}.npz"
@@ -152,7 +157,9 @@ class Recorder:
 
 def facts_of(program: Program[Task]) -> dict[str, Any]:
     """What is true of every evaluation of a run."""
-    identity = {k: v for k, v in program.task.identity().items() if k != TRAIN_ROWS}
+    task = _language_model(program.task)
+    named = {rows_of(name): identity for name, identity in task.named_sets().items()}
+    identity = {k: v for k, v in task.identity().items() if k != TRAIN_ROWS} | named
     device = f"{program.mesh.size} x {program.mesh.devices.flat[0].device_kind}"
     return {
         "identity": identity,

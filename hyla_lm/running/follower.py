@@ -18,6 +18,7 @@ from hyla_lm.input.files import read_whole
 from hyla_lm.parallel import multihost
 from hyla_lm.parallel.preemption import PreemptionGuard
 from hyla_lm.running.checkpoint import Checkpointer, Damaged, check_same_run
+from hyla_lm.running.document_losses import DocumentLosses, Recorder, path_of
 from hyla_lm.running.duties import VALIDATION
 from hyla_lm.running.evaluation import evaluate_sets
 from hyla_lm.running.program import Program, identity
@@ -100,10 +101,10 @@ class _Follower:
         p = self._program
         shard = multihost.shard_of(p.mesh, p.experiment.train.batch_size)
         with jax.set_mesh(p.mesh):
-            sets = p.task.evaluation_sets(shard, final=True)
-            found = evaluate_sets(
-                p.task, p.evaluation_step, params, sets, p.place, guard=self._guard
-            )
+            recorder = Recorder(p, shard)
+            sets = recorder.watched(p.task.evaluation_sets(shard, final=True))
+            found = evaluate_sets(p.task, recorder.step, params, sets, p.place, guard=self._guard)
+        self._records.keep_documents(recorder.losses(steps[0]))
         self._records.write(
             steps[0], {f"{VALIDATION}/{name}": value for name, value in found.items()}
         )
@@ -150,6 +151,10 @@ class _Records:
     @property
     def newest(self) -> str:
         return f"step {max(self.steps)}" if self.steps else "its start"
+
+    def keep_documents(self, losses: DocumentLosses | None) -> None:
+        if losses is not None:
+            self._folder.write(path_of(losses.step), losses.to_bytes())
 
     def write(self, step: int, values: dict[str, float]) -> None:
         """A step's line and points, kept when this returns."""

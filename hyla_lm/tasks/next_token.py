@@ -65,7 +65,9 @@ class NextToken:
 
         def loss_fn(params: Any, batch: Batch) -> tuple[Metrics, jax.Array]:
             head, scored = self._to_score(model, params, batch, None)
-            sums, nats_BxT = cross_entropy_by_token(head, *scored, self.logit_chunk, self.z_loss)
+            chunk, z_loss = self.logit_chunk, self.z_loss
+            with jax.named_scope("loss"):
+                sums, nats_BxT = cross_entropy_by_token(head, *scored, chunk, z_loss)
             return _metrics(sums, scored[-1], batch)[1], nats_BxT
 
         return loss_fn

@@ -290,7 +290,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("compare {run} {copy}", "{copy} have one configuration and one seed (0): give one"),
         ("compare {run} {empty}", "{empty}"),
         ("compare {run} {started}", "{started} has kept no losses by document"),
-        ("compare {run} {other_rows}", "{other_rows} has another validation row than {run}"),
+        ("compare {run} {other_rows}", "{other_rows} and {run} differ in their validation rows"),
         ("compare {run} {copy} --at=step", "did you mean steps?"),
         ("compare {run} {untimed} --at=seconds", "{untimed} has no perf/step_seconds"),
         ("compare {run} {damaged}", "{damaged}/documents/2.npz is damaged"),

@@ -134,3 +134,11 @@ def test_evaluations_without_the_set_are_left_out(tmp_path: Path) -> None:
     found = hyla_lm.compare(paths, set_name="prose")
     assert (found.budget, found.groups[0].bits_per_byte) == (10, pytest.approx(4))
     assert hyla_lm.compare(paths).set_name == ""
+
+
+def test_what_an_evaluator_beside_the_run_kept_counts_too(tmp_path: Path) -> None:
+    one = write_run(tmp_path / "one", {40: ONE}, ATTENTION)
+    write_run(tmp_path / "one" / "evaluator", {20: TWO, 40: FOUR})
+    assert [losses.step for losses in read_run(one).evaluations] == [20, 40]
+    other = write_run(tmp_path / "other", {20: TWO})
+    assert bits([one, other]) == pytest.approx([2, 2])
