@@ -32,7 +32,7 @@ def newton_schulz(matrix: np.ndarray) -> np.ndarray:
 def matrices_of(path: str, parameter: np.ndarray) -> list[np.ndarray]:
     """Views of the parameter's matrices, inputs x outputs."""
     kind = path.split("/")[-2:]
-    if kind[0] in ("query", "key", "value"):
+    if kind[0] in ("query", "key", "value") or path.startswith("attention/gate"):
         return [parameter.reshape(len(parameter), -1)]
     if kind[0] == "out" or kind[1] == "deep_kernel":
         return [parameter.reshape(-1, parameter.shape[-1])]
@@ -69,6 +69,8 @@ def tree_of(path: str, leaf: Any) -> Any:
         ("feedforward/up/kernel", (6, 10)),
         ("feedforward/down/kernel", (10, 6)),
         ("attention/query/kernel", (6, 4, 2)),
+        ("attention/gate/kernel", (6, 4, 2)),
+        ("feedforward/gate/kernel", (6, 10)),
         ("attention/out/kernel", (4, 2, 6)),
         ("attention/deep_kernel", (4, 3, 3)),
         ("feedforward/up", (3, 6, 10)),
@@ -107,6 +109,7 @@ def params_of(io: Tokens | Features = TEXT, **fields: Any) -> Any:
         ),
         (Tokens(7), {"attention": "hyla_deep"}, {"embed/table"}),
         (Tokens(7), {"feedforward": "moe"}, {"embed/table", "feedforward/gate"}),
+        (Tokens(7), {"gated_attention": True, "qk_norm": True}, {"embed/table"}),
         (Features(3, 2), {"feedforward": "swiglu"}, {"embed/kernel", "head/kernel"}),
         (Tokens(7), {"attention": "hyla_deep", "scan_layers": True}, {"embed/table"}),
     ],
