@@ -67,18 +67,17 @@ def test_a_run_goes_on_as_the_same_one_with_all_that_it_shows(tmp_path: Path) ->
         sink.image(first + 1, "attention/picture", png())
         sink.text(first + 1, "text/samples", "<once> upon")
         sink.close()
-    one, other = (records(path) for path in sorted(folder.glob("wandb/offline-run-*/*.wandb")))
-    runs = [record.run for found in (one, other) for record in found if record.HasField("run")]
+    sent = [record for path in sorted(folder.rglob("run-*.wandb")) for record in records(path)]
+    runs = [record.run for record in sent if record.HasField("run")]
     assert {run.run_id for run in runs} == {(folder / ID).read_text().strip()}
     assert {(run.display_name, run.project) for run in runs} == {("small", "trials")}
-    shown = history(one)
-    assert shown["train/loss_nats"] == ["1: 2.5"]
-    assert history(other)["train/loss_nats"] == ["11: 2.5"]
-    assert shown["optim/values/values"] == ["1: [1,2]"]
-    assert shown["attention/picture/_type"] == ['1: "image-file"']
+    shown = history(sent)
+    assert shown["train/loss_nats"] == ["1: 2.5", "11: 2.5"]
+    assert shown["optim/values/values"] == ["1: [1,2]", "11: [1,2]"]
+    assert shown["attention/picture/_type"] == ['1: "image-file"', '11: "image-file"']
     [page] = next(iter(folder.glob("wandb/offline-run-*/files/media/html/text"))).glob("*.html")
     assert "&lt;once&gt; upon" in page.read_text()
-    configs = [update for record in other for update in record.config.update]
+    configs = [update for record in sent for update in record.config.update]
     assert {update.key: update.value_json for update in configs}["TrainConfig.steps"] == "20"
 
 
