@@ -3,6 +3,7 @@
 import io
 import os
 import struct
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,18 @@ def records(path: Path) -> list[Any]:
     return found
 
 
+def all_sent(folder: Path, processes: int) -> list[Any]:
+    """The records of all processes, once W&B's own process has written their ends."""
+    deadline = time.monotonic() + 30
+    while True:
+        paths = sorted(folder.glob("wandb/offline-run-*/*.wandb"))
+        found = [record for path in paths for record in records(path)]
+        if sum(record.HasField("exit") for record in found) == processes:
+            return found
+        assert time.monotonic() < deadline, [record.WhichOneof("record_type") for record in found]
+        time.sleep(0.1)
+
+
 def history(found: list[Any]) -> dict[str, list[str]]:
     """By key, the JSON of its values, each after its step."""
     values: dict[str, list[str]] = defaultdict(list)
@@ -67,7 +80,7 @@ def test_a_run_goes_on_as_the_same_one_with_all_that_it_shows(tmp_path: Path) ->
         sink.image(first + 1, "attention/picture", png())
         sink.text(first + 1, "text/samples", "<once> upon")
         sink.close()
-    sent = [record for path in sorted(folder.rglob("run-*.wandb")) for record in records(path)]
+    sent = all_sent(folder, 2)
     runs = [record.run for record in sent if record.HasField("run")]
     assert {run.run_id for run in runs} == {(folder / ID).read_text().strip()}
     assert {(run.display_name, run.project) for run in runs} == {("small", "trials")}
