@@ -68,7 +68,14 @@ def outputs(section: str, copy: Path) -> list[str]:
 
 
 def test_the_page_has_an_example_of_each_kind() -> None:
-    kinds = ["A duty", "An attention variant", "A task", "A data source", "Outside a clone"]
+    kinds = [
+        "A duty",
+        "An attention variant",
+        "A task",
+        "A data source",
+        "A sink",
+        "Outside a clone",
+    ]
     assert list(EXAMPLES) == kinds
 
 
@@ -102,6 +109,20 @@ def test_a_data_source(copy: Path) -> None:
     *_, trained, evaluated = outputs(EXAMPLES["A data source"], copy)
     assert "lines of runs/license.txt" in trained and "A run" in trained
     assert "bits_per_byte" in evaluated
+
+
+def test_a_sink(copy: Path) -> None:
+    apply(EXAMPLES["A sink"], copy)
+    _, logged = outputs(EXAMPLES["A sink"], copy)
+    assert {line.split(",")[0] for line in logged.splitlines()} == {"2", "4"}
+    command = COMMANDS.findall(EXAMPLES["A sink"])[0].splitlines()[0]
+    run(command.replace("steps=4", "steps=6"), copy)
+    again = run("grep train/ runs/sink/values.csv", copy).splitlines()
+    assert len(again) == len(set(again)) and {line.split(",")[0] for line in again} == {
+        "2",
+        "4",
+        "6",
+    }
 
 
 def test_a_module_outside_a_clone(tmp_path: Path, tiny_rows: Rows) -> None:
