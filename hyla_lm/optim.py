@@ -183,7 +183,7 @@ def make_optimizer(
     """Clipping, the optimizer's direction, decay, then the schedule.
 
     `mask` maps parameters to whether they decay. `weight_decay` may be a traced number; None takes
-    the configured one. `rate_of` gives a factor of the learning rate for each path, not of the decay.
+    the configured one. `rate_of` gives a factor of the learning rate, not of the decay, by path.
     """
     if weight_decay is None:
         weight_decay = config.weight_decay

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from hyla_lm.config import UserError
 from hyla_lm.model.config import ModelConfig
 
-GROWTHS = ("heads", "head_dim")
 STANDARD, MUP = "standard", "mup"
 
 
@@ -22,7 +22,7 @@ def at_width(config: ModelConfig, width: int, grow: str) -> ModelConfig:
                 f"{config.model_dim} is no whole number: give widths that are multiples of "
                 f"{config.model_dim}."
             )
-    grown = {name: size * width // config.model_dim for name, size in growing.items()}
+    grown: dict[str, Any] = {n: size * width // config.model_dim for n, size in growing.items()}
     return replace(config, model_dim=width, **grown)
 
 

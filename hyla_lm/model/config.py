@@ -105,6 +105,11 @@ class ModelConfig:
                 f"ModelConfig.base_head_dim = {self.base_head_dim} needs ModelConfig.base_width: "
                 "set it to the model_dim of that model."
             )
+        if self.qk_norm and self.base_head_dim not in (None, self.head_dim):
+            raise UserError(
+                f"ModelConfig.base_head_dim = {self.base_head_dim} has no rules for "
+                "ModelConfig.qk_norm: keep head_dim and let the number of heads grow."
+            )
         if not 0 <= self.attention_dropout < 1:
             raise UserError("ModelConfig.attention_dropout must be at least 0 and below 1.")
         if self.logit_soft_cap is not None and self.logit_soft_cap <= 0:

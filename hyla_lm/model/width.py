@@ -97,53 +97,48 @@ def _table(growth: Growth, spec: AttentionSpec) -> Factors:
     return Factors(deviation=growth.width**0.5)
 
 
-def _matrix(growth: Growth, spec: AttentionSpec) -> Factors:
-    return Factors(rate=1 / growth.width)
-
-
 def _readout(growth: Growth, spec: AttentionSpec) -> Factors:
-    return Factors(deviation=growth.width**-0.5, rate=1 / growth.width)
+    return Factors(growth.width**-0.5, 1 / growth.width)
 
 
 def _query(growth: Growth, spec: AttentionSpec) -> Factors:
-    scores = _score(growth, spec)
-    return Factors(scores.deviation, scores.rate / growth.width)
-
-
-def _score(growth: Growth, spec: AttentionSpec) -> Factors:
     shrunk = growth.head_dim**-0.5
     return Factors(1.0 if spec.normalization == "rms_head" else shrunk, shrunk)
 
 
 def _key(growth: Growth, spec: AttentionSpec) -> Factors:
-    return Factors(rate=_key_bias(growth, spec).rate / growth.width)
-
-
-def _key_bias(growth: Growth, spec: AttentionSpec) -> Factors:
     return Factors(rate=growth.head_dim**-0.5 if spec.normalization == "rms_head" else 1.0)
 
 
 def _value(growth: Growth, spec: AttentionSpec) -> Factors:
-    units = _value_bias(growth, spec)
-    return Factors(units.deviation, units.rate / growth.width)
-
-
-def _value_bias(growth: Growth, spec: AttentionSpec) -> Factors:
     if spec.value_network == "linear":
         return Factors()
     return Factors(growth.heads**-0.5, 1 / growth.heads)
 
 
+def _matrix_to(outputs: Rule) -> Rule:
+    """The rule of a matrix whose fan-in grows with width; `outputs` is that of its bias."""
+
+    def rule(growth: Growth, spec: AttentionSpec) -> Factors:
+        factors = outputs(growth, spec)
+        return Factors(factors.deviation, factors.rate / growth.width)
+
+    return rule
+
+
+# By the path of a parameter, within its block if it has one.
 RULES: dict[str, Rule] = {
     r"(embed|position_embed)/table": _table,
     r"embed/kernel": _vector,
-    r"head/kernel|feedforward/gate": _readout,
-    r"attention/query/kernel": _query,
-    r"attention/query/bias": _score,
-    r"attention/key/kernel": _key,
-    r"attention/key/bias": _key_bias,
-    r"attention/value/kernel": _value,
-    r"attention/value/bias": _value_bias,
-    r"attention/(deep_kernel|out/kernel)|feedforward/(up|down|gate)(/kernel)?": _matrix,
+    r"attention/query/kernel": _matrix_to(_query),
+    r"attention/query/bias": _query,
+    r"attention/key/kernel": _matrix_to(_key),
+    r"attention/key/bias": _key,
+    r"attention/value/kernel": _matrix_to(_value),
+    r"attention/value/bias": _value,
+    r"attention/(out/kernel|gate/kernel|deep_kernel)": _matrix_to(_vector),
+    r"feedforward/(up|down|gate)/kernel": _matrix_to(_vector),
+    r"feedforward/(up|down)": _matrix_to(_vector),  # of all experts
+    r"feedforward/gate|head/kernel": _readout,
     r"attention/relative_bias|.*/(bias|scale)": _vector,
 }
