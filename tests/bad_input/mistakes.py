@@ -309,6 +309,10 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("coordcheck --gin_file={tiny} --bound=0", "--bound=0.0 must be above 0"),
         ("coordcheck --gin_file={tiny} --grow=depth", "--grow"),
         (TRAIN + " --gin.ModelConfig.base_head_dim=4", "needs ModelConfig.base_width"),
+        (
+            TRAIN + " --gin.ModelConfig.base_width=8 --gin.OptimizerConfig.optimizer=muon",
+            "'muon' has no rules for ModelConfig.base_width",
+        ),
     ],
     "plan": [
         ("plan --gin_file={tiny}", "--topology is missing: slice, such as v5e:4x4"),
