@@ -23,6 +23,7 @@ ModelConfig.num_heads = 8
 ModelConfig.head_dim = 4
 ModelConfig.mlp_dim = 64
 OptimizerConfig.learning_rate = 1e-2
+OptimizerConfig.warmup_steps = 1
 """
 
 
