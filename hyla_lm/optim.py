@@ -1,6 +1,7 @@
 """The optimizer and its schedule: warm-up, clipping, and no decay of biases and norms."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,28 +162,58 @@ def span_of_fall(config: OptimizerConfig, steps: int, warmup_steps: Any) -> tupl
     return begin, steps - warmup_steps if config.cosine_ends_early else steps
 
 
+def scale_by_path(factor_of: Callable[[str], float]) -> optax.GradientTransformation:
+    """Multiplies the update of each parameter by the factor of its path."""
+
+    def scale(updates: Any, params: Any = None) -> Any:
+        return jax.tree_util.tree_map_with_path(
+            lambda path, update: update * factor_of(path_of(path)), updates
+        )
+
+    return optax.stateless(scale)
+
+
 def make_optimizer(
-    config: OptimizerConfig, schedule: Any, mask: Any = None, weight_decay: Any = None
+    config: OptimizerConfig,
+    schedule: Any,
+    mask: Any = None,
+    weight_decay: Any = None,
+    rate_of: Callable[[str], float] | None = None,
 ) -> optax.GradientTransformation:
     """Clipping, the optimizer's direction, decay, then the schedule.
 
     `mask` maps parameters to whether they decay. `weight_decay` may be a traced number; None takes
-    the configured one.
+    the configured one. `rate_of` gives a factor of the learning rate, not of the decay, by path.
     """
     if weight_decay is None:
         weight_decay = config.weight_decay
     if mask is None:
         decays_all = config.decay_attention_biases
         mask = decay_mask_with_attention_biases if decays_all else decay_mask
-    updates = optax.chain(
+    stages = [
         direction(config),
+        *_rates(config, rate_of),
         optax.add_decayed_weights(weight_decay, mask),
         optax.scale_by_learning_rate(schedule),
-    )
+    ]
+    updates = optax.chain(*stages)
     if config.clip_norm is None:
         return updates
     clip = optax.clip_by_global_norm(config.clip_norm)
     return optax.chain(clip._replace(update=jax.named_scope("clip")(clip.update)), updates)
+
+
+def _rates(
+    config: OptimizerConfig, rate_of: Callable[[str], float] | None
+) -> list[optax.GradientTransformation]:
+    if rate_of is None:
+        return []
+    if config.optimizer != "adamw":
+        raise UserError(
+            f"OptimizerConfig.optimizer = {config.optimizer!r} has no rules for "
+            "ModelConfig.base_width: set it to 'adamw' or ModelConfig.base_width to None."
+        )
+    return [scale_by_path(rate_of)]
 
 
 def direction(config: OptimizerConfig) -> optax.GradientTransformation:

@@ -15,7 +15,7 @@ ORDER = (
     *("command_line", "signals", "gin_text", "gin_files", "metrics", "kernels", "attention"),
     "parallel",
     *("model", "input", "tasks", "schedules", "muon", "optim", "train_step", "update_policy"),
-    *("diagnostics", "sinks", "experiment", "running"),
+    *("diagnostics", "sinks", "experiment", "running", "coordcheck"),
     *("export", "trainer", "plan", "comparing", "sweeps", "commands", "cli", "__main__"),
 )
 # The folders beside hyla_lm/, which has links to them. Of hyla_lm only the command line uses them.

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from hyla_lm.config import UserError, as_dict
 from hyla_lm.evals.tasks.generated import GeneratedTask
 from hyla_lm.metrics import Metrics
+from hyla_lm.model.width import rate_of
 from hyla_lm.optim import make_optimizer, schedule_of
 from hyla_lm.running.program import Program, init_params
 from hyla_lm.tasks.protocol import Batch
@@ -126,7 +127,9 @@ class Population:
         e = self.program.experiment
         config, steps = e.optimizer, e.train.steps
         schedule = schedule_of(config, steps, numbers.learning_rate, numbers.warmup_steps)
-        return make_optimizer(config, schedule, weight_decay=numbers.weight_decay)
+        return make_optimizer(
+            config, schedule, weight_decay=numbers.weight_decay, rate_of=rate_of(e.model)
+        )
 
 
 def generated_task(program: Program) -> GeneratedTask:

@@ -8,6 +8,7 @@ from hyla_lm.command_line import Command, parser_of_commands
 from hyla_lm.commands import (
     compare,
     completion,
+    coordcheck,
     describe,
     evaluate,
     export,
@@ -31,6 +32,7 @@ COMMANDS: dict[str, Command] = {
     "inspect": inspect,
     "compare": compare,
     "plan": plan,
+    "coordcheck": coordcheck,
     "describe": describe,
     "completion": completion,
 }

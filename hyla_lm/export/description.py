@@ -13,6 +13,7 @@ from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.model.norms import EPSILON
 from hyla_lm.model.positions import ROTARY_BASE, relative_buckets
+from hyla_lm.model.width import tied_logit_scale
 
 MODEL_TYPE = "hyla"
 # The entry of config.json that holds each field of ModelConfig as it is.
@@ -37,10 +38,20 @@ ENTRIES = {
     "use_bias": "use_bias",
     "tie_embeddings": "tie_word_embeddings",
     "logit_soft_cap": "final_logit_softcapping",
+    "base_width": "base_hidden_size",
+    "base_head_dim": "base_head_dim",
     "dtype": "activation_dtype",
 }
 # Fields that folders of earlier versions lack, whose models have the defaults.
-NEWER = {"num_kv_heads", "qk_norm", "gated_attention", "norm", "logit_soft_cap"}
+NEWER = {
+    "num_kv_heads",
+    "qk_norm",
+    "gated_attention",
+    "norm",
+    "logit_soft_cap",
+    "base_width",
+    "base_head_dim",
+}
 # Fields that other entries hold, and those that change no logits of an exported model.
 ELSEWHERE = {"attention", "value_activation", "scale_tied_logits"}
 LEFT_OUT = {"attention_implementation", "attention_dropout", "causal", "remat", "scan_layers"}
@@ -96,7 +107,7 @@ def describe_model(config: ModelConfig, vocab_size: int, sequence_length: int) -
         "relative_attention_first_distances": _first_distances(config),
         "rope_theta": ROTARY_BASE,
         "layer_norm_eps": EPSILON,
-        "logit_scale": config.model_dim**-0.5 if config.scale_tied_logits else 1.0,
+        "logit_scale": tied_logit_scale(config),
         "max_position_embeddings": rows,
         "sequence_length": sequence_length,
         "dtype": "float32",
@@ -112,7 +123,8 @@ def model_config_of(entries: Mapping[str, Any], source: str) -> ModelConfig:
         pattern = [dict(kind) for kind in entries["attention_pattern"]]
         names = tuple(kind.pop("variant") for kind in pattern)
         specs = [AttentionSpec(**kind) for kind in pattern]
-        scaled = entries["logit_scale"] != 1.0
+        unscaled = (fields.get("base_width") or fields["model_dim"]) / fields["model_dim"]
+        scaled = entries["logit_scale"] != unscaled
         same = entries["rope_theta"], entries["layer_norm_eps"]
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(

@@ -69,6 +69,15 @@ class ModelConfig:
     logit_soft_cap: float | None = setting(
         None, "cap of logits over a vocabulary: cap * tanh(logits / cap); None has none"
     )
+    base_width: int | None = setting(
+        None,
+        "model_dim at which initialisation and learning rate were tuned, to keep them at this one "
+        "(muP); None is the standard parametrisation",
+        minimum=1,
+    )
+    base_head_dim: int | None = setting(
+        None, "head_dim at base_width; None is head_dim, so that heads grew in number", minimum=1
+    )
     dtype: str = setting("bfloat16", "dtype of activations", choices=("bfloat16", "float32"))
     remat: bool = setting(False, "recompute each block in the backward pass to save memory")
     scan_layers: bool = setting(False, "compile one repeat of the pattern and loop over it")
@@ -91,6 +100,16 @@ class ModelConfig:
             )
         if self.feedforward == "moe" and self.experts_per_token > self.num_experts:
             raise UserError("ModelConfig.experts_per_token exceeds ModelConfig.num_experts.")
+        if self.base_head_dim and not self.base_width:
+            raise UserError(
+                f"ModelConfig.base_head_dim = {self.base_head_dim} needs ModelConfig.base_width: "
+                "set it to the model_dim of that model."
+            )
+        if self.qk_norm and self.base_head_dim not in (None, self.head_dim):
+            raise UserError(
+                f"ModelConfig.base_head_dim = {self.base_head_dim} has no rules for "
+                "ModelConfig.qk_norm: keep head_dim and let the number of heads grow."
+            )
         if not 0 <= self.attention_dropout < 1:
             raise UserError("ModelConfig.attention_dropout must be at least 0 and below 1.")
         if self.logit_soft_cap is not None and self.logit_soft_cap <= 0:

@@ -16,6 +16,7 @@ from hyla_lm.model.feedforward import GeluMlp, MixtureOfExperts, SwiGlu
 from hyla_lm.model.head import Head, OwnHead
 from hyla_lm.model.norms import make_norm
 from hyla_lm.model.self_attention import Context, SelfAttention, last
+from hyla_lm.model.width import tied_logit_scale
 from hyla_lm.parallel.sharded_attention import split_by_batch
 
 
@@ -148,7 +149,7 @@ class Decoder(nn.Module):
             return self.head()
         if not c.tie_embeddings:
             return replace(self.head(), cap=c.logit_soft_cap)
-        scale = c.model_dim**-0.5 if c.scale_tied_logits else 1.0
+        scale = tied_logit_scale(c)
         return Head(self.embed.table, scale=scale, cap=c.logit_soft_cap)
 
     def logits(self, hidden: jax.Array) -> jax.Array:

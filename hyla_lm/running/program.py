@@ -17,6 +17,7 @@ from hyla_lm.experiment import Experiment
 from hyla_lm.metrics import Metrics
 from hyla_lm.model.config import Features, ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder
+from hyla_lm.model.width import rate_of, scale_initial
 from hyla_lm.optim import make_optimizer, make_schedule
 from hyla_lm.parallel.devices import devices as all_devices
 from hyla_lm.parallel.mesh import batch_sharding, batch_ways, make_mesh, state_sharding
@@ -101,7 +102,7 @@ def lay_out(experiment: Experiment, task: ObjectiveT, mesh: Mesh) -> Program[Obj
     model = Decoder(experiment.model, task.io)
     _check_model_axis(model, task.sequence_length, mesh.shape["model"])
     schedule = make_schedule(experiment.optimizer, train.steps)
-    optimizer = make_optimizer(experiment.optimizer, schedule)
+    optimizer = make_optimizer(experiment.optimizer, schedule, rate_of=rate_of(experiment.model))
     init: Any = partial(init_state, partial(init_params, model), optimizer, train.seed)
     if experiment.updates.is_on:
         init = guard_init(init)
@@ -218,7 +219,7 @@ def init_params(model: Decoder, key: jax.Array) -> Any:
     inputs = (
         jnp.zeros((1, 1, io.input_size)) if isinstance(io, Features) else jnp.zeros((1, 1), int)
     )
-    return local.init(key, inputs)["params"]
+    return scale_initial(model.config, local.init(key, inputs)["params"])
 
 
 def _check_model_axis(model: Decoder, length: int, parts: int) -> None:

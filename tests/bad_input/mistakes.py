@@ -299,6 +299,21 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("compare {run} {copy} --baselin={run}", "did you mean --baseline?"),
         ("compare {run} {narrow} --baseline={new}", "--baseline={new} is none of the runs"),
     ],
+    "coordcheck": [
+        ("coordcheck", "--gin_file is missing"),
+        ("coordcheck --gin_file={tiny} --widths=16,wide", "--widths: 'wide'"),
+        ("coordcheck --gin_file={tiny} --widths=32,16", "--widths=32,16"),
+        ("coordcheck --gin_file={tiny} --widths=16,24,33", "at width 33"),
+        ("coordcheck --gin_file={tiny} --variants=softmax,hylla", "did you mean hyla?"),
+        ("coordcheck --gin_file={tiny} --steps=0", "--steps=0 must be at least 1"),
+        ("coordcheck --gin_file={tiny} --bound=0", "--bound=0.0 must be above 0"),
+        ("coordcheck --gin_file={tiny} --grow=depth", "--grow"),
+        (TRAIN + " --gin.ModelConfig.base_head_dim=4", "needs ModelConfig.base_width"),
+        (
+            TRAIN + " --gin.ModelConfig.base_width=8 --gin.OptimizerConfig.optimizer=muon",
+            "'muon' has no rules for ModelConfig.base_width",
+        ),
+    ],
     "plan": [
         ("plan --gin_file={tiny}", "--topology is missing: slice, such as v5e:4x4"),
         ("plan --gin_file={tiny} --topology=v9:4x4", "--topology=v9:4x4"),

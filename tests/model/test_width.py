@@ -1,0 +1,200 @@
+"""muP: the table of docs/width.md by parameter, and nothing at the base width."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from hyla_lm.attention import VARIANTS
+from hyla_lm.config import UserError
+from hyla_lm.export.description import describe_model, model_config_of
+from hyla_lm.model.config import Features, ModelConfig, Tokens
+from hyla_lm.model.decoder import Decoder
+from hyla_lm.model.width import Factors, factors_of, rate_of
+from hyla_lm.optim import OptimizerConfig, make_optimizer
+from hyla_lm.parallel.mesh import path_of
+from hyla_lm.running.program import init_params
+from tests.model.small_model import VOCABULARY, shapes, small, tokens
+
+# 4 times as wide, of twice as many heads of twice the size.
+GROWN = dict(base_width=4, base_head_dim=2)
+SAME, MATRIX, READOUT = Factors(), Factors(1, 1 / 4), Factors(4**-0.5, 1 / 4)
+ALWAYS = {
+    "embed/table": Factors(4**0.5, 1),
+    "attention/out/kernel": MATRIX,
+    "attention/out/bias": SAME,
+    "attention_norm/scale": SAME,
+    "final_norm/bias": SAME,
+}
+SCALED_SCORES = {
+    "attention/query/kernel": Factors(2**-0.5, 2**-0.5 / 4),
+    "attention/query/bias": Factors(2**-0.5, 2**-0.5),
+    "attention/key/kernel": MATRIX,
+    "attention/key/bias": SAME,
+}
+NORMED_SCORES = {
+    "attention/query/kernel": Factors(1, 2**-0.5 / 4),
+    "attention/query/bias": Factors(1, 2**-0.5),
+    "attention/key/kernel": Factors(1, 2**-0.5 / 4),
+    "attention/key/bias": Factors(1, 2**-0.5),
+}
+LINEAR_VALUES = {"attention/value/kernel": MATRIX, "attention/value/bias": SAME}
+GENERATED_VALUES = {
+    "attention/value/kernel": Factors(2**-0.5, 1 / 8),
+    "attention/value/bias": Factors(2**-0.5, 1 / 2),
+}
+OF_VARIANT = {
+    "softmax": SCALED_SCORES | LINEAR_VALUES,
+    "linear": SCALED_SCORES | LINEAR_VALUES,
+    "hyla": NORMED_SCORES | GENERATED_VALUES,
+    "linear_rms_head": NORMED_SCORES | LINEAR_VALUES,
+    "linear_rms_head_nonlinear_value": NORMED_SCORES | LINEAR_VALUES,
+    "hyla_no_rms_head": SCALED_SCORES | GENERATED_VALUES,
+    "hyla_no_nonlinearity": NORMED_SCORES | GENERATED_VALUES,
+    "hyla_no_nonlinearity_no_rms_head": SCALED_SCORES | GENERATED_VALUES,
+    "hyla_softmax_no_rms_head": SCALED_SCORES | GENERATED_VALUES,
+    "hyla_softmax": SCALED_SCORES | GENERATED_VALUES,
+    "hyla_deep": NORMED_SCORES | GENERATED_VALUES | {"attention/deep_kernel": MATRIX},
+}
+OF_FEEDFORWARD = {
+    "gelu": {"up/kernel": MATRIX, "down/kernel": MATRIX, "up/bias": SAME},
+    "swiglu": {"up/kernel": MATRIX, "down/kernel": MATRIX, "gate/kernel": MATRIX},
+    "moe": {"up": MATRIX, "down": MATRIX, "gate": READOUT},
+}
+ELSEWHERE: list[tuple[dict[str, Any], Tokens | Features, dict[str, Factors]]] = [
+    (dict(positions="relative"), Tokens(5), {"attention/relative_bias": SAME}),
+    (dict(positions="learned"), Tokens(5), {"position_embed/table": Factors(2, 1)}),
+    (dict(tie_embeddings=False), Tokens(5), {"head/kernel": READOUT, "head/bias": SAME}),
+    (dict(), Features(3, 2), {"embed/kernel": SAME, "embed/bias": SAME, "head/kernel": READOUT}),
+]
+
+
+def of_first_layer(config: ModelConfig, io: Tokens | Features) -> dict[str, Factors]:
+    """The factors of every parameter that the model has, by path within its block."""
+    inputs = jnp.zeros((1, 1, 3)) if isinstance(io, Features) else tokens()
+    leaves = jax.tree_util.tree_leaves_with_path(shapes(Decoder(config, io), inputs))
+    found = {path_of(path): factors_of(config, path_of(path)) for path, _ in leaves}
+    return {path.removeprefix("blocks/block_0/"): factors for path, factors in found.items()}
+
+
+def assert_has(found: dict[str, Factors], wanted: dict[str, Factors]) -> None:
+    assert {path: found[path] for path in wanted} == wanted
+
+
+def test_every_variant_has_a_row() -> None:
+    assert set(OF_VARIANT) == set(VARIANTS)
+
+
+@pytest.mark.parametrize("variant", OF_VARIANT)
+def test_factors_of_attention(variant: str) -> None:
+    found = of_first_layer(small(attention=variant, **GROWN), Tokens(VOCABULARY))
+    assert_has(found, ALWAYS | OF_VARIANT[variant])
+
+
+@pytest.mark.parametrize("feedforward", OF_FEEDFORWARD)
+def test_factors_of_feedforwards(feedforward: str) -> None:
+    found = of_first_layer(small(feedforward=feedforward, **GROWN), Tokens(VOCABULARY))
+    wanted = OF_FEEDFORWARD[feedforward]
+    assert_has(found, {f"feedforward/{path}": factors for path, factors in wanted.items()})
+
+
+@pytest.mark.parametrize(("fields", "io", "wanted"), ELSEWHERE)
+def test_factors_of_what_stands_around(
+    fields: dict[str, Any], io: Tokens | Features, wanted: dict[str, Factors]
+) -> None:
+    assert_has(of_first_layer(small(**fields, **GROWN), io), wanted)
+
+
+def test_layers_of_a_pattern_follow_their_own_variant() -> None:
+    config = small(attention=("softmax", "hyla"), **GROWN)
+    path = "blocks/block_{}/attention/value/kernel"
+    assert factors_of(config, path.format(0)) == LINEAR_VALUES["attention/value/kernel"]
+    assert factors_of(config, path.format(1)) == GENERATED_VALUES["attention/value/kernel"]
+
+
+def test_a_parameter_without_a_rule_is_refused() -> None:
+    with pytest.raises(UserError, match=r"no rule for the parameter blocks/block_0/new/kernel"):
+        factors_of(small(**GROWN), "blocks/block_0/new/kernel")
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_a_wide_model_is_the_standard_one_times_its_factors(scan_layers: bool) -> None:
+    plain, grown = (
+        init_params(
+            Decoder(small(attention="hyla", scan_layers=scan_layers, **fields), Tokens(5)),
+            jax.random.key(0),
+        )
+        for fields in ({}, GROWN)
+    )
+    value = jax.tree_util.tree_map(lambda a, b: b / a, plain, grown)
+    attention = value["blocks"]["block_0"]["attention"]
+    np.testing.assert_allclose(attention["value"]["kernel"], 2**-0.5, rtol=1e-6)
+    np.testing.assert_allclose(attention["out"]["kernel"], 1, rtol=0)
+    np.testing.assert_allclose(value["embed"]["table"], 2, rtol=0)
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_at_the_base_width_nothing_differs_in_a_bit(scan_layers: bool) -> None:
+    def after_two_updates(**fields: Any) -> Any:
+        config = small(attention="hyla_deep", scan_layers=scan_layers, **fields)
+        model = Decoder(config, Tokens(VOCABULARY))
+        optimizer = make_optimizer(
+            OptimizerConfig(), optax.constant_schedule(0.1), rate_of=rate_of(config)
+        )
+
+        @jax.jit
+        def update(params: Any, state: Any) -> Any:
+            grads = jax.grad(lambda p: jnp.sum(jnp.sin(model.apply({"params": p}, tokens()))))
+            updates, state = optimizer.update(grads(params), state, params)
+            return optax.apply_updates(params, updates), state
+
+        params = init_params(model, jax.random.key(0))
+        state = optimizer.init(params)
+        for _ in range(2):
+            params, state = update(params, state)
+        return params
+
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        after_two_updates(),
+        after_two_updates(base_width=16, base_head_dim=4),
+    )
+
+
+def test_the_decay_of_a_parameter_does_not_follow_its_factor() -> None:
+    config = OptimizerConfig(weight_decay=0.5, b1=0, b2=0)
+    params = {"kernel": jnp.ones(2)}
+    optimizer = make_optimizer(config, optax.constant_schedule(0.1), rate_of=lambda _: 0.25)
+    state = optimizer.init(params)
+    still, _ = optimizer.update({"kernel": jnp.zeros(2)}, state, params)
+    moved, _ = optimizer.update({"kernel": jnp.ones(2)}, state, params)
+    np.testing.assert_allclose(still["kernel"], -0.1 * 0.5, rtol=1e-6)
+    np.testing.assert_allclose(moved["kernel"], -0.1 * (0.25 + 0.5), rtol=1e-5)
+
+
+def test_without_a_base_the_optimizer_is_the_one_it_was() -> None:
+    assert rate_of(small()) is None
+
+
+@pytest.mark.parametrize(
+    ("scaled", "base", "scale"),
+    [(True, None, 16**-0.5), (False, None, 1), (True, 4, 1 / 8), (False, 4, 1 / 4)],
+)
+def test_tied_logits_fall_with_width_and_are_exported_so(
+    scaled: bool, base: int | None, scale: float
+) -> None:
+    config = small(scale_tied_logits=scaled, base_width=base, value_dim=4, max_length=8)
+    model = Decoder(config, Tokens(5))
+    params = init_params(model, jax.random.key(0))
+    assert model.apply({"params": params}, method="output_head").scale == scale
+    entries = describe_model(config, 5, 8)
+    assert entries["logit_scale"] == scale
+    assert model_config_of(entries, "config.json") == config
+
+
+def test_a_base_of_heads_needs_a_base_of_width() -> None:
+    with pytest.raises(UserError, match=r"base_head_dim = 2 needs ModelConfig\.base_width"):
+        small(base_head_dim=2)
