@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hyla_lm import ending
 from hyla_lm.config import UserError
-from hyla_lm.running.run_folder import read_lines
+from hyla_lm.running.metric_lines import read_lines
 
 TAG = "validation/bits_per_byte"
 

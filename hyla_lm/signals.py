@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -132,7 +133,9 @@ def end(sentence: str, status: int) -> NoReturn:
 
 
 def _say(sentence: str) -> None:
-    print(f"hyla-lm: {sentence}", file=sys.stderr, flush=True)
+    """Tells whoever reads; where nobody does, the request is answered all the same."""
+    with suppress(OSError):
+        print(f"hyla-lm: {sentence}", file=sys.stderr, flush=True)
 
 
 def _note(number: int, frame: FrameType | None) -> None:

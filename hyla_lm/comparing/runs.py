@@ -15,7 +15,8 @@ from hyla_lm.gin_text.syntax import GIN_ERRORS, LOCK, BindingStatement, Referenc
 from hyla_lm.input.files import as_path, read_whole
 from hyla_lm.running import document_losses
 from hyla_lm.running.document_losses import DocumentLosses
-from hyla_lm.running.run_folder import EVALUATOR, read_lines
+from hyla_lm.running.metric_lines import read_lines
+from hyla_lm.running.run_folder import EVALUATOR
 from hyla_lm.running.summary import STEP_SECONDS, is_window, seconds_per_step
 
 BUDGETS = {

@@ -19,7 +19,6 @@ from etils import epath
 
 from hyla_lm.config import UserError
 from hyla_lm.input.files import (
-    PathLike,
     as_path,
     bucket_errors,
     bucket_of,
@@ -32,6 +31,7 @@ from hyla_lm.parallel import multihost
 from hyla_lm.running import saved_files
 from hyla_lm.running.bucket_lease import BucketLease
 from hyla_lm.running.lock import DiskLock, FolderLock
+from hyla_lm.running.metric_lines import damaged, parse_object, read_lines, stays
 from hyla_lm.running.mirror import Mirror
 
 SET_ASIDE = "set_aside"
@@ -164,7 +164,7 @@ class RunFolder:
         """
         path = self.path / "summary.json"
         content = read_whole(path)
-        return {} if content is None else _parse_object(content, f"{path}")
+        return {} if content is None else parse_object(content, f"{path}")
 
     def note_saved(self, step: int, kept: Collection[int]) -> None:
         """Notes a step that was saved whole, and the files of all checkpoints that are kept."""
@@ -183,7 +183,7 @@ class RunFolder:
         """
         if not self._lead:
             return []
-        kept = [line for line in read_lines(self.path) if _stays(line, step, redone)]
+        kept = [line for line in read_lines(self.path) if stays(line, step, redone)]
         text = "".join(f"{json.dumps(line)}\n" for line in kept)
         write_retrying(as_path(self._logs) / "metrics.jsonl", text.encode())
         return kept
@@ -228,7 +228,7 @@ class RunFolder:
         try:
             return float(whole[-1]) if whole else 0.0
         except ValueError as error:
-            raise _damaged(f"{path}", "no seconds") from error
+            raise damaged(f"{path}", "no seconds") from error
 
     def note_process_seconds(self, seconds: float) -> None:
         """Appends a line, since only files that grow are mirrored."""
@@ -280,53 +280,6 @@ class RunFolder:
                 f"--workdir={self.path} cannot be {how} ({error.strerror or error}): "
                 f"give another folder{bucket if bucket_of(self.path) else ''}."
             ) from error
-
-
-def read_lines(workdir: PathLike) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl; raises UserError for a damaged one."""
-    path = as_path(workdir) / "metrics.jsonl"
-    return parse_lines(read_whole(path) or b"", f"{path}")
-
-
-def parse_lines(content: bytes, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
-    """Parses lines of JSON, each a step and numbers; drops a last line that a kill cut short.
-
-    Raises UserError for a damaged line; `name` is the file's in the error.
-    """
-    lines = content.split(b"\n")[:-1]
-    return [_parse_line(line, f"{name} line {n}") for n, line in enumerate(lines, 1)]
-
-
-def _parse_line(content: bytes, place: str) -> dict[str, Any]:
-    line = _parse_object(content, place)
-    if not isinstance(line.get("step"), int) or line["step"] < 0:
-        raise _damaged(place, "no step")
-    if not all(map(_is_number, line.values())):
-        raise _damaged(place, "not only numbers")
-    return line
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) is float or (type(value) is int and abs(value) < 2**63)
-
-
-def _parse_object(content: bytes, place: str) -> dict[str, Any]:
-    try:
-        found = json.loads(content.decode())
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise _damaged(place, "no JSON object")
-    return found
-
-
-def _damaged(place: str, why: str) -> UserError:
-    return UserError(f"{place} is damaged ({why}): delete it, or restore the file.")
-
-
-def _stays(line: Mapping[str, Any], step: int, redone: Sequence[str]) -> bool:
-    is_redone = line["step"] == step and any(name.startswith(tuple(redone)) for name in line)
-    return line["step"] <= step and not is_redone
 
 
 def check_shared(folder: RunFolder) -> None:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyla_lm.config import UserError
-from hyla_lm.running.run_folder import RunFolder, parse_lines
+from hyla_lm.running.metric_lines import parse_lines
+from hyla_lm.running.run_folder import RunFolder
 
 NAME = "runs/a/metrics.jsonl"
 STEP = st.integers(0, 2**40)

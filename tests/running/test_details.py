@@ -14,8 +14,9 @@ from tensorboard.compat.proto.event_pb2 import Event
 
 from hyla_lm.config import UserError
 from hyla_lm.experiment import Experiment, read_experiment
+from hyla_lm.running.metric_lines import read_lines
 from hyla_lm.running.program import make_program
-from hyla_lm.running.run_folder import PROCESS_SECONDS, read_lines
+from hyla_lm.running.run_folder import PROCESS_SECONDS
 from hyla_lm.running.step_log import StepLog
 from hyla_lm.sinks.descriptions import description
 from hyla_lm.sinks.tensorboard_order import shown

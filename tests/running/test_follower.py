@@ -20,8 +20,9 @@ from hyla_lm.ending import Preempted
 from hyla_lm.input.prepared import Rows
 from hyla_lm.running.checkpoint import Checkpointer
 from hyla_lm.running.follower import follow
+from hyla_lm.running.metric_lines import read_lines
 from hyla_lm.running.restored import program_of
-from hyla_lm.running.run_folder import RunFolder, read_lines
+from hyla_lm.running.run_folder import RunFolder
 from hyla_lm.sinks.tensorboard_order import shown
 from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.run_lines import measured

@@ -15,8 +15,8 @@ from hyla_lm.ending import STOPPED
 from hyla_lm.experiment import TrainConfig
 from hyla_lm.input.prepared import Rows
 from hyla_lm.running import profiling
+from hyla_lm.running.metric_lines import read_lines
 from hyla_lm.running.profiling import STEPS_ASKED, Profiler
-from hyla_lm.running.run_folder import read_lines
 from hyla_lm.running.step_log import StepLog
 from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.run_lines import measured

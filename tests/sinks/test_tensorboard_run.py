@@ -15,7 +15,8 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event
 
 from hyla_lm.experiment import read_experiment
-from hyla_lm.running.run_folder import RunFolder, read_lines
+from hyla_lm.running.metric_lines import read_lines
+from hyla_lm.running.run_folder import RunFolder
 from hyla_lm.sinks.tensorboard import SETTINGS
 from hyla_lm.sinks.tensorboard_order import shown
 from hyla_lm.trainer import train
