@@ -33,12 +33,13 @@ def executed(tmp_path: Path) -> nbformat.NotebookNode:
     made = ["--input", str(tmp_path / "text"), "--output", str(tmp_path / "rows")]
     assert main(["data", "prepare", *made, "--train_tokenizer", "--vocab_size=512"]) == 0
     parameters.source += f"\nGIN_FILE, OPTIONS = 'gin/own_text.gin', '{SMALL}'"
+    others = {board.pid for board in manager.get_all()}
     client = NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}})
     try:
         return client.execute()
     finally:
-        for board in manager.get_all():
-            os.kill(board.pid, 15)
+        for pid in {board.pid for board in manager.get_all()} - others:
+            os.kill(pid, 15)
 
 
 def test_the_notebook_is_committed_without_outputs() -> None:

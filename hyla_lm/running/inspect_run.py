@@ -12,6 +12,7 @@ from hyla_lm.config import UserError
 from hyla_lm.input.files import as_path
 from hyla_lm.parallel.mesh import path_of
 from hyla_lm.running.checkpoint import Checkpointer, differences
+from hyla_lm.running.costs import SECONDS
 from hyla_lm.running.saved_files import told_of_changes
 
 ALIKE, DIFFERENT = 0, 1
@@ -69,12 +70,18 @@ def comparison(one: Checkpoint, other: Checkpoint) -> list[str]:
     for part in ("identity", "versions", "numerics"):
         for name, here, there in differences(one.meta.get(part, {}), other.meta.get(part, {})):
             lines.append(f"{part} {name}: {here!r}, there {there!r}")
-    if one.data != other.data:
-        lines.append(f"data position: {json.dumps(one.data)}, there {json.dumps(other.data)}")
+    here, there = (_position(found) for found in (one, other))
+    if here != there:
+        lines.append(f"data position: {json.dumps(here)}, there {json.dumps(there)}")
     for name in sorted({*one.arrays, *other.arrays}):
         said = _difference(one.arrays.get(name), other.arrays.get(name))
         lines += [f"{name}: {said}"] if said else []
     return lines
+
+
+def _position(found: Checkpoint) -> dict[str, Any]:
+    """The position in the data, and sums not yet logged; not what the run cost."""
+    return {name: value for name, value in found.data.items() if name != SECONDS}
 
 
 def run(workdir: str, step: int | None, against: str | None) -> int:

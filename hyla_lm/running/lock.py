@@ -56,6 +56,7 @@ class DiskLock:
                     "two runs would not notice each other: mount it with locks or give a folder "
                     "on another disk."
                 ) from error
+            stack.callback(fcntl.flock, file, fcntl.LOCK_UN)  # also for a child that is being made
             file.truncate(0)
             file.write(json.dumps(this_process()).encode())
             self._file, self._stack = file, stack.pop_all()

@@ -11,7 +11,7 @@ SWEEP = "sweep --gin_file={tiny} --workdir={new}"
 LAUNCH = "--name=hyla --project=p --zone=z --gin_file=gin/quickstart.gin --workdir=gs://b/r"
 MISTAKES: dict[str, list[tuple[str, str]]] = {
     "hyla-lm": [
-        ("", "give one of train, evaluate"),
+        ("", "give one of train, sweep"),
         ("trian --workdir={new}", "did you mean train?"),
         ("--workdir={new}", "hyla-lm: --workdir={new} is unknown"),
         ("evaluat", "did you mean evaluate?"),

@@ -69,7 +69,7 @@ def test_a_trunk_that_has_not_decayed_branches_into_a_decay(
     decay = [f"Branch.run = '{run}'", f"Branch.step = {SAVED}", "TrainConfig.steps = 9"]
     decay += [f"OptimizerConfig.decay_begins = {SAVED}", "OptimizerConfig.final_fraction = 0.0"]
     assert train(gin_file, tmp_path / "branch", *decay, "LogConfig.every = 1") == 0
-    rates = [line["train/learning_rate"] for line in measured(tmp_path / "branch", "train/")]
+    rates = [line["optim/learning_rate"] for line in measured(tmp_path / "branch", "optim/")]
     assert rates == pytest.approx([1e-2, 0.75e-2, 0.5e-2, 0.25e-2])
 
 
