@@ -1,7 +1,7 @@
 """config.json of an exported model, in the terms of the field, and the way back."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -123,9 +123,7 @@ def model_config_of(entries: Mapping[str, Any], source: str) -> ModelConfig:
         pattern = [dict(kind) for kind in entries["attention_pattern"]]
         names = tuple(kind.pop("variant") for kind in pattern)
         specs = [AttentionSpec(**kind) for kind in pattern]
-        unscaled = (fields.get("base_width") or fields["model_dim"]) / fields["model_dim"]
-        scaled = entries["logit_scale"] != unscaled
-        same = entries["rope_theta"], entries["layer_norm_eps"]
+        scale, *same = (entries[name] for name in ("logit_scale", "rope_theta", "layer_norm_eps"))
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"{source} describes no model of hyla_lm ({error}): export again."
@@ -133,12 +131,13 @@ def model_config_of(entries: Mapping[str, Any], source: str) -> ModelConfig:
     config = ModelConfig(
         attention=names[0] if len(names) == 1 else names,
         value_activation=_value_activation(names, specs),
-        scale_tied_logits=scaled,
+        scale_tied_logits=False,
         **fields,
     )
+    config = replace(config, scale_tied_logits=scale != tied_logit_scale(config))
     if [config.spec(layer) for layer in range(len(names))] != specs:
         raise UserError(f"{source} has attention variants that differ from those here: {names}.")
-    if same != (ROTARY_BASE, EPSILON):
+    if same != [ROTARY_BASE, EPSILON]:
         raise UserError(f"{source} has another rope_theta or layer_norm_eps than hyla_lm.")
     return config
 
