@@ -16,6 +16,7 @@ ENDLESS = [
     "--gin.TrainConfig.steps=1000000",
     "--gin.TrainConfig.eval_every=1000000",
     "--gin.CheckpointConfig.every=1000000",
+    "--gin.Rows.verify=off",
 ]
 # What is called before training, and what makes the command take long there.
 SLOW = """
