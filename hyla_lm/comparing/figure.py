@@ -1,14 +1,11 @@
 """A comparison as a picture, by matplotlib."""
 
 import io
-import os
 
 from hyla_lm.comparing.comparison import Comparison, DocumentResult
 from hyla_lm.comparing.shapes import COLOURS, budget_label, curve_of, widest
 from hyla_lm.config import UserError, printable
 
-# A picture that is asked for is drawn on no screen.
-os.environ.setdefault("MPLBACKEND", "Agg")
 try:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
