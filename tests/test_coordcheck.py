@@ -61,8 +61,9 @@ def test_mup_keeps_what_the_standard_parametrisation_lets_grow(
     report = json.loads((tmp_path / "out" / "coordcheck.json").read_text())
     assert (tmp_path / "out" / "coordcheck.png").stat().st_size > 1000
     found = {
-        (s["parametrisation"], s["quantity"], s["part"], s["step"]): s["slope"]
-        for s in report["slopes"]
+        (c["parametrisation"], c["quantity"], c["part"], step): slope
+        for c in report["curves"]
+        for step, slope in zip(c["steps"], c["slopes"], strict=True)
     }
     assert found["standard", "value units 0", "size", 0] == pytest.approx(0.5, abs=0.15)
     assert found["standard", "embedding", "size", 0] == pytest.approx(-0.5, abs=0.05)

@@ -209,13 +209,13 @@ def _notes(
     if count > 1:
         notes.append(f"{count} comparisons: p-values are adjusted for their number (Holm).")
     if not judged:
-        notes.append("All runs differ in the seed alone: there is nothing to compare.")
+        notes.append(_of_one_config([run.bits_per_byte for run in groups[0].runs]))
     if any(pair.over_seeds is None for pair in judged):
         notes.append(
             "Groups of one run each are compared over documents alone, which says nothing of "
             "other seeds."
         )
-    if any(1 < len(group.runs) < 4 for group in groups):
+    if judged and any(1 < len(group.runs) < 4 for group in groups):
         notes.append("With two or three seeds the interval over seeds is wide and rough.")
     if any(len(run.steps) > 1 for group in groups for run in group.runs):
         notes.append("Where no evaluation fell on the budget, losses are linear between two.")
@@ -224,6 +224,14 @@ def _notes(
     if losses.left_out:
         notes.append(f"{losses.left_out:,} documents are left out, which not all runs saw whole.")
     return notes
+
+
+def _of_one_config(bits_R: Sequence[float]) -> str:
+    apart, deviation = max(bits_R) - min(bits_R), float(np.std(bits_R, ddof=1))
+    return (
+        "No difference found: all runs are of one config. Their seeds alone set them up to "
+        f"{apart:.4f} bits per byte apart (standard deviation {deviation:.4f})."
+    )
 
 
 def _with_texts(found: Comparison, run: ReadRun, trust_imports: bool) -> Comparison:

@@ -24,7 +24,8 @@ p { margin: 6px 0; max-width: 75ch } .soft { color: var(--soft) }
 ul { padding-left: 18px; margin: 6px 0; max-width: 75ch }
 .charts { display: grid; gap: 20px; margin-top: 18px; align-items: start;
   grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)) }
-figure { margin: 0; padding: 12px; background: var(--panel); border-radius: 8px; min-width: 0 }
+figure { margin: 0; padding: 12px; background: var(--panel); border-radius: 8px; min-width: 0;
+  max-width: 640px }
 figcaption { font-size: 13px; color: var(--soft); margin-bottom: 6px }
 svg { display: block; width: 100%; height: auto; font: 12px system-ui, sans-serif }
 svg text { fill: var(--soft); text-anchor: middle }

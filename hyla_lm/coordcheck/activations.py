@@ -36,14 +36,6 @@ def activations(model: Decoder, params: Any, inputs: jax.Array) -> dict[str, jax
     return {**named, "logits": logits}
 
 
-def learned_logits(model: Decoder, params: Any, start: Any, inputs: jax.Array) -> jax.Array:
-    """The part of the logits that is due to the change of the head since `start`."""
-    hidden: Any = model.apply({"params": params}, inputs, method="hidden")
-    now: Any = model.apply({"params": params}, hidden, method="logits")
-    then: Any = model.apply({"params": start}, hidden, method="logits")
-    return now - then
-
-
 def _value_units(layer: int, view: LayerView) -> dict[str, jax.Array]:
     if view.request.spec.value_network == "linear":
         return {}

@@ -147,6 +147,6 @@ def _write(
     settings = {"widths": asked.widths, "steps": asked.steps, "seeds": asked.seeds}
     text = report.as_json(found, {**settings, "grow": asked.grow, "gin": experiment.text}, losses)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "coordcheck.json").write_text(json.dumps(text, indent=1) + "\n")
+    (folder / "coordcheck.json").write_text(json.dumps(text) + "\n")
     (folder / "coordcheck.png").write_bytes(figure.draw(found, asked.widths))
     print(f"wrote {folder}/coordcheck.json and {folder}/coordcheck.png")

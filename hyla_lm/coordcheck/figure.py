@@ -31,7 +31,7 @@ def draw(found: Sequence[Slope], widths: Sequence[int]) -> bytes:
     figure, grid = plt.subplots(
         len(variants),
         len(columns),
-        figsize=(4.6 * len(columns), 3.8 * len(variants)),
+        figsize=(4.2 * len(columns), 4.4 * len(variants)),
         layout="constrained",
         squeeze=False,
     )
@@ -48,13 +48,14 @@ def draw(found: Sequence[Slope], widths: Sequence[int]) -> bytes:
             axes.set_title(f"{variant}, {kind}: {title}", fontsize=9)
             axes.set_xscale("log", base=2)
             axes.set_yscale("log", base=2)
-            axes.legend(fontsize=6, ncols=2, title="slope", title_fontsize=6)
+            axes.set_xticks(widths, [str(width) for width in widths], minor=False)
+            below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.1), "frameon": False}
+            axes.legend(fontsize=7, ncols=2, title="slope", title_fontsize=7, **below)
         for axes in row[1 : len(kinds)]:
             axes.sharey(row[0])
         for axes in row[len(kinds) + 1 :]:
             axes.sharey(row[len(kinds)])
-    for axes in grid[-1]:
-        axes.set_xlabel("model_dim")
+    figure.supxlabel("model_dim")
     png = io.BytesIO()
     figure.savefig(png, format="png", dpi=DPI)
     plt.close(figure)

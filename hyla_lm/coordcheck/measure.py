@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from hyla_lm.coordcheck.activations import activations, learned_logits
+from hyla_lm.coordcheck.activations import activations
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.width import rate_of
@@ -55,11 +55,11 @@ def measure(config: ModelConfig, training: Training) -> Measured:
         state = init(seed)
         start, losses = state.params, []
         then = act(start, inputs)
-        seen = [look(start, start, then, inputs)]
+        seen = [look(start, then, inputs)]
         for batch in training.batches:
             state, output = step(state, batch)
             losses.append(float(output.objective[0] / output.objective[1]))
-            seen.append(look(state.params, start, then, inputs))
+            seen.append(look(state.params, then, inputs))
         return jax.device_get(seen), losses
 
     runs = [of_seed(seed) for seed in training.seeds]
@@ -79,13 +79,12 @@ def inputs_of(batch: Batch) -> jax.Array:
 
 
 def _look(
-    model: Decoder, params: Any, start: Any, then: Any, inputs: jax.Array
+    model: Decoder, params: Any, then: Any, inputs: jax.Array
 ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
     """How large each activation is, and how far from `then`, that of the parameters at start."""
     now = activations(model, params, inputs)
     change = {name: _size(now[name] - then[name]) for name in now}
-    learned = _size(learned_logits(model, params, start, inputs))
-    return {name: _size(x) for name, x in now.items()}, {**change, "learned logits": learned}
+    return {name: _size(x) for name, x in now.items()}, change
 
 
 def _size(x: jax.Array) -> jax.Array:

@@ -1,7 +1,7 @@
 """Slopes of what was measured, which of them must be flat, and the report of a check."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from hyla_lm.coordcheck.measure import Measured
 from hyla_lm.kernels.spec import VARIANTS
 
 SIZE, CHANGE = "size", "change"
-# At the start these fall as 1/sqrt(width) in muP: docs/width.md says why.
+# Before training these fall as 1/sqrt(width) in muP: docs/width.md says why.
 LOGITS = "logits"
 FROM_SCORES = ("code", "attention", "value units")
 
@@ -61,10 +61,10 @@ def slope_of(widths: Sequence[int], values: Sequence[float]) -> float:
 
 
 def _is_judged(variant: str, grow: str, name: str, part: str) -> bool:
-    if name == LOGITS:
-        return False
+    if part == CHANGE:
+        return True
     shrinks = grow == "head_dim" and VARIANTS[variant].normalization == "identity"
-    return not (part == SIZE and shrinks and name.startswith(FROM_SCORES))
+    return name != LOGITS and not (shrinks and name.startswith(FROM_SCORES))
 
 
 def exceeding(found: Sequence[Slope], parametrisation: str, bound: float) -> list[Slope]:
@@ -105,5 +105,22 @@ def _cell(slope: Slope | None, bound: float) -> str:
 
 
 def as_json(found: Sequence[Slope], settings: Mapping[str, Any], losses: Any) -> dict[str, Any]:
-    """The whole report for a file."""
-    return {**settings, "losses": losses, "slopes": [asdict(slope) for slope in found]}
+    """The whole report for a file: a record for each curve over the steps, rounded."""
+    curves: dict[tuple[str, str, str, str], list[Slope]] = {}
+    for s in found:
+        curves.setdefault((s.variant, s.parametrisation, s.quantity, s.part), []).append(s)
+    records = [
+        {
+            **dict(zip(("variant", "parametrisation", "quantity", "part"), key, strict=True)),
+            "judged_steps": [s.step for s in of if s.judged],
+            "steps": [s.step for s in of],
+            "slopes": [_rounded(s.slope) for s in of],
+            "values": [[_rounded(value) for value in s.values] for s in of],
+        }
+        for key, of in curves.items()
+    ]
+    return {**settings, "losses": losses, "curves": records}
+
+
+def _rounded(value: float) -> float | None:
+    return float(f"{value:.4g}") if np.isfinite(value) else None

@@ -39,8 +39,12 @@ def runs(tiny_rows, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_two_seeds_are_one_group_and_differ_by_nothing(runs: dict[str, str]) -> None:
     found = hyla_lm.compare([runs["good"], runs["seed1"]])
     assert len(found.groups) == 1 and found.pairs == []
-    assert any("seed alone" in note for note in found.notes)
-    assert [run.seed for run in found.groups[0].runs] == ["0", "1"]
+    first, second = found.groups[0].runs
+    assert (first.seed, second.seed) == ("0", "1")
+    apart = abs(first.bits_per_byte - second.bits_per_byte)
+    [note] = [note for note in found.notes if note.startswith("No difference found")]
+    assert f"up to {apart:.4f} bits per byte apart" in note
+    assert f"(standard deviation {apart / 2**0.5:.4f})" in note
 
 
 def test_a_run_that_hardly_learned_is_found_worse(runs: dict[str, str]) -> None:
