@@ -198,7 +198,8 @@ class LanguageModelTask:
         lines = _beside_baselines("validation", "", ours, validation, self.data.validation)
         for name, rows in self.sets.items():
             lines += _beside_baselines(f"validation {name}", f"{name}_", ours, validation, rows)
-        [text] = self._sampled(model, params, 1, CLOSING_TOKENS)
+        # As many as while it trained, so that nothing is compiled again.
+        [text, *_] = self._sampled(model, params, max(1, self.config.samples), CLOSING_TOKENS)
         return [*lines, "sample:", f"  {self.config.closing_prompt}{text}"]
 
     def samples(self, model: Decoder, params: Any) -> str:
