@@ -38,7 +38,8 @@ def test_every_config_loads_from_any_folder(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    named = {"own_text": "hyla", "quickstart_muon": "hyla", **VARIANTS}
+    others = ("own_text", "quickstart_muon", "coordcheck")
+    named = {**dict.fromkeys(others, "hyla"), **VARIANTS}
     plain = path.stem.removesuffix("_modern")
     attention = named.get(path.stem, plain.rsplit("_", 1)[-1])
     assert read_experiment([str(path)], []).model.attention == attention

@@ -29,7 +29,7 @@ from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.running.program import Program, make_program
 
 GIN = "gin/quickstart.gin"
-RATES = (5e-3, 1e-2, 2e-2)
+RATES = (2.5e-3, 5e-3, 1e-2, 2e-2)
 STEPS = 2600
 SEEDS = (0, 1, 2)
 # The two that one would choose between first, then the other corners.
