@@ -16,7 +16,7 @@ def show(workdir: Path, sections: Iterable[Section]) -> None:
         folder = experiment / "report" / section.name
         for earlier in (folder, experiment / "tensorboard" / section.name):
             shutil.rmtree(earlier, ignore_errors=True)
-        board = TensorBoard(folder, None)
+        board = TensorBoard(folder, first=0)
         last = max(run.steps for run in section.runs)
         board.image(last, section.benchmark.metric, (workdir / f"{section.name}.png").read_bytes())
         for row, point in section.best(section.benchmark.chosen_by):

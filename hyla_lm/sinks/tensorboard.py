@@ -37,18 +37,16 @@ RGBA = 4  # tensorboard's number for the colours of an image
 class TensorBoard:
     """Scalars, images and text of one run, on disk when a call returns.
 
-    Tags are shown by the names of hyla_lm.sinks.tensorboard_order. If `first` is given, points of
-    earlier processes from that step on are purged.
+    Tags are shown by the names of hyla_lm.sinks.tensorboard_order. Points of earlier processes from
+    step `first` on are purged; the earlier ones must have said where they began too.
     """
 
-    def __init__(self, folder: Path, first: int | None):
+    def __init__(self, folder: Path, first: int):
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._described: set[str] = set()
         self._events = EventsWriter(str(folder / PREFIX))
-        if first is not None:
-            start = SessionLog(status=SessionLog.START)
-            self._write(Event(step=first, session_log=start))
+        self._write(Event(step=first, session_log=SessionLog(status=SessionLog.START)))
 
     def hyperparameters(self, values: Mapping[str, Hyperparameter]) -> None:
         """Kept in a file of their own, which replaces that of earlier processes."""

@@ -66,7 +66,7 @@ def test_tensorboard_shows_the_same_points(run: tuple[Path, str]) -> None:
 
 
 def test_curves_of_a_resumed_run_do_not_double_back(tmp_path: Path) -> None:
-    for first, steps, value in ((None, (1, 2, 3), 0.0), (2, (2,), 1.0)):
+    for first, steps, value in ((0, (1, 2, 3), 0.0), (2, (2,), 1.0)):
         board = TensorBoard(tmp_path, first)
         for step in steps:
             board.scalars(step, {"x": value})
