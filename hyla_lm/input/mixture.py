@@ -62,6 +62,10 @@ class RowMixture:
         """The file that the first source names; that of the others must be equal."""
         return self.rows[0].tokenizer if self.rows else ""
 
+    @property
+    def folders(self) -> tuple[str, ...]:
+        return tuple(folder for rows in self.rows for folder in rows.folders)
+
     def open(self, sequence_length: int, batch_size: int, reading: Reading) -> LanguageData:
         check_given(self, "rows", "names", "weights")
         opened = dict(zip(self.names, self._opened(sequence_length, reading), strict=True))

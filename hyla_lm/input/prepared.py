@@ -31,6 +31,10 @@ class Rows:
         choices=("background", "before", "off"),
     )
 
+    @property
+    def folders(self) -> tuple[str, ...]:
+        return self.train, self.validation
+
     def open(self, sequence_length: int, batch_size: int, reading: Reading) -> LanguageData:
         return LanguageData(*self.opened(sequence_length, batch_size, reading))
 
@@ -78,10 +82,15 @@ class OwnRows:
     def tokenizer(self) -> str:
         return str(as_path(self.folder) / TOKENIZER)
 
+    @property
+    def folders(self) -> tuple[str, str]:
+        home = as_path(self.folder)
+        return str(home / "train"), str(home / "validation")
+
     def open(self, sequence_length: int, batch_size: int, reading: Reading) -> LanguageData:
         check_given(self, "folder")
         home = as_path(self.folder)
-        splits = train, validation = [str(home / split) for split in ("train", "validation")]
+        splits = train, validation = self.folders
         if not all((as_path(split) / MANIFEST).exists() for split in splits):
             raise UserError(
                 f"OwnRows.folder = {self.folder!r} holds no finished rows: make them with hyla-lm "

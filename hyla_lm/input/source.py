@@ -108,6 +108,17 @@ class DataSource(Protocol):
         ...
 
 
+@runtime_checkable
+class InFolders(Protocol):
+    """A data source that is prepared rows: their folders and the file of their tokenizer."""
+
+    @property
+    def folders(self) -> tuple[str, ...]: ...
+
+    @property
+    def tokenizer(self) -> str: ...
+
+
 def open_rows(
     folder: str, tokenizer: Tokenizer, sequence_length: int, batch_size: int, attempts: int = 1
 ) -> tuple[RowSet, Manifest]:

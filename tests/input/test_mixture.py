@@ -378,3 +378,15 @@ def test_a_run_is_resumed_to_the_last_bit_and_not_with_other_shares(
     joint, web, books = (kept.sets[name] for name in ("", "web", "books"))
     assert len(joint) == len(web) + len(books), "documents are joined over the rows of a source"
     assert joint.tokens_N.tolist() == [*web.tokens_N, *books.tokens_N]
+
+
+def test_all_folders_of_a_run_are_verified_at_once(
+    gin_file: Path, books: Rows, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["data", "verify", f"--gin_file={gin_file}"]
+    assert main(command) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 4 and all(" is whole. " in line for line in said)
+    assert said[2].startswith(books.train) and said[3].startswith(books.validation)
+    assert main([*command, f"--gin.books/Rows.validation={books.train}"]) == 2
+    assert "hold the same rows: give a folder of each split" in capsys.readouterr().err
