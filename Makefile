@@ -4,7 +4,7 @@ BIN := .venv/bin
 GIN ?= gin/quickstart.gin
 WORKDIR ?= runs/$(notdir $(basename $(GIN)))
 
-.PHONY: train compare test test-full test-seqio test-torch faults evals-smoke lint bench bench-data bench-tpu bench-plan bench-evals bench-checkpoint bench-curves plans docs docs-serve clean
+.PHONY: train compare test test-full test-seqio test-torch faults evals-smoke lint bench bench-data bench-reading bench-tpu bench-plan bench-evals bench-checkpoint bench-curves plans docs docs-serve clean
 
 train: .venv/core
 	$(BIN)/hyla-lm train --gin_file=$(GIN) --workdir=$(WORKDIR)
@@ -58,6 +58,9 @@ bench: .venv/dev
 
 bench-data: .venv/dev
 	$(BIN)/python tests/benchmarks/bench_data.py $(TOKENIZER)
+
+bench-reading: .venv/dev
+	$(BIN)/python tests/benchmarks/bench_reading.py
 
 bench-tpu: .venv/full
 	$(BIN)/python tests/benchmarks/bench_tpu.py $(LENGTHS)

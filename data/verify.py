@@ -1,4 +1,4 @@
-"""Checks folders of rows against their manifests: hyla-lm data verify FOLDER [FOLDER …]."""
+"""Checks folders of rows against their manifests, given by name or as the data of a run."""
 
 import argparse
 import hashlib
@@ -14,7 +14,7 @@ import numpy as np
 from etils import epath
 
 from hyla_lm import ending, gin_files
-from hyla_lm.command_line import run_one
+from hyla_lm.command_line import add_gin_files, run_one
 from hyla_lm.config import UserError
 from hyla_lm.data.engines import default_workers
 from hyla_lm.data.prepare import summary
@@ -29,6 +29,7 @@ from hyla_lm.input.manifest import (
 )
 from hyla_lm.input.records import Records
 from hyla_lm.input.rows import RowReader, decode_rows
+from hyla_lm.input.source import InFolders
 from hyla_lm.input.tokenizer import SPECIAL, Tokenizer
 
 HELP = "check folders of rows against their manifests"
@@ -149,7 +150,8 @@ def _count(tokens: np.ndarray, text_bytes: np.ndarray, bos: int) -> Found:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folders", nargs="+", metavar="FOLDER")
+    parser.add_argument("folders", nargs="*", metavar="FOLDER")
+    add_gin_files(parser, "file of a run, to check all the rows that its data names")
     parser.add_argument("--tokenizer", help="also check that this model made the rows")
     parser.add_argument(
         "--workers", type=int, default=default_workers(), help="threads (default: one a core)"
@@ -157,10 +159,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
-    gin_files.read([], bindings)  # refuses bindings: rows have no settings
-    tokenizer = Tokenizer(options.tokenizer) if options.tokenizer else None
-    for folder in options.folders:
+    folders, model = list(options.folders), options.tokenizer
+    if options.gin_file:
+        named = _data_of_run(options.gin_file, bindings)
+        folders, model = [*folders, *named.folders], model or named.tokenizer
+    else:
+        gin_files.read([], bindings)  # refuses bindings: rows have no settings
+    if not folders:
+        raise UserError("FOLDER is missing: give folders of rows, or the --gin_file of a run.")
+    tokenizer = Tokenizer(model) if model else None
+    for folder in folders:
         print(f"{folder} is whole. {summary(verify(folder, options.workers, tokenizer))}")
+
+
+def _data_of_run(files: list[str], bindings: list[str]) -> InFolders:
+    """The data of a run, after the checks that a start of training makes."""
+    from hyla_lm.experiment import read_experiment
+
+    train = read_experiment(files, bindings).train
+    data = getattr(train.task, "data", None)
+    if not isinstance(data, InFolders):
+        raise UserError(
+            "--gin_file sets data that is in no folders of rows: bind LanguageModel.data to "
+            "@Rows(), @OwnRows() or @RowMixture(), or give the folders."
+        )
+    assert train.task is not None
+    train.task.prepare_task(train.batch_size)
+    return data
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

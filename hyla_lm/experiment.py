@@ -7,6 +7,7 @@ from hyla_lm import gin_files
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.gin_files import GinFile
 from hyla_lm.gin_text import paths
+from hyla_lm.input.mixture import RowMixture  # noqa: F401  makes it known to gin
 from hyla_lm.input.prepared import Rows  # noqa: F401  makes it known to gin
 from hyla_lm.input.stream import C4Stream  # noqa: F401  makes it known to gin
 from hyla_lm.model.config import ModelConfig

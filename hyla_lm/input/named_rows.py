@@ -29,10 +29,14 @@ def open_named_rows(
     entries: Sequence[str], data: LanguageData, sequence_length: int, attempts: int
 ) -> dict[str, RowSet]:
     """The sets by name; raises UserError for rows that do not fit, or are those of the data."""
-    found = {}
-    used = {data.train.identity(): "trained on", data.validation.identity: "evaluated on anyway"}
+    found: dict[str, RowSet] = {}
+    used = dict.fromkeys([data.train.identity(), *data.trained_on], "trained on")
+    anyway = [data.validation.identity, *(rows.identity for rows in data.sets.values())]
+    used |= dict.fromkeys(anyway, "evaluated on anyway")
     for entry in entries:
         name, _, folder = entry.partition("=")
+        if name in data.sets:
+            raise UserError(f"{SETTING} names {name!r}, a source of the data: give another name.")
         rows, _ = open_rows(folder, data.tokenizer, sequence_length, 1, attempts)
         if how := used.get(rows.identity):
             raise UserError(f"{SETTING} has {entry!r}, rows that are {how}: give others.")

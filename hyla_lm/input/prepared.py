@@ -1,7 +1,8 @@
 """Prepared rows as a data source, for long runs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from hyla_lm.config import UserError, check_given, configurable, setting
 from hyla_lm.input.files import as_path
@@ -30,7 +31,15 @@ class Rows:
         choices=("background", "before", "off"),
     )
 
+    @property
+    def folders(self) -> tuple[str, ...]:
+        return self.train, self.validation
+
     def open(self, sequence_length: int, batch_size: int, reading: Reading) -> LanguageData:
+        return LanguageData(*self.opened(sequence_length, batch_size, reading))
+
+    def opened(self, sequence_length: int, batch_size: int, reading: Reading) -> "Opened":
+        """Tokenizer, training and validation rows, after every check."""
         check_given(self, "train", "validation", "tokenizer")
         tokenizer, attempts = Tokenizer(self.tokenizer), reading.attempts
         train, validation = read_manifest(self.train), read_manifest(self.validation)
@@ -41,7 +50,7 @@ class Rows:
         held_out = rows_of_folder(as_path(self.validation), validation, attempts)
         shards = shard_files(self.train, train) + shard_files(self.validation, validation)
         text = PreparedText(rows, train, reading, self.verify, tuple(shards))
-        return LanguageData(tokenizer, text, held_out)
+        return Opened(tokenizer, text, held_out)
 
     def _check_splits(self, train: Manifest, validation: Manifest) -> None:
         """Raises UserError unless the manifests say that the folders are what they are given as."""
@@ -73,10 +82,15 @@ class OwnRows:
     def tokenizer(self) -> str:
         return str(as_path(self.folder) / TOKENIZER)
 
+    @property
+    def folders(self) -> tuple[str, str]:
+        home = as_path(self.folder)
+        return str(home / "train"), str(home / "validation")
+
     def open(self, sequence_length: int, batch_size: int, reading: Reading) -> LanguageData:
         check_given(self, "folder")
         home = as_path(self.folder)
-        splits = train, validation = [str(home / split) for split in ("train", "validation")]
+        splits = train, validation = self.folders
         if not all((as_path(split) / MANIFEST).exists() for split in splits):
             raise UserError(
                 f"OwnRows.folder = {self.folder!r} holds no finished rows: make them with hyla-lm "
@@ -116,9 +130,29 @@ class PreparedText:
         """Of several processes, each verifies its part of the shards."""
         state = None if states is None else check_equal_states(states)
         rows_read = state["rows_read"] if state else 0
-        shards, attempts = self.shards[shard.index :: shard.count], self.reading.attempts
-        if self.verify == "before":
-            verify_before(shards, attempts)
-        in_background = self.verify == "background"
-        verification = Verification(shards, attempts, rows_read) if in_background else None
+        verification = verification_of([self], shard, self.reading.attempts, rows_read)
         return RowStream(self.rows, shard, state, self.reading, verification)
+
+
+class Opened(NamedTuple):
+    """What Rows name: the tokenizer, and the rows to train and to evaluate on."""
+
+    tokenizer: Tokenizer
+    train: PreparedText
+    validation: RowSet
+
+
+def verification_of(
+    texts: Sequence[PreparedText], shard: BatchShard, attempts: int, rows_read: int
+) -> Verification | None:
+    """Verifies one process's part of the shards of texts: at once, or as what it returns."""
+
+    def of(when: str) -> list[ShardFile]:
+        shards = [one for text in texts if text.verify == when for one in text.shards]
+        return shards[shard.index :: shard.count]
+
+    if any(text.verify == "before" for text in texts):
+        verify_before(of("before"), attempts)
+    if any(text.verify == "background" for text in texts):
+        return Verification(of("background"), attempts, rows_read)
+    return None

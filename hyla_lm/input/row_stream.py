@@ -9,7 +9,7 @@ import numpy as np
 from absl import flags
 
 from hyla_lm.config import UserError
-from hyla_lm.input.order import shuffled
+from hyla_lm.input.order import Order, Shuffled
 from hyla_lm.input.source import Reading, RowSet, RowTable
 from hyla_lm.input.verification import Verification
 from hyla_lm.input.workers import end_with_parent
@@ -20,10 +20,11 @@ from hyla_lm.parallel.batch_shard import BatchShard
 class ShuffledBatches:
     """Batch i of one process: its shard of the i-th global batch after row `first`.
 
-    Every epoch holds each row once, in an order of its own; the order depends on the seed alone.
+    The order of rows depends on the seed alone.
     """
 
     rows: RowTable
+    order: Order
     shard: BatchShard
     first: int
 
@@ -31,9 +32,8 @@ class ShuffledBatches:
         return 2**62 // self.shard.batch_size
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        start, count = self.first + index * self.shard.batch_size, len(self.rows)
-        seed, places = self.shard.seed, self.shard.places
-        return self.rows.read([shuffled(start + place, count, seed) for place in places])
+        start, seed = self.first + index * self.shard.batch_size, self.shard.seed
+        return self.rows.read([self.order(start + place, seed) for place in self.shard.places])
 
 
 class RowStream:
@@ -41,7 +41,8 @@ class RowStream:
 
     The state is the number of rows that all processes have read, so a run can go on with the same
     global batches on any number of processes, workers and threads. A `verification` that finds a
-    shard that is another ends the stream with its error.
+    shard that is another ends the stream with its error. Without an `order`, every epoch holds each
+    row once, in an order of its own.
     """
 
     def __init__(
@@ -51,10 +52,12 @@ class RowStream:
         state: dict[str, Any] | None = None,
         reading: Reading | None = None,
         verification: Verification | None = None,
+        order: Order | None = None,
     ):
         self._rows_read = int(state["rows_read"]) if state else 0
         self._batch_size, self._verification = shard.batch_size, verification
-        source = ShuffledBatches(row_set.rows, shard, self._rows_read)
+        chosen = Shuffled(len(row_set.rows)) if order is None else order
+        source = ShuffledBatches(row_set.rows, chosen, shard, self._rows_read)
         self._iterator = iter(_batches(source, reading or Reading()))
 
     def __iter__(self) -> Iterator[dict[str, np.ndarray]]:

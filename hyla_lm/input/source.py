@@ -1,7 +1,7 @@
 """The protocols of data sources: what gin names as data, and what a task reads from it."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -61,6 +61,15 @@ class TrainingText(Protocol):
         ...
 
 
+@runtime_checkable
+class TellsPasses(Protocol):
+    """A text of several sources, or a task that trains on one."""
+
+    def passes(self, rows: int) -> dict[str, str]:
+        """Lines for the start-up summary: what a run of so many rows takes of each source."""
+        ...
+
+
 @dataclass(frozen=True)
 class RowSet:
     """Rows of a folder or in memory, read in any order.
@@ -77,11 +86,17 @@ class RowSet:
 
 @dataclass(frozen=True)
 class LanguageData:
-    """The data of a language model: training text, validation rows and their tokenizer."""
+    """The data of a language model: training text, validation rows and their tokenizer.
+
+    `sets` are parts of the validation rows by name. `trained_on` identifies the rows that a text of
+    several sources is made of.
+    """
 
     tokenizer: Tokenizer
     train: TrainingText
     validation: RowSet
+    sets: Mapping[str, RowSet] = field(default_factory=dict)
+    trained_on: tuple[str, ...] = ()
 
 
 @runtime_checkable
@@ -91,6 +106,17 @@ class DataSource(Protocol):
     def open(self, sequence_length: int, batch_size: int, reading: Reading) -> LanguageData:
         """Checks the data as far as possible before training, and opens it."""
         ...
+
+
+@runtime_checkable
+class InFolders(Protocol):
+    """A data source that is prepared rows: their folders and the file of their tokenizer."""
+
+    @property
+    def folders(self) -> tuple[str, ...]: ...
+
+    @property
+    def tokenizer(self) -> str: ...
 
 
 def open_rows(

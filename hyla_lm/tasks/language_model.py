@@ -12,7 +12,7 @@ from hyla_lm.config import UserError, configurable, naming_settings, setting
 from hyla_lm.gin_text import paths
 from hyla_lm.input.named_rows import check_names, open_named_rows
 from hyla_lm.input.row_stream import evaluation_rows
-from hyla_lm.input.source import Batches, DataSource, LanguageData, Reading, RowSet
+from hyla_lm.input.source import Batches, DataSource, LanguageData, Reading, RowSet, TellsPasses
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.model.config import Tokens
 from hyla_lm.model.decoder import Decoder
@@ -105,7 +105,7 @@ class LanguageModel:
                 self.validation_sets, data, self.sequence_length, self.read_attempts
             )
         self._checked(data.tokenizer)
-        return LanguageModelTask(self, data, sets)
+        return LanguageModelTask(self, data, {**data.sets, **sets})
 
 
 @dataclass(frozen=True)
@@ -171,6 +171,10 @@ class LanguageModelTask:
             **named,
             "tokenizer": f"{self.tokenizer.path} ({self.tokenizer.vocab_size:,} pieces)",
         }
+
+    def passes(self, rows: int) -> dict[str, str]:
+        """See hyla_lm.input.source.TellsPasses."""
+        return self.data.train.passes(rows) if isinstance(self.data.train, TellsPasses) else {}
 
     def train_stream(self, shard: BatchShard, states: list[dict[str, Any]] | None) -> Batches:
         return self.data.train.stream(shard, states)

@@ -168,6 +168,11 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         (TRAIN + " --gin.Rows.tokenizer={new}", "{new}"),
         (TRAIN + " --gin.Rows.tokenizer={empty}", "{empty}"),
         (TRAIN + " --gin.Rows.tokenizer={rows}", "{rows}"),
+        (TRAIN + " --gin.LanguageModel.data=@RowMixture()", "RowMixture.rows is not set"),
+        (
+            TRAIN + " --gin.LanguageModel.data=@RowMixture() --gin.RowMixture.rows=(@Rows(),)",
+            "RowMixture has 1 rows, 0 names and 0 weights",
+        ),
         (TRAIN + " --gin.Rows.verify=never", "must be one of 'background', 'before', 'off'"),
     ],
     "workdirs": [
@@ -345,6 +350,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         (PREPARE + " --task=c4_lm", "hyla_lm[seqio]"),
         (PREPARE + " --input={text} --gin.TrainConfig.steps=1", "TrainConfig"),
         ("data verify", "FOLDER is missing"),
+        ("data verify --gin_file={tiny} --gin.LanguageModel.data=@C4Stream()", "or @RowMixture()"),
         ("data verify {new}", "{new}"),
         ("data verify {folder}", "{folder}"),
         ("data verify {rows}/train --tokenizer={empty}", "{empty}"),

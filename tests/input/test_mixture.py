@@ -1,0 +1,392 @@
+"""Mixtures of row folders: what is read, by how many processes, what is refused, and a run."""
+
+import json
+import pickle
+import time
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hyla_lm.cli import main
+from hyla_lm.config import UserError
+from hyla_lm.data.row_writer import write_rows
+from hyla_lm.data.train_tokenizer import train_tokenizer
+from hyla_lm.input.joined_rows import JoinedRows, SpreadRows
+from hyla_lm.input.manifest import read_manifest
+from hyla_lm.input.mixture import RowMixture
+from hyla_lm.input.order import Mixed
+from hyla_lm.input.prepared import Rows
+from hyla_lm.input.row_stream import RowStream, evaluation_rows
+from hyla_lm.input.rows import MemoryRows
+from hyla_lm.input.source import LanguageData, Reading, RowSet
+from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.input.turns import shares_of, turns_of
+from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.running import document_losses
+from hyla_lm.tasks.language_model import LanguageModel
+from tests.conftest import SEQUENCE_LENGTH, TINY, VOCAB_SIZE, sentences
+from tests.run_lines import measured
+
+BATCH, BATCHES = 8, 90
+PLAIN = Reading()
+
+
+@pytest.fixture(scope="module")
+def books(tiny_rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Rows:
+    """A source of fewer rows than tiny_rows, of the same tokenizer."""
+    home = tmp_path_factory.mktemp("books")
+    return written(home, Tokenizer(tiny_rows.tokenizer), seed=700)
+
+
+def written(home: Path, tokenizer: Tokenizer, seed: int, length: int = SEQUENCE_LENGTH) -> Rows:
+    for split, first, count in (("train", seed, 30), ("validation", seed + 30, 4)):
+        write_rows(
+            [sentences(seed, 4) for seed in range(first, first + count)],
+            tokenizer,
+            home / split,
+            split=split,
+            source=home.name,
+            sequence_length=length,
+            seed=0,
+        )
+    return Rows(str(home / "train"), str(home / "validation"), tokenizer.path)
+
+
+def mixed(*rows: Rows, weights: Sequence[float] = (3, 1)) -> RowMixture:
+    return RowMixture(rows, ("web", "books", "third")[: len(rows)], tuple(weights))
+
+
+def opened(mixture: RowMixture, reading: Reading = PLAIN) -> LanguageData:
+    return mixture.open(SEQUENCE_LENGTH, BATCH, reading)
+
+
+@pytest.fixture(scope="module")
+def mixture(tiny_rows: Rows, books: Rows) -> RowMixture:
+    return mixed(Rows(**{**vars(tiny_rows), "verify": "off"}), books)
+
+
+@pytest.fixture(scope="module")
+def expected(mixture: RowMixture) -> dict[str, np.ndarray]:
+    return batches_of(mixture, 1)
+
+
+def batches_of(
+    mixture: RowMixture,
+    processes: int,
+    reading: Reading = PLAIN,
+    states: list[dict] | None = None,
+    count: int = BATCHES,
+) -> dict[str, np.ndarray]:
+    """Global batches, put together from those of all processes, of which each opens the data."""
+    streams = [
+        opened(mixture, reading).train.stream(BatchShard(BATCH, 5, i, processes), states)
+        for i in range(processes)
+    ]
+    found = [[next(stream) for stream in streams] for _ in range(count)]
+    for stream in streams:
+        stream.close()
+    return {
+        name: np.stack([np.concatenate([part[name] for part in parts]) for parts in found])
+        for name in found[0][0]
+    }
+
+
+def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], first: int) -> None:
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values[first : first + len(found[name])])
+
+
+def test_a_row_number_says_source_and_row(
+    expected: dict[str, np.ndarray], tiny_rows: Rows, books: Rows
+) -> None:
+    """Those of the second source follow those of the first; a quarter is of it in every prefix."""
+    web = read_manifest(tiny_rows.train).rows
+    rows = expected["row"].ravel()
+    of_books = np.cumsum(rows >= web)
+    assert np.abs(of_books - np.arange(1, len(rows) + 1) / 4).max() < 1
+    tables = [RowsOf(tiny_rows), RowsOf(books)]
+    for place in (0, 1, 2, 3, 500, 501, 502, 503):
+        row = int(rows[place])
+        stored = tables[row >= web].read(row - web if row >= web else row)
+        np.testing.assert_array_equal(
+            expected["tokens"].reshape(-1, SEQUENCE_LENGTH + 1)[place], stored["tokens"][0]
+        )
+        assert expected["text_bytes"].ravel()[place] == stored["text_bytes"][0]
+
+
+class RowsOf:
+    """The training rows of a folder alone, by their number in it."""
+
+    def __init__(self, rows: Rows):
+        self._table = rows.opened(SEQUENCE_LENGTH, 1, Reading()).train.rows.rows
+
+    def read(self, row: int) -> dict[str, np.ndarray]:
+        return self._table.read([row])
+
+
+def test_sources_end_their_epochs_apart(
+    expected: dict[str, np.ndarray], tiny_rows: Rows, books: Rows
+) -> None:
+    """The rows here are one epoch of the one source and two of the other."""
+    web, small = (read_manifest(rows.train).rows for rows in (tiny_rows, books))
+    rows = expected["row"].ravel()
+    of_web, of_books = rows[rows < web], rows[rows >= web] - web
+    assert sorted(of_web[:web]) == list(range(min(web, len(of_web))))
+    for epoch in range(2):
+        assert sorted(of_books[epoch * small : (epoch + 1) * small]) == list(range(small))
+
+
+@pytest.mark.parametrize(
+    ("processes", "reading"),
+    [(2, Reading()), (4, Reading(threads=4, ahead=2)), (2, Reading(workers=1, ahead=2))],
+)
+def test_batches_do_not_depend_on_processes_threads_and_workers(
+    mixture: RowMixture, expected: dict[str, np.ndarray], processes: int, reading: Reading
+) -> None:
+    count = 20 if reading.workers else BATCHES
+    assert_same(batches_of(mixture, processes, reading, count=count), expected, 0)
+
+
+@pytest.mark.parametrize(("saved_by", "read", "goes_on"), [(1, 0, 2), (4, 37, 2), (2, 61, 8)])
+def test_any_number_of_processes_goes_on(
+    mixture: RowMixture,
+    expected: dict[str, np.ndarray],
+    saved_by: int,
+    read: int,
+    goes_on: int,
+) -> None:
+    states = []
+    for index in range(saved_by):
+        stream = opened(mixture).train.stream(BatchShard(BATCH, 5, index, saved_by), None)
+        list(islice(stream, read))
+        states.append(json.loads(json.dumps(stream.state())))
+        stream.close()
+    assert_same(batches_of(mixture, goes_on, states=states, count=9), expected, read)
+
+
+def test_a_part_of_the_validation_rows_has_its_part_of_each(mixture: RowMixture) -> None:
+    """All of them are each row once, numbered from source to source."""
+    data = opened(mixture)
+    sizes = [len(rows.rows) for rows in data.sets.values()]
+    parts = list(evaluation_rows(data.validation, BatchShard(BATCH), data.tokenizer.bos))
+    rows = np.concatenate([part["row"] for part in parts])[: sum(sizes)]
+    assert sorted(rows) == list(range(sum(sizes)))
+    of_web = np.cumsum(rows < sizes[0])
+    share = sizes[0] / sum(sizes)
+    assert np.abs(of_web - share * np.arange(1, sum(sizes) + 1)).max() < 1
+    assert all(
+        (np.diff(part) > 0).all() for part in (rows[rows < sizes[0]], rows[rows >= sizes[0]])
+    )
+
+
+def test_a_small_source_may_hold_less_than_a_batch(tiny_rows: Rows, books: Rows) -> None:
+    data = mixed(tiny_rows, books).open(SEQUENCE_LENGTH, 300, Reading())
+    assert read_manifest(books.train).rows < 300
+    [line] = [line for name, line in data.train.passes(1200).items() if name == "data books"]
+    assert line.startswith("300 rows of this run, ") and "epochs" in line
+
+
+def test_all_shards_of_all_sources_are_verified_as_each_says(
+    tiny_rows: Rows, books: Rows, tmp_path: Path
+) -> None:
+    """A shard of the second source that was replaced ends a run before or while it reads."""
+    copies = {}
+    for name, when in (("before", "before"), ("background", "background"), ("off", "off")):
+        home = tmp_path / name
+        for split in ("train", "validation"):
+            (home / split).mkdir(parents=True)
+            for path in Path(getattr(books, split)).iterdir():
+                (home / split / path.name).write_bytes(path.read_bytes())
+        shard = next((home / "train").glob("*.arrayrecord"))
+        content = bytearray(shard.read_bytes())
+        content[-1] ^= 1  # of the padding behind the footer
+        shard.write_bytes(content)
+        copies[name] = Rows(
+            str(home / "train"), str(home / "validation"), books.tokenizer, verify=when
+        )
+    calm = Rows(**{**vars(tiny_rows), "verify": "off"})
+    with pytest.raises(UserError, match="before/train.*is not the shard"):
+        opened(mixed(calm, copies["before"])).train.stream(BatchShard(BATCH), None)
+    stream = opened(mixed(calm, copies["background"])).train.stream(BatchShard(BATCH), None)
+    with pytest.raises(UserError, match="background/train.*is not the shard"):
+        drained(stream)
+    stream = opened(mixed(calm, copies["off"])).train.stream(BatchShard(BATCH), None)
+    next(stream)
+    stream.close()
+
+
+def drained(stream: RowStream) -> None:
+    until = time.monotonic() + 5
+    while time.monotonic() < until:
+        next(stream)
+
+
+class CountedRows:
+    """Rows in memory that count how many were read."""
+
+    def __init__(self, count: int):
+        tokens = np.zeros((count, SEQUENCE_LENGTH + 1), np.int32)
+        self._rows = MemoryRows(tokens, np.zeros(count))
+        self.read_so_far = 0
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def read(self, rows: Sequence[int]) -> dict[str, np.ndarray]:
+        self.read_so_far += len(rows)
+        return self._rows.read(rows)
+
+
+@pytest.mark.parametrize(("threads", "ahead", "most"), [(1, 3, 3), (1, 8, 8), (4, 2, 4)])
+def test_reading_runs_ahead_by_no_more_than_is_stated(threads: int, ahead: int, most: int) -> None:
+    """The larger of read_ahead and read_threads; what bounds the memory."""
+    tables = [CountedRows(100), CountedRows(300)]
+    rows = RowSet(JoinedRows(tables), SEQUENCE_LENGTH, "", 0, {})
+    order = Mixed(turns_of(shares_of((1, 2))), (100, 300), ("a", "b"))
+    stream = RowStream(rows, BatchShard(BATCH), None, Reading(threads, ahead), order=order)
+    for taken in range(1, 4):
+        next(stream)
+        time.sleep(0.1)
+        assert sum(table.read_so_far for table in tables) == (taken + most) * BATCH
+    stream.close()
+
+
+def test_tables_that_are_joined_travel_to_worker_processes() -> None:
+    tables = [MemoryRows(np.full((n, 3), n), np.full(n, n)) for n in (2, 5)]
+    for table in (JoinedRows(tables), SpreadRows(tables)):
+        copy = pickle.loads(pickle.dumps(table))
+        read = copy.read(range(7))
+        assert sorted(read["row"]) == list(range(7)) and len(copy) == 7
+        assert (read["text_bytes"] == np.where(read["row"] < 2, 2, 5)).all()
+        assert copy.read([])["tokens"].shape == (0, 3)
+
+
+def test_rows_that_cannot_be_numbered_are_refused() -> None:
+    class Many:
+        def __len__(self) -> int:
+            return 2**30
+
+        def read(self, rows: Sequence[int]) -> dict[str, np.ndarray]:
+            raise NotImplementedError
+
+    with pytest.raises(UserError, match="2,147,483,648 rows, more than the 2,147,483,647"):
+        JoinedRows([Many(), Many()])
+
+
+def test_sources_that_do_not_go_together_are_one_sentence(
+    tiny_rows: Rows, books: Rows, tmp_path: Path
+) -> None:
+    train_tokenizer(
+        [sentences(seed, 9) for seed in range(500, 600)], VOCAB_SIZE, tmp_path / "other.model"
+    )
+    foreign = written(tmp_path / "foreign", Tokenizer(str(tmp_path / "other.model")), 800)
+    long = written(tmp_path / "long", Tokenizer(tiny_rows.tokenizer), 800, 2 * SEQUENCE_LENGTH)
+    same_validation = Rows(books.train, tiny_rows.validation, books.tokenizer)
+    refused = [
+        (foreign, "'books' were made with .*other.model and those of 'web' with .*, another"),
+        (long, "long/train holds rows of 32 tokens, not 16"),
+        (tiny_rows, "Rows.train of 'web' and of 'books' hold the same rows"),
+        (same_validation, "Rows.validation of 'web' and of 'books' hold the same rows"),
+        (Rows(books.train, "", books.tokenizer), "Rows.validation of 'books' .* such as books/"),
+    ]
+    for rows, sentence in refused:
+        with pytest.raises(UserError, match=sentence):
+            opened(mixed(tiny_rows, rows))
+
+
+@pytest.mark.parametrize(
+    ("count", "names", "weights", "sentence"),
+    [
+        (0, (), (), "RowMixture.rows is not set"),
+        (1, ("web",), (1,), "has one folder: give more, or bind @Rows"),
+        (2, ("web",), (1, 2), "2 rows, 1 names and 2 weights"),
+        (2, ("web", "web"), (1, 2), "has 'web' twice"),
+        (2, ("web", "a/b"), (1, 2), "has 'a/b': write a name"),
+        (2, ("web", "books"), (1, 0.0), "has 0.0 for 'books': give a number above 0"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_one_sentence(
+    count: int, names: tuple[str, ...], weights: tuple[float, ...], sentence: str
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        opened(RowMixture((Rows(),) * count, names, weights))
+
+
+def test_further_validation_sets_are_none_of_the_mixture(
+    tiny_rows: Rows, books: Rows, tmp_path: Path
+) -> None:
+    other = written(tmp_path / "other", Tokenizer(tiny_rows.tokenizer), 900)
+    refused = {
+        f"books={other.validation}": "names 'books', a source of the data",
+        f"again={books.validation}": "rows that are evaluated on anyway",
+        f"again={books.train}": "rows that are trained on",
+    }
+    for entry, sentence in refused.items():
+        with pytest.raises(UserError, match=sentence):
+            LanguageModel(
+                mixed(tiny_rows, books), SEQUENCE_LENGTH, validation_sets=(entry,)
+            ).prepare_task(BATCH)
+
+
+@pytest.fixture(scope="module")
+def gin_file(tiny_rows: Rows, books: Rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    text = TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH)
+    text = text.replace("num_layers = 2", "num_layers = 1").replace("@Rows()", "@RowMixture()")
+    path = tmp_path_factory.mktemp("mixed") / "mixed.gin"
+    path.write_text(
+        f"""{text}
+LogConfig.every = 1
+RowMixture.rows = (@web/Rows(), @books/Rows())
+RowMixture.names = ('web', 'books')
+RowMixture.weights = (0.75, 0.25)
+books/Rows.train = "{books.train}"
+books/Rows.validation = "{books.validation}"
+""".replace("LogConfig.every = 3\n", "")
+    )
+    return path
+
+
+def train(gin_file: Path, workdir: Path, *bindings: str) -> int:
+    more = [f"--gin.{binding}" for binding in bindings]
+    return main(["train", f"--gin_file={gin_file}", f"--workdir={workdir}", *more])
+
+
+def test_a_run_is_resumed_to_the_last_bit_and_not_with_other_shares(
+    gin_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert train(gin_file, whole) == 0
+    said = capsys.readouterr().out
+    assert "rows of web 75.00%, books 25.00%" in said and "24 rows of this run" in said
+    assert "validation books" in said.split("step 12")[0]
+    assert train(gin_file, stopped, "CheckpointConfig.every = 7") == 0
+    shrunk = stopped / "checkpoints"
+    assert (shrunk / "12").exists() and (shrunk / "7").exists()
+    assert train(gin_file, stopped, "RowMixture.weights = (3, 2)") == 2
+    refused = capsys.readouterr().err
+    assert "data.train rows = '3/4 web " in refused and "has '3/5 web " in refused
+    assert main(["train", f"--gin_file={gin_file}", f"--workdir={stopped}", "--step=7"]) == 0
+    ours, theirs = measured(whole), measured(stopped)
+    for tag in ("train/loss_nats", "validation/loss_nats", "validation/books_bits_per_byte"):
+        values = [{x["step"]: x[tag] for x in lines if tag in x} for lines in (ours, theirs)]
+        assert values[0] and values[0] == values[1]
+    kept = document_losses.read(whole, 12)
+    assert kept is not None
+    joint, web, books = (kept.sets[name] for name in ("", "web", "books"))
+    assert len(joint) == len(web) + len(books), "documents are joined over the rows of a source"
+    assert joint.tokens_N.tolist() == [*web.tokens_N, *books.tokens_N]
+
+
+def test_all_folders_of_a_run_are_verified_at_once(
+    gin_file: Path, books: Rows, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["data", "verify", f"--gin_file={gin_file}"]
+    assert main(command) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 4 and all(" is whole. " in line for line in said)
+    assert said[2].startswith(books.train) and said[3].startswith(books.validation)
+    assert main([*command, f"--gin.books/Rows.validation={books.train}"]) == 2
+    assert "hold the same rows: give a folder of each split" in capsys.readouterr().err

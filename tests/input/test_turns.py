@@ -1,0 +1,81 @@
+"""Turns by weight: every prefix has its shares, and a place alone says whose turn it is."""
+
+import hypothesis.strategies as st
+from hypothesis import given, settings
+
+from hyla_lm.input.order import Mixed
+from hyla_lm.input.turns import shares_of, turns_of
+
+weights = (
+    st.floats(1e-6, 1e6) | st.integers(1, 1000) | st.sampled_from([1.618**-i for i in range(9)])
+)
+mixtures = st.lists(weights, min_size=2, max_size=9)
+
+
+@given(mixtures, st.integers(0, 2**62))
+def test_every_prefix_has_its_shares(weights: list[float], places: int) -> None:
+    shares = shares_of(weights)
+    turns = turns_of(shares)
+    bound = 1 if len(weights) <= 3 else 2
+    for prefix in (places, *range(12)):
+        counts = turns.counts(prefix)
+        assert sum(counts) == prefix and min(counts) >= 0
+        errors = [abs(n - prefix * share) for n, share in zip(counts, shares, strict=True)]
+        assert max(errors) < bound
+
+
+@given(mixtures, st.integers(0, 2**61))
+def test_a_place_has_the_turn_that_counting_gives(weights: list[float], first: int) -> None:
+    turns = turns_of(shares_of(weights))
+    taken = turns.counts(first)
+    for place in range(first, first + 30):
+        source, turn = turns.at(place)
+        assert turn == taken[source]
+        taken[source] += 1
+        assert turns.counts(place + 1) == taken
+
+
+@given(mixtures, st.integers(1, 1000))
+def test_a_multiple_of_the_weights_divides_exactly(weights: list[float], times: int) -> None:
+    turns = turns_of(shares_of(weights))
+    whole = [times * weight for weight in turns.weights]
+    assert turns.counts(sum(whole)) == whole
+
+
+def test_only_the_proportion_of_weights_matters() -> None:
+    assert turns_of(shares_of((0.7, 0.2, 0.1))).weights == (7, 2, 1)
+    assert turns_of(shares_of((70, 20.0, 10))).weights == (7, 2, 1)
+    assert turns_of(shares_of((1e-3, 3))).weights == (1, 3000)
+
+
+@settings(max_examples=5)  # Grain shuffles so few rows slowly
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 99)), min_size=2, max_size=4),
+    st.integers(0, 2**31),
+)
+def test_each_source_goes_through_epochs_of_its_own(
+    sources: list[tuple[int, int]], seed: int
+) -> None:
+    weights, counts = zip(*sources, strict=True)
+    order = Mixed(turns_of(shares_of(weights)), counts, tuple(map(str, range(len(counts)))))
+    drawn: list[list[int]] = [[] for _ in counts]
+    for place in range(4 * sum(counts)):
+        row, source = order(place, seed), 0
+        while row >= counts[source]:
+            row, source = row - counts[source], source + 1
+        drawn[source].append(row)
+    for rows, count in zip(drawn, counts, strict=True):
+        epochs = [rows[start : start + count] for start in range(0, len(rows), count)]
+        for epoch in epochs:
+            assert len(set(epoch)) == len(epoch)
+        assert all(sorted(epoch) == list(range(count)) for epoch in epochs[:-1])
+
+
+def test_sources_and_epochs_have_orders_of_their_own() -> None:
+    order = Mixed(turns_of(shares_of((1, 1))), (300, 300), ("a", "b"))
+    rows = [order(place, 0) for place in range(1200)]
+    first, second = ([row % 300 for row in rows if row // 300 == source] for source in (0, 1))
+    # Two independent orders of 300 rows agree in one place on average.
+    agreeing = [(first[:300], second[:300]), (first[:300], first[300:]), (first, range(300))]
+    assert all(sum(x == y for x, y in zip(*pair, strict=False)) < 10 for pair in agreeing)
+    assert [order(place, 1) for place in range(300)] != rows[:300]
