@@ -90,6 +90,9 @@ class _Supervisor:
         self.attempt = self.unknown = 0
         # Whether the slice was seen, was made here, and answered here.
         self.seen = self.made = self.reached = False
+        # A deletion may fail, and is then tried again before anything else.
+        self.doomed = False
+        self.unanswered: CloudError | None = None
         self.away_since: float | None = None
         self.idle_since: float | None = None
         self.last_words = ""
@@ -97,6 +100,7 @@ class _Supervisor:
     def watch(self) -> None:
         while True:
             try:
+                self._mend()
                 found = self._look()
                 trainer = self._trainer() if found.state is State.ACTIVE else {}
                 action = decide(found.state, trainer)
@@ -106,6 +110,13 @@ class _Supervisor:
                 self._do(action, found)
             except CloudError as error:
                 self._after(error)
+
+    def _mend(self) -> None:
+        """Ends what is to be deleted, and a slice with a host that stays away."""
+        if self.unanswered is not None and self._seconds_away() >= self.away_seconds:
+            self._leave_hosts(self.unanswered)
+        if self.doomed:
+            self._delete()
 
     def _look(self) -> Found:
         found = self.cloud.find()
@@ -130,7 +141,8 @@ class _Supervisor:
     def _do(self, action: Action, found: Found) -> None:
         if action is Action.LOOK_LATER:
             self.attempt = self.unknown = 0
-            self.reached, self.away_since, self.idle_since = True, None, self.cloud.clock()
+            self._answers()
+            self.idle_since = self.cloud.clock()
             self.cloud.sleep(LOOK_SECONDS)
         elif action is Action.WAIT:
             self._wait(found)
@@ -150,7 +162,7 @@ class _Supervisor:
         if words != self.last_words:
             self.cloud.say(f"{self.cloud.job.name} is {words}")
         self.last_words = words
-        if found.resource == "ACTIVE" and self._is_away_too_long():
+        if found.resource == "ACTIVE" and self._seconds_away() >= self.away_seconds:
             self._remake(f"is {words}")
             return
         self.cloud.sleep(LOOK_SECONDS)
@@ -172,29 +184,35 @@ class _Supervisor:
         self.cloud.sleep(FIRST_WAIT_SECONDS)
 
     def _delete(self) -> None:
+        self.doomed = True
         self.seen = self.reached = False
+        self.unanswered = self.away_since = self.idle_since = None
         self.cloud.delete()
+        self.doomed = False
+
+    def _answers(self) -> None:
+        self.reached, self.unanswered, self.away_since = True, None, None
 
     def _restart(self) -> None:
         self.cloud.say(f"restart, attempt {self.attempt + 1}")
         # Where one host's trainer ended the others may still wait for it.
         self.cloud.ssh(commands.stop(self.cloud.job))
         operations.start(self.cloud)
-        self.reached, self.away_since = True, None
+        self._answers()
         self.attempt += 1
         self._check_idle("its trainer does not stay up")
         self.cloud.sleep(self._wait_seconds())
 
     def _remake(self, why: str) -> None:
-        minutes = self.away_seconds / 60
+        minutes = self._seconds_away() / 60
         self.cloud.say(f"{self.cloud.job.name} {why} for {minutes:.0f} minutes: making it again")
-        self.away_since = self.idle_since = None
         self._delete()
 
-    def _is_away_too_long(self) -> bool:
+    def _seconds_away(self) -> float:
+        """How long the machines have been out of reach; the first call begins to count."""
         now = self.cloud.clock()
         self.away_since = now if self.away_since is None else self.away_since
-        return now - self.away_since >= self.away_seconds
+        return now - self.away_since
 
     def _tail(self) -> str:
         return self.cloud.ssh(commands.tail(self.cloud.job, TAIL_LINES, follow=False), "0")
@@ -208,23 +226,23 @@ class _Supervisor:
         self.unknown = self.unknown + 1 if error.kind is Kind.OTHER else 0
         if self.unknown > MOST_UNKNOWN:
             raise error
-        if error.kind in (Kind.CONNECTION, Kind.TIMEOUT) and self._is_away_too_long():
-            self._leave_host(error)
-            return
+        if error.kind in (Kind.CONNECTION, Kind.TIMEOUT) and not self.doomed:
+            self.unanswered = error
+            self._seconds_away()
         self._check_idle(str(error))
         self.attempt += 1
         self.cloud.say(f"{error} Trying again in {self._wait_seconds():.0f} s.")
         self.cloud.sleep(self._wait_seconds())
 
-    def _leave_host(self, error: CloudError) -> None:
-        """Makes the slice again if a host is away; raises the error if it is this machine."""
+    def _leave_hosts(self, error: CloudError) -> None:
+        """Makes the slice again if a host is away; ends if it may be this machine that is."""
         _, away = self.cloud.ask_hosts("true")
         if not away:
-            self.away_since = None
-            return
-        if len(away) == self.cloud.job.hosts and not self.reached:
-            raise error
-        self._remake(f"has hosts that do not answer ({', '.join(map(str, away))})")
+            self._answers()
+        elif len(away) == self.cloud.job.hosts and not self.reached:
+            raise UserError(str(error))
+        else:
+            self._remake(f"has hosts that do not answer ({', '.join(map(str, away))})")
 
     def _check_idle(self, why: str) -> None:
         if self.idle_since is None:

