@@ -69,17 +69,33 @@ def supervise(
     except KeyboardInterrupt:
         cloud.say(operations.bill(cloud))
         raise
-    if delete_after:
-        operations.delete(cloud)
-    cloud.say(operations.bill(cloud))
+    try:
+        if delete_after:
+            _delete_at_last(cloud)
+    finally:
+        cloud.say(operations.bill(cloud))
 
 
 def _delete_after_error(cloud: Cloud) -> None:
     """Deletes the slice, and keeps the error that ended the training."""
     try:
-        cloud.delete()
+        _delete_at_last(cloud)
     except UserError as error:
         cloud.say(str(error))
+
+
+def _delete_at_last(cloud: Cloud) -> None:
+    """Deletes the slice; goes on trying for some hours where waiting may help."""
+    for attempt in range(MOST_UNKNOWN):
+        try:
+            cloud.delete()
+            return
+        except CloudError as error:
+            if error.kind not in PASSING:
+                raise
+            cloud.say(str(error))
+            cloud.sleep(min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2**attempt))
+    cloud.delete()
 
 
 class _Supervisor:
@@ -129,9 +145,7 @@ class _Supervisor:
             raise self.cloud.error(Kind.EXISTS, "")
         self.seen = found.state is not State.ABSENT
         if found.resource != "ACTIVE" or found.state is State.LOST:
-            self.away_since = self.idle_since = None
-        elif self.idle_since is None:
-            self.idle_since = self.cloud.clock()
+            self.unanswered = self.away_since = self.idle_since = None
         return found
 
     def _trainer(self) -> dict[str, Any]:
@@ -142,7 +156,7 @@ class _Supervisor:
         if action is Action.LOOK_LATER:
             self.attempt = self.unknown = 0
             self._answers()
-            self.idle_since = self.cloud.clock()
+            self.idle_since = None
             self.cloud.sleep(LOOK_SECONDS)
         elif action is Action.WAIT:
             self._wait(found)
@@ -162,6 +176,8 @@ class _Supervisor:
         if words != self.last_words:
             self.cloud.say(f"{self.cloud.job.name} is {words}")
         self.last_words = words
+        if found.resource == "ACTIVE":
+            self._begin_idle()
         if found.resource == "ACTIVE" and self._seconds_away() >= self.away_seconds:
             self._remake(f"is {words}")
             return
@@ -180,6 +196,8 @@ class _Supervisor:
         except CloudError as error:
             if error.kind is not Kind.EXISTS:
                 raise
+            self.attempt += 1
+            self.cloud.sleep(self._wait_seconds())
         self.made, self.last_words = True, ""
         self.cloud.sleep(FIRST_WAIT_SECONDS)
 
@@ -194,6 +212,7 @@ class _Supervisor:
         self.reached, self.unanswered, self.away_since = True, None, None
 
     def _restart(self) -> None:
+        self._begin_idle()
         self.cloud.say(f"restart, attempt {self.attempt + 1}")
         # Where one host's trainer ended the others may still wait for it.
         self.cloud.ssh(commands.stop(self.cloud.job))
@@ -229,20 +248,32 @@ class _Supervisor:
         if error.kind in (Kind.CONNECTION, Kind.TIMEOUT) and not self.doomed:
             self.unanswered = error
             self._seconds_away()
+        if error.kind is Kind.REMOTE:
+            self._begin_idle()
         self._check_idle(str(error))
         self.attempt += 1
         self.cloud.say(f"{error} Trying again in {self._wait_seconds():.0f} s.")
         self.cloud.sleep(self._wait_seconds())
 
     def _leave_hosts(self, error: CloudError) -> None:
-        """Makes the slice again if a host is away; ends if it may be this machine that is."""
+        """Makes the slice again if some hosts are away; if all are it may be this machine that is.
+
+        Then the training may go on unseen, and nothing is deleted.
+        """
+        if self.cloud.find().state is not State.ACTIVE:
+            self.unanswered = None
+            return
         _, away = self.cloud.ask_hosts("true")
         if not away:
             self._answers()
-        elif len(away) == self.cloud.job.hosts and not self.reached:
-            raise UserError(str(error))
-        else:
+        elif len(away) < self.cloud.job.hosts or (self.reached and self.cloud.job.hosts == 1):
             self._remake(f"has hosts that do not answer ({', '.join(map(str, away))})")
+        elif not self.reached or self._seconds_away() >= self.idle_seconds:
+            raise UserError(f"{error} Its trainer may be running.")
+
+    def _begin_idle(self) -> None:
+        """The machines were seen without a training."""
+        self.idle_since = self.cloud.clock() if self.idle_since is None else self.idle_since
 
     def _check_idle(self, why: str) -> None:
         if self.idle_since is None:

@@ -196,6 +196,35 @@ def test_a_slice_that_never_answered_here_is_not_made_again(active: FakeCloud) -
     assert active.count("resources delete") == 0
 
 
+def test_a_network_that_is_away_for_hours_ends_no_training(active: FakeCloud) -> None:
+    active.plan("save 10; sleep 1; exit 0")
+    active.fault("describe", answer("no_network"), skip=4, times=60)
+    code, printed = active.launch("supervise")
+    assert code == 0 and sum(active.waits) > 3 * 3600 and active.attempts() == 1
+    assert active.count("delete") == 0 and "is billed and has not" not in printed
+
+
+def test_a_training_that_no_host_shows_is_not_deleted(active: FakeCloud) -> None:
+    active.launch("run")
+    active.wait_for_attempt(0, 1)
+    silent = answer("host_away").replace("SSH: ", "")
+    active.fault("tpu-vm ssh", silent, code=255, skip=2, times=999)
+    code, printed = active.launch("supervise")
+    assert code == 2 and "Its trainer may be running" in printed and "is billed" in printed
+    assert active.count("delete") == 0 and sum(active.waits) >= 7200
+
+
+def test_one_host_that_is_the_slice_is_made_again(active: FakeCloud) -> None:
+    one = "--accelerator-type=v5litepod-8"
+    active.launch("run", one)
+    active.wait_for_attempt(0, 1)
+    active.fault("tpu-vm ssh", answer("host_away"), code=255, skip=1, times=999)
+    active.fault("resources delete", set={"faults": []}, goes_on=True)
+    active.plan("", "exit 0")
+    assert active.launch("supervise", one)[0] == 0
+    assert active.count("resources delete") == 1
+
+
 def test_a_node_that_does_not_get_ready_is_made_again(active: FakeCloud) -> None:
     active.set(node="REPAIRING")
     active.plan("exit 0")
