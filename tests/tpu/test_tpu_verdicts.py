@@ -181,6 +181,13 @@ def test_a_deletion_that_fails_is_tried_again(active: FakeCloud) -> None:
     assert (active.count("resources delete"), active.count("resources create")) == (8, 1)
 
 
+def test_the_last_deletion_is_tried_until_it_goes(active: FakeCloud) -> None:
+    active.plan("exit 0")
+    active.fault("resources delete", answer("busy_request"), times=12)
+    code, printed = active.launch("supervise", "--delete-after")
+    assert code == 0 and is_empty(active) and "nothing is billed" in printed
+
+
 def test_a_host_that_comes_back_does_not(active: FakeCloud) -> None:
     away(active, times=7)
     active.plan("exit 0")
