@@ -11,18 +11,22 @@ TPUS = ("gcloud", "compute", "tpus")
 ALPHA_TPUS = ("gcloud", "alpha", "compute", "tpus")
 HOME = "$HOME/hyla_lm"
 STOP_SECONDS = 120
+# For the slowest install; the steps of INSTALL have limits of their own, on the host.
+INSTALL_SECONDS, DOCTOR_SECONDS = 3600.0, 1200.0
+# A connection that is silent for a minute is given up; without these ssh waits for hours.
+KEEP_ALIVE = ("ServerAliveInterval=15", "ServerAliveCountMax=4", "ConnectTimeout=30")
 # Without this JAX falls back to the CPU where the TPU cannot be opened, and trains there.
 ENVIRONMENT = "JAX_PLATFORMS=tpu,cpu"
-INSTALL = """code={code}; mkdir -p "$code" && exec 9> "$code.lock" && flock 9 && \
+INSTALL = """code={code}; mkdir -p "$code" && exec 9> "$code.lock" && flock -w 1800 9 && \
 if [ -e "$code/ready" ]; then exit 0; fi && rm -rf "$code" && mkdir -p "$code/src" && \
-{fetch} && python3 -m pip install --quiet --user uv && \
-python3 -m uv venv --quiet --python {python} "$code/venv" && \
-python3 -m uv pip install --quiet --python "$code/venv/bin/python" \
+{fetch} && timeout 300 python3 -m pip install --quiet --user uv && \
+timeout 300 python3 -m uv venv --quiet --python {python} "$code/venv" && \
+timeout 900 python3 -m uv pip install --quiet --python "$code/venv/bin/python" \
 --editable "$code/src[tpu,gcs]" && touch "$code/ready\""""
 FETCH_COMMIT = """git init --quiet "$code/src" && \
-git -C "$code/src" fetch --quiet --depth 1 {repository} {revision} && \
+timeout 300 git -C "$code/src" fetch --quiet --depth 1 -- {repository} {revision} && \
 git -C "$code/src" checkout --quiet FETCH_HEAD"""
-FETCH_ARCHIVE = """gcloud storage cp {archive} "$code/src.tar.gz" && \
+FETCH_ARCHIVE = """timeout 300 gcloud storage cp {archive} "$code/src.tar.gz" && \
 tar -xzf "$code/src.tar.gz" -C "$code/src\""""
 
 
@@ -39,23 +43,31 @@ def create(job: Job) -> list[str]:
     }
     return [
         *(ALPHA_TPUS if job.capacity == "best-effort" else TPUS),
-        *("queued-resources", "create", job.name, f"--node-id={job.name}"),
+        *("queued-resources", "create", job.name),
+        *_node_flags(job),
         f"--accelerator-type={job.slice.accelerator}",
         f"--runtime-version={job.runtime}",
         f"--metadata-from-file={JOIN_SECRET}=/dev/stdin",
         *([] if job.capacity == "on-demand" else [f"--{job.capacity}"]),
+        *([f"--valid-until-duration={job.valid_for}"] if job.valid_for else []),
         *[f"{flag}={value}" for flag, value in options.items() if value],
         *(["--internal-ips"] if job.internal_ips else []),
         *place(job),
     ]
 
 
+def _node_flags(job: Job) -> list[str]:
+    if job.slices == 1:
+        return [f"--node-id={job.name}"]
+    return [f"--node-count={job.slices}", f"--node-prefix={job.name}"]
+
+
 def describe_resource(job: Job) -> list[str]:
     return [*TPUS, "queued-resources", "describe", job.name, *place(job), "--format=json"]
 
 
-def describe_node(job: Job) -> list[str]:
-    return [*TPUS, "tpu-vm", "describe", job.name, *place(job), "--format=json"]
+def describe_node(job: Job, node: str) -> list[str]:
+    return [*TPUS, "tpu-vm", "describe", node, *place(job), "--format=json"]
 
 
 def delete_resource(job: Job) -> list[str]:
@@ -63,16 +75,28 @@ def delete_resource(job: Job) -> list[str]:
     return [*TPUS, "queued-resources", "delete", job.name, "--force", *place(job)]
 
 
-def delete_node(job: Job) -> list[str]:
+def delete_node(job: Job, node: str) -> list[str]:
     """Deletes a node whose request is gone."""
-    return [*TPUS, "tpu-vm", "delete", job.name, *place(job)]
+    return [*TPUS, "tpu-vm", "delete", node, *place(job)]
 
 
-def ssh(job: Job, script: str, worker: str = "all") -> list[str]:
-    """Runs a shell script on one worker or on all of them at once."""
-    route = ["--internal-ip"] if job.internal_ips else []
-    flags = [f"--worker={worker}", *route, *place(job), f"--command={script}"]
-    return [*TPUS, "tpu-vm", "ssh", job.name, *flags]
+def ssh(job: Job, script: str, worker: str = "all") -> list[list[str]]:
+    """The commands that run a shell script on all workers, or on one; one command a slice.
+
+    The workers are counted through all slices.
+    """
+    # Only the alpha track tunnels.
+    tpus = ALPHA_TPUS if job.tunnel else TPUS
+    route = ["--tunnel-through-iap"] if job.tunnel else []
+    route += ["--internal-ip"] if job.internal_ips and not job.tunnel else []
+    alive = [f"--ssh-flag=-o{option}" for option in KEEP_ALIVE]
+    flags = [*route, *alive, *place(job), f"--command={script}"]
+    if worker == "all":
+        targets = [(node, worker) for node in job.nodes]
+    else:
+        index, host = divmod(int(worker), job.slice.hosts)
+        targets = [(job.nodes[index], str(host))]
+    return [[*tpus, "tpu-vm", "ssh", node, f"--worker={host}", *flags] for node, host in targets]
 
 
 def code_folder(job: Job) -> str:

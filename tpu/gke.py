@@ -11,7 +11,7 @@ from string import Template
 from hyla_lm import ending
 from hyla_lm.arguments import Parser, parse
 from hyla_lm.config import UserError
-from hyla_lm.tpu.cloud import SECRET_BYTES, run_for_real
+from hyla_lm.tpu.cloud import ASK_SECONDS, SECRET_BYTES, run_for_real
 from hyla_lm.tpu.commands import ENVIRONMENT
 from hyla_lm.tpu.job import NAME, Slice, Training
 
@@ -34,7 +34,7 @@ def apply(options: argparse.Namespace, bindings: Sequence[str]) -> None:
         print(manifest, end="")
         return
     make_secret(options.name, options.namespace)
-    done = run_for_real(["kubectl", "apply", "-f", "-"], stdin=manifest)
+    done = run_for_real(["kubectl", "apply", "-f", "-"], stdin=manifest, limit=ASK_SECONDS)
     if done.code:
         raise UserError(_refusal(done.errors))
     print(done.output, end="")
@@ -48,7 +48,9 @@ def make_secret(name: str, namespace: str) -> None:
         "metadata": {"name": secret_name(name), "namespace": namespace},
         "stringData": {SECRET_KEY: secrets.token_hex(SECRET_BYTES)},
     }
-    done = run_for_real(["kubectl", "create", "-f", "-"], stdin=json.dumps(found))
+    done = run_for_real(
+        ["kubectl", "create", "-f", "-"], stdin=json.dumps(found), limit=ASK_SECONDS
+    )
     if done.code and "AlreadyExists" not in done.errors:
         raise UserError(_refusal(done.errors))
 
@@ -97,6 +99,8 @@ def _refusal(errors: str) -> str:
     line = (errors.strip().splitlines() or ["no message"])[-1].rstrip(".")
     if "no matches for kind" in errors:
         return f"The cluster has no JobSet ({line}): install it, as tpu/README.md says."
+    if "onJobFailureMessagePatterns" in errors:
+        return f"The cluster's JobSet is older than 0.10 ({line}): update it."
     if "orbidden" in errors:
         role = "roles/container.developer"
         return f"You may not do this in the cluster ({line}): ask its owner for {role}."

@@ -11,10 +11,11 @@ TOPOLOGIES = {
     **{1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4"},
     **{32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"},
 }
-CAPACITIES = ("on-demand", "spot", "best-effort")
+CAPACITIES = ("on-demand", "spot", "reserved", "best-effort")
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 ACCELERATOR = re.compile(r"v5litepod-([1-9]\d*)")
+DURATION = re.compile(r"([1-9]\d*[dhms])+")
 VARIABLE = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 
 
@@ -120,6 +121,9 @@ class Job:
     subnetwork: str = ""
     service_account: str = ""
     internal_ips: bool = False
+    tunnel: bool = False
+    slices: int = 1
+    valid_for: str = ""
     training: Training = Training()
     code: Code = Code()
 
@@ -134,6 +138,38 @@ class Job:
         for flag, value in (("--project", self.project), ("--zone", self.zone)):
             if not value:
                 raise UserError(f"{flag} is missing: give it.")
+        if self.slices < 1:
+            raise UserError(f"--slices={self.slices} must be 1 or more.")
+        if self.valid_for and not DURATION.fullmatch(self.valid_for):
+            raise UserError(f"--valid-for={self.valid_for} must be a time such as 6h or 2d.")
+        self._check_values()
+
+    def _check_values(self) -> None:
+        """Raises UserError for a value that git, gcloud or a shell would read as an option."""
+        values = {
+            **{"--project": self.project, "--zone": self.zone, "--runtime-version": self.runtime},
+            **{"--network": self.network, "--subnetwork": self.subnetwork},
+            **{"--service-account": self.service_account, "--workdir": self.training.workdir},
+            **{"--repository": self.code.repository, "--revision": self.code.revision},
+            **{"--archive": self.code.archive, "--python": self.code.python},
+        }
+        pairs = [*values.items(), *[("--gin_file", name) for name in self.training.gin_files]]
+        for flag, value in pairs:
+            if value.startswith("-") or not value.isprintable():
+                raise UserError(
+                    f"{flag}={value!r} begins with - or has a line break, so a program would read "
+                    "it as something else: change it."
+                )
+
+    @property
+    def nodes(self) -> list[str]:
+        """The names of its nodes, one a slice."""
+        return [self.name] if self.slices == 1 else [f"{self.name}-{i}" for i in range(self.slices)]
+
+    @property
+    def hosts(self) -> int:
+        """The number of machines of all slices."""
+        return self.slices * self.slice.hosts
 
     def check_run(self) -> None:
         """Raises UserError unless the job has a training command and a version of the code."""

@@ -20,7 +20,9 @@ FROM_NOTHING = ("create", "resume", "supervise")
 
 
 def main(
-    arguments: Sequence[str] | None = None, sleep: Callable[[float], None] = time.sleep
+    arguments: Sequence[str] | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
 ) -> int:
     """Runs a command and returns its status, as hyla_lm.ending counts them.
 
@@ -28,13 +30,13 @@ def main(
     """
     argv = list(sys.argv[1:] if arguments is None else arguments)
     with _interruptible():
-        return ending.run("hyla-lm tpu", lambda: _launch(argv, sleep), ending.DEBUG in argv)
+        return ending.run("hyla-lm tpu", lambda: _launch(argv, sleep, clock), ending.DEBUG in argv)
 
 
-def _launch(argv: list[str], sleep: Callable[[float], None]) -> None:
+def _launch(argv: list[str], sleep: Callable[[float], None], clock: Callable[[], float]) -> None:
     options, bindings = _parse(argv)
     job = job_of(options, bindings)
-    cloud = Cloud(job, run_for_real, sleep)
+    cloud = Cloud(job, run_for_real, sleep, clock=clock)
     if options.dry_run:
         rehearsal = Rehearsal(exists=options.command not in FROM_NOTHING)
         cloud = Cloud(job, rehearsal, sleep=_nothing, say=_nothing)
@@ -48,7 +50,10 @@ def read_job(argv: list[str]) -> Job:
 
 def job_of(options: argparse.Namespace, bindings: Sequence[str]) -> Job:
     """The job that options describe; raises UserError for invalid options."""
-    capacities = {"spot": options.spot, "best-effort": options.best_effort}
+    capacities = {
+        **{"spot": options.spot, "reserved": options.reserved},
+        "best-effort": options.best_effort,
+    }
     return Job(
         name=options.name,
         project=options.project,
@@ -60,6 +65,9 @@ def job_of(options: argparse.Namespace, bindings: Sequence[str]) -> Job:
         subnetwork=options.subnetwork,
         service_account=options.service_account,
         internal_ips=options.internal_ips,
+        tunnel=options.tunnel_through_iap,
+        slices=options.slices,
+        valid_for=options.valid_for,
         training=Training(
             options.workdir, tuple(options.gin_file), tuple(bindings), tuple(options.env)
         ),
@@ -74,7 +82,7 @@ def _run(cloud: Cloud, options: argparse.Namespace) -> None:
     elif command == "resume":
         operations.resume(cloud, options.wait_minutes, options.keep)
     elif command == "supervise":
-        supervise(cloud, options.wait_minutes, options.delete_after)
+        supervise(cloud, options.away_minutes, options.idle_minutes, options.delete_after)
     elif command == "logs":
         operations.logs(cloud, options.worker, options.lines, options.follow)
     elif command == "status":
@@ -125,7 +133,7 @@ def parser() -> argparse.ArgumentParser:
     for name, text in helps.items():
         command = commands.add_parser(name, help=text, description=text)
         _add_job(command)
-        if name in FROM_NOTHING:
+        if name in ("create", "resume"):
             command.add_argument("--wait-minutes", type=float, default=120, help="for capacity")
         if name in ("create", "resume"):
             command.add_argument(
@@ -134,6 +142,15 @@ def parser() -> argparse.ArgumentParser:
         if name == "supervise":
             command.add_argument(
                 "--delete-after", action="store_true", help="delete the slice when it ends"
+            )
+            command.add_argument(
+                "--away-minutes", type=float, default=20, help="until a slice is made again"
+            )
+            command.add_argument(
+                "--idle-minutes",
+                type=float,
+                default=120,
+                help="billed without training, to give up",
             )
         if name == "logs":
             command.add_argument("--worker", default="0", help="whose log")
@@ -154,11 +171,19 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
     cloud.add_argument("--runtime-version", default="v2-alpha-tpuv5-lite")
     capacity = cloud.add_mutually_exclusive_group()
     capacity.add_argument("--spot", action="store_true", help="cheaper, may be taken away")
+    capacity.add_argument("--reserved", action="store_true", help="from the project's reservation")
     capacity.add_argument("--best-effort", action="store_true", help="older form of --spot (alpha)")
     cloud.add_argument("--network", default="")
     cloud.add_argument("--subnetwork", default="")
     cloud.add_argument("--service-account", default="", help="what the hosts act as")
-    cloud.add_argument("--internal-ips", action="store_true", help="no external addresses")
+    cloud.add_argument(
+        "--internal-ips", action="store_true", help="no external addresses; needs a Cloud NAT"
+    )
+    cloud.add_argument(
+        "--tunnel-through-iap", action="store_true", help="reach the hosts from anywhere (alpha)"
+    )
+    cloud.add_argument("--slices", type=int, default=1, help="of this type, joined by the network")
+    cloud.add_argument("--valid-for", default="", help="how long the request may wait, such as 6h")
     code = parser.add_argument_group("the package")
     code.add_argument("--repository", default="", help="that git on the hosts can read")
     code.add_argument("--revision", default="", help="whole commit")

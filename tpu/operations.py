@@ -5,16 +5,38 @@ from typing import Any
 
 from hyla_lm.config import UserError
 from hyla_lm.tpu import commands
-from hyla_lm.tpu.cloud import POLL_SECONDS, Cloud, CloudError, Found, Kind, State, kind_of
+from hyla_lm.tpu.cloud import POLL_SECONDS, SSH_SECONDS, Cloud, CloudError, Found, State
+from hyla_lm.tpu.verdicts import Kind, kind_of
 
 BILLED = "{name} still exists, and is billed while its machines do: `delete` ends that."
-NOTHING_LEFT = "What was made of {name} has been deleted, so nothing is billed."
+QUEUED = (
+    "{name} is {words} and keeps its place in the queue: nothing is billed until its turn comes, "
+    "then it is; `create` waits on, `delete` gives the place up."
+)
+LOST = "The machines of {name} are gone ({words}), so nothing is billed: `delete` clears the rest."
+NOTHING_LEFT = "Nothing of {name} exists, so nothing is billed."
+UNKNOWN = "Whether {name} exists and is billed could not be seen: `status` looks again."
+# pip and git fail now and then.
+INSTALL_WAITS = (30.0, 120.0)
+
+
+def bill(cloud: Cloud) -> str:
+    """What exists of the slice, and whether it costs, as the cloud says now."""
+    try:
+        found = cloud.find()
+    except UserError as error:
+        return f"{UNKNOWN.format(name=cloud.job.name)} {error}"
+    texts = {State.ABSENT: NOTHING_LEFT, State.LOST: LOST, State.WAITING: QUEUED}
+    text = BILLED if found.resource == "ACTIVE" and found.state is State.WAITING else None
+    text = text or texts.get(found.state, BILLED)
+    return text.format(name=cloud.job.name, words=words(found))
 
 
 def create(cloud: Cloud, wait_minutes: float, keep: bool = False) -> None:
     """Creates the slice, or its lost parts; deletes what it created on an error.
 
-    Raises UserError with the refusal, or if the slice is not ready in time.
+    A request that still waits when the time is over keeps its place in the queue. Raises UserError
+    with the refusal, or if the slice is not ready in time.
     """
     found = cloud.find()
     if found.state is State.ACTIVE:
@@ -23,7 +45,7 @@ def create(cloud: Cloud, wait_minutes: float, keep: bool = False) -> None:
     if found.state is State.ORPHAN:
         raise cloud.error(Kind.EXISTS, "")
     if found.state is State.LOST:
-        cloud.say(f"{cloud.job.name} is {_words(found)}: deleting it to make it again")
+        cloud.say(f"{cloud.job.name} is {words(found)}: deleting it to make it again")
         cloud.delete()
     made = found.state is not State.WAITING
     try:
@@ -32,30 +54,41 @@ def create(cloud: Cloud, wait_minutes: float, keep: bool = False) -> None:
         await_active(cloud, wait_minutes)
         cloud.ssh("true")
     except BaseException as error:
-        taken = isinstance(error, CloudError) and error.kind is Kind.EXISTS
-        if made and not keep and not taken:
-            _delete_after(cloud)
-        elif not taken:
-            cloud.say(BILLED.format(name=cloud.job.name))
+        _after_error(cloud, error, made and not keep)
         raise
     cloud.say(f"{cloud.job.name} is ready")
 
 
+def _after_error(cloud: Cloud, error: BaseException, deletes: bool) -> None:
+    """Deletes what was made, unless it waits in the queue; says what is left and what it costs."""
+    if isinstance(error, CloudError) and error.kind is Kind.EXISTS:
+        return
+    if deletes and not isinstance(error, StillWaiting):
+        try:
+            cloud.delete()
+        except UserError as failure:
+            cloud.say(str(failure))
+    cloud.say(bill(cloud))
+
+
+class StillWaiting(UserError):
+    """The request was not served in the time that the user gave."""
+
+
 def await_active(cloud: Cloud, wait_minutes: float) -> None:
     """Waits until the slice can be used; raises UserError if it fails or takes too long."""
-    waited, last = 0.0, ""
+    started, last = cloud.clock(), ""
     while (found := cloud.find()).state is not State.ACTIVE:
         if found.state is not State.WAITING:
-            raise _failure(cloud, found)
-        if waited >= 60 * wait_minutes:
-            raise cloud.error(
-                Kind.CAPACITY, f"still {found.resource} after {wait_minutes:.0f} minutes"
+            raise failure(cloud, found)
+        if cloud.clock() - started >= 60 * wait_minutes:
+            raise StillWaiting(
+                f"{cloud.job.name} is still {words(found)} after {wait_minutes:.0f} minutes."
             )
-        if _words(found) != last:
-            last = _words(found)
+        if words(found) != last:
+            last = words(found)
             cloud.say(f"{cloud.job.name} is {last}")
         cloud.sleep(POLL_SECONDS)
-        waited += POLL_SECONDS
 
 
 def run(cloud: Cloud) -> None:
@@ -67,10 +100,25 @@ def run(cloud: Cloud) -> None:
 
 def start(cloud: Cloud) -> None:
     """`run` on a slice that is known to be active."""
-    cloud.ssh(commands.install(cloud.job))
+    install(cloud)
     answers = parse(cloud.ssh(commands.start(cloud.job)))
     started = sum(answer.get("started", False) for answer in answers)
     cloud.say(f"trainer started on {started} hosts, running before on {len(answers) - started}")
+
+
+def install(cloud: Cloud) -> None:
+    """Installs the package on every host where it is not; a host may fail twice."""
+    script = commands.install(cloud.job)
+    for wait in INSTALL_WAITS:
+        try:
+            cloud.ssh(script, limit=commands.INSTALL_SECONDS)
+            return
+        except CloudError as error:
+            if error.kind is not Kind.REMOTE:
+                raise
+            cloud.say(f"{error} Trying again in {wait:.0f} s.")
+            cloud.sleep(wait)
+    cloud.ssh(script, limit=commands.INSTALL_SECONDS)
 
 
 def resume(cloud: Cloud, wait_minutes: float, keep: bool = False) -> None:
@@ -80,7 +128,7 @@ def resume(cloud: Cloud, wait_minutes: float, keep: bool = False) -> None:
     try:
         start(cloud)
     except BaseException:
-        cloud.say(BILLED.format(name=cloud.job.name))
+        cloud.say(bill(cloud))
         raise
 
 
@@ -88,42 +136,51 @@ def stop(cloud: Cloud) -> None:
     """Ends the trainer on every host; the slice stays."""
     require_active(cloud)
     cloud.ssh(commands.stop(cloud.job))
-    cloud.say(BILLED.format(name=cloud.job.name))
+    cloud.say(bill(cloud))
 
 
 def delete(cloud: Cloud) -> None:
-    """Deletes node and request."""
-    cloud.delete()
+    """Deletes nodes and request."""
+    try:
+        cloud.delete()
+    except BaseException:
+        cloud.say(bill(cloud))
+        raise
     cloud.say(f"{cloud.job.name} is gone")
 
 
 def status(cloud: Cloud) -> list[str]:
     """Lines about the slice and about the trainer on each host."""
     found = cloud.find()
-    lines = [f"{cloud.job.name}  {found.state.value} ({_words(found)})"]
+    lines = [f"{cloud.job.name}  {found.state.value} ({words(found)})"]
     if found.error:
         lines.append(f"  {found.error}")
     if found.state is not State.ACTIVE:
         return lines
     try:
-        answers = parse(cloud.ssh(commands.trainer_status(cloud.job)))
+        output, away = cloud.ask_hosts(commands.trainer_status(cloud.job))
     except CloudError as error:
         return [*lines, f"  {error}"]
-    return lines + [f"  {_line(answer)}" for answer in answers]
+    lines += [f"  {_line(answer)}" for answer in parse(output)]
+    return lines + [f"  host {number}  does not answer" for number in away]
 
 
 def logs(cloud: Cloud, worker: str, lines: int, follow: bool) -> None:
     """Shows the trainer's log on one host, and follows it."""
+    last = cloud.job.hosts - 1
+    if not worker.isdecimal() or int(worker) > last:
+        raise UserError(f"--worker={worker} is no host of {cloud.job.name}: give 0 to {last}.")
     require_active(cloud)
-    cloud.ssh(commands.tail(cloud.job, lines, follow), worker, stream=True)
+    script = commands.tail(cloud.job, lines, follow)
+    cloud.ssh(script, worker, stream=True, limit=None if follow else SSH_SECONDS)
 
 
 def doctor(cloud: Cloud) -> None:
     """Installs the package and checks all hosts at once, since JAX needs all chips of a slice."""
     cloud.job.code.check()
     require_active(cloud)
-    cloud.ssh(commands.install(cloud.job))
-    cloud.ssh(commands.doctor(cloud.job), stream=True)
+    install(cloud)
+    cloud.ssh(commands.doctor(cloud.job), stream=True, limit=commands.DOCTOR_SECONDS)
 
 
 def require_active(cloud: Cloud) -> None:
@@ -133,7 +190,7 @@ def require_active(cloud: Cloud) -> None:
         raise cloud.error(Kind.EXISTS if found.state is State.ORPHAN else Kind.MISSING, "")
     if found.state is not State.ACTIVE:
         raise UserError(
-            f"{cloud.job.name} is {_words(found)}: `resume` makes it usable and trains on it."
+            f"{cloud.job.name} is {words(found)}: `resume` makes it usable and trains on it."
         )
 
 
@@ -143,24 +200,19 @@ def parse(output: str) -> list[dict[str, Any]]:
     return sorted((json.loads(line) for line in lines), key=lambda line: line.get("host", ""))
 
 
-def _delete_after(cloud: Cloud) -> None:
-    """Deletes the slice after an error, and keeps that error."""
-    try:
-        cloud.delete()
-    except UserError as error:
-        cloud.say(f"{error} {BILLED.format(name=cloud.job.name)}")
-        return
-    cloud.say(NOTHING_LEFT.format(name=cloud.job.name))
-
-
-def _failure(cloud: Cloud, found: Found) -> CloudError:
+def failure(cloud: Cloud, found: Found) -> CloudError:
+    """Why a request was not served, as a sentence."""
+    kind = kind_of(found.error) if found.error else Kind.OTHER
+    if cloud.job.valid_for and found.resource == "FAILED" and kind in (Kind.OTHER, Kind.CAPACITY):
+        return cloud.error(Kind.EXPIRED, found.error or found.resource)
     if not found.error:
-        sentence = f"{cloud.job.name} became {_words(found)}: give the same command again."
-        return CloudError(Kind.OTHER, sentence)
-    return cloud.error(kind_of(found.error), found.error)
+        sentence = f"{cloud.job.name} became {words(found)}: give the same command again."
+        return CloudError(Kind.RETRIABLE, sentence)
+    return cloud.error(kind, found.error)
 
 
-def _words(found: Found) -> str:
+def words(found: Found) -> str:
+    """The state of a slice in gcloud's words."""
     return f"{found.resource}, node {found.node}" if found.resource == "ACTIVE" else found.resource
 
 

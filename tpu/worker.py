@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hyla_lm.tpu import metadata
+from hyla_lm.tpu import host_log, metadata
 
 PREEMPTED = 75
 WHOLE = "commit_success.txt"  # what Orbax writes last in a bucket
@@ -86,6 +86,7 @@ def watch(folder: Path, lock: int, workdir: str, command: Sequence[str]) -> int:
     # When a machine is shut down every process gets SIGTERM; the trainer's answer is waited for.
     signal.signal(signal.SIGTERM, lambda *_: None)
     before = _read(folder)
+    copy_last = host_log.keep(folder / "log", workdir)
     began_at = newest_checkpoint(workdir)
     try:
         place = metadata.place()
@@ -105,7 +106,10 @@ def watch(folder: Path, lock: int, workdir: str, command: Sequence[str]) -> int:
     failures = (before.get("failures", 0) if stuck else 0) + (code not in (0, PREEMPTED))
     ending = {"state": "exited", "code": code, "step": reached, "failures": failures}
     _write(folder, ending)
-    print(f"{time.strftime('%FT%TZ', time.gmtime())} the trainer ended with status {code}")
+    print(
+        f"{time.strftime('%FT%TZ', time.gmtime())} the trainer ended with status {code}", flush=True
+    )
+    copy_last()
     return code
 
 
@@ -141,7 +145,7 @@ def newest_checkpoint(workdir: str) -> int | None:
     """The newest step among the checkpoints of a run, local or in a bucket."""
     folder = f"{workdir.rstrip('/')}/checkpoints"
     if "://" in workdir:
-        command = ["gcloud", "storage", "ls", f"{folder}/*/{WHOLE}"]
+        command = ["timeout", "60", "gcloud", "storage", "ls", f"{folder}/*/{WHOLE}"]
         names = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
     else:
         names = os.listdir(folder) if os.path.isdir(folder) else []

@@ -78,9 +78,13 @@ class FakeCloud:
         """Status and everything printed, of the launcher with the options of a job."""
         files = ["--gin_file=gin/c4_50m_hyla.gin", "--gin_file=gin/c4_rows.gin"]
         training = [*files, f"--workdir={self.home}/run"]
-        code = launch.main([command, *PLACE, *CODE, *training, *flags], sleep=self.sleep)
+        code = launch.main([command, *PLACE, *CODE, *training, *flags], self.sleep, self.clock)
         printed = self.capture.readouterr()
         return code, printed.out + printed.err
+
+    def clock(self) -> float:
+        """The seconds that were slept."""
+        return sum(self.waits)
 
     def sleep(self, seconds: float) -> None:
         """Returns at once, or when the first host's trainer has ended if that is soon."""

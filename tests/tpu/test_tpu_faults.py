@@ -114,11 +114,13 @@ def test_keep_keeps_them_and_says_that_they_cost(cloud: FakeCloud) -> None:
     assert cloud.state["node"] == "READY" and cloud.count("delete") == 0
 
 
-def test_waiting_for_capacity_ends_and_leaves_no_request(cloud: FakeCloud) -> None:
+def test_a_request_that_waits_keeps_its_place_and_costs_nothing(cloud: FakeCloud) -> None:
     cloud.set(grants=["WAITING_FOR_RESOURCES"])
     code, printed = cloud.launch("create", "--wait-minutes=1")
     assert code == 2 and "still WAITING_FOR_RESOURCES after 1 minutes" in printed
-    assert sum(cloud.waits) == 60 and is_empty(cloud)
+    assert "keeps its place in the queue: nothing is billed until its turn" in printed
+    assert sum(cloud.waits) == 60 and cloud.count("delete") == 0
+    assert cloud.state["resource"] == "WAITING_FOR_RESOURCES"
 
 
 def test_an_interrupt_deletes_what_was_made(

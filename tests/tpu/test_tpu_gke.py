@@ -1,9 +1,11 @@
 """The JobSet on GKE."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from hyla_lm.tpu import gke
 from tests.tpu.conftest import write_program
@@ -12,6 +14,8 @@ FLAGS = ["--name=hyla", "--image=i", "--gin_file=gin/a.gin", "--workdir=/mnt/r"]
 REFUSALS = {
     'error: no matches for kind "JobSet" in version "jobset.x-k8s.io/v1alpha2"': "has no JobSet",
     'Error from server (Forbidden): jobsets is forbidden: User "me"': "roles/container.developer",
+    'strict decoding error: unknown field "spec.failurePolicy.rules[0].'
+    'onJobFailureMessagePatterns"': "older than 0.10",
     "Unable to connect to the server: dial tcp: i/o timeout": "kubectl failed (Unable to connect",
 }
 
@@ -77,3 +81,37 @@ def test_a_mistake_reaches_no_cluster(
     assert gke.main([*FLAGS, flag]) == 2
     assert capsys.readouterr().err.startswith(f"hyla-lm tpu gke: {flag.partition('=')[0]}")
     assert not (kubectl / "arguments").exists()
+
+
+# What Kubernetes writes of a Job whose pod matched a rule.
+JOB_FAILURES = {
+    "Pod default/hyla-0 has condition DisruptionTarget matching FailJob rule at "
+    "index 0": "preempted",
+    "Container trainer for pod default/hyla-0 failed with exit code 75 matching FailJob rule at "
+    "index 1": "preempted",
+    "Container trainer for pod default/hyla-0 failed with exit code 2 matching FailJob rule at "
+    "index 2": "mistake",
+}
+
+
+@pytest.mark.parametrize("message", JOB_FAILURES)
+def test_a_preemption_uses_up_no_restart_and_a_mistake_is_final(
+    capsys: pytest.CaptureFixture[str], message: str
+) -> None:
+    assert gke.main([*FLAGS, "--dry-run"]) == 0
+    spec = yaml.safe_load(capsys.readouterr().out)["spec"]
+    rules = spec["failurePolicy"]["rules"]
+    [rule] = [
+        rule
+        for rule in rules
+        if any(re.search(pattern, message) for pattern in rule["onJobFailureMessagePatterns"])
+    ]
+    assert rule["name"] == JOB_FAILURES[message]
+    actions = {"preempted": "RestartJobSetAndIgnoreMaxRestarts", "mistake": "FailJobSet"}
+    assert rule["action"] == actions[rule["name"]]
+    job = spec["replicatedJobs"][0]["template"]["spec"]
+    by_rule = [
+        found.get("onExitCodes", {}).get("values") or found["onPodConditions"][0]["type"]
+        for found in job["podFailurePolicy"]["rules"]
+    ]
+    assert by_rule == ["DisruptionTarget", [75], [2]] and job["backoffLimit"] == 0

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hyla_lm.tpu import worker
+from hyla_lm.tpu import host_log, worker
 from tests.tpu.conftest import write_program
 
 HANGS = "trap 'exit 75' TERM; sleep 60 & wait"
@@ -138,3 +139,50 @@ def test_the_newest_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     assert worker.newest_checkpoint("gs://b/r") == 70
     assert worker.newest_checkpoint("gs://b/other") is None
+
+
+def test_the_log_is_kept_in_the_bucket_while_the_trainer_runs(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = tmp_path / "copied"
+    copy = f'[ "$2" = cp ] && echo "$5" >> {copied}.names && cp "$4" {copied}'
+    write_program(tmp_path / "bin" / "gcloud", copy)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    log = tmp_path / "log"
+    log.write_text("said\n")
+    stop = host_log.keep(log, "gs://b/run/", seconds=0.05)
+    deadline = time.monotonic() + 20
+    while not copied.exists() or copied.read_text() != "said\n":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    log.write_text("said\nmore\n")
+    stop()
+    assert copied.read_text() == "said\nmore\n"
+    names = set(Path(f"{copied}.names").read_text().split())
+    [name] = names
+    assert name.startswith(f"gs://b/run/host_logs/{socket.gethostname()}/")
+
+
+def test_the_last_lines_are_in_the_bucket_when_the_trainer_has_ended(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = tmp_path / "copied"
+    write_program(tmp_path / "bin" / "gcloud", f'[ "$2" = cp ] && cp "$4" {copied}')
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    worker.start(host.folder, "gs://b/run", ["sh", "-c", "echo said; exit 3"])
+    deadline = time.monotonic() + 20
+    while not copied.exists() or "ended with status 3" not in copied.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert "said\n" in copied.read_text()
+
+
+def test_a_log_that_cannot_be_copied_says_so_in_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_program(tmp_path / "bin" / "gcloud", "echo no such bucket >&2; exit 1")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    (tmp_path / "log").write_text("said")
+    host_log.keep(tmp_path / "log", "gs://b/run")()
+    assert "was not copied to gs://b/run/host_logs/" in (said := capsys.readouterr().out)
+    assert "no such bucket" in said
