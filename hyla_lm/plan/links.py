@@ -1,6 +1,6 @@
 """The links between chips: how far a group of chips reaches, and how long a collective takes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,7 @@ def links_of(topology: Slice) -> Links:
     return Links(topology.ring_bytes_per_second, topology.chip.dcn_bytes_per_second)
 
 
-def places_of(devices: Sequence[Any]) -> list[tuple[int, ...]]:
+def places_of(devices: Iterable[Any]) -> list[tuple[int, ...]]:
     """Where each device is: its slice, then its coordinates there."""
     return [(getattr(device, "slice_index", None) or 0, *device.coords) for device in devices]
 

@@ -15,9 +15,10 @@ METHOD = (
     "of Pallas kernels (estimated), or the counted bundles of everything, each operation at least "
     "as long as moving its arrays from and to HBM (counted), over the clock. Collectives send "
     "their bytes around rings, at the bandwidth of all links where they close (16x16, and cubes of "
-    "v5p), at half of it elsewhere; between slices through the network cards of the hosts. The shortest step is the lower compute with all collectives hidden behind it, "
-    "the longest the higher compute with none hidden and the latency of each. The bound is the larger of FLOPs over the "
-    "peak and of reading and writing the state at HBM bandwidth."
+    "v5p), at half of it elsewhere; between slices through the network cards of the hosts. The "
+    "shortest step is the lower compute with all collectives hidden behind it, the longest the "
+    "higher compute with none hidden and the latency of each. The bound is the larger of FLOPs "
+    "over the peak and of reading and writing the state at HBM bandwidth."
 )
 ERROR = (
     "no figure has been compared with a chip. XLA's estimate of one operation can be off "
