@@ -18,4 +18,4 @@ class Notes:
         """One sentence a kind: how many places, and the first of them."""
         for kind, places in self._places.items():
             names = ", ".join(list(places)[:SHOWN]) + (", ..." if len(places) > SHOWN else "")
-            yield f"{len(places)} {kind} ({names})"
+            yield f"{kind} ({len(places)}: {names})"

@@ -121,7 +121,7 @@ def _described(
     return [
         asdict(x)
         | {
-            "purpose": purpose(x.kind, x.axes, x.shapes, x.op_name, rows),
+            "purpose": purpose(x, rows),
             "bytes_sent": x.bytes_sent(),
             "seconds": links.seconds(x),
             "latency_seconds": links.latency(x),
