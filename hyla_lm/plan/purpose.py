@@ -32,10 +32,11 @@ def purpose(x: Collective, table_rows: int | None) -> str:
 
 
 def _is_table(x: Collective, rows: int | None) -> bool:
-    """Whether every array is the token table or one chip's part of its rows."""
+    """Whether every array is the token table, or the rows of it that a scattered sum leaves."""
     if len(x.shapes) == 1 and _OF_TABLE.search(x.op_name):
         return True
-    return all(rows in (size, size * x.group_size) for shape in x.shapes for size in shape[:1])
+    parts = x.group_size if x.kind == "reduce-scatter" else 1
+    return all(len(shape) == 2 and rows in (shape[0], shape[0] * parts) for shape in x.shapes)
 
 
 def _is_sum(x: Collective) -> bool:

@@ -69,6 +69,7 @@ def collective(
         (collective("all-gather", "fsdp", (ROWS, 512)), TABLE),
         (collective("reduce-scatter", "fsdp", (ROWS // 8, 512)), TABLE_GRADIENT),
         (collective("all-reduce", "data", (ROWS, 512)), TABLE_GRADIENT),
+        (collective("all-gather", "fsdp", (ROWS // 8, 2048)), PARAMETERS),  # an equal width
         (collective("all-gather", "model", (16, 640, 512)), ACTIVATIONS),
         (collective("all-reduce", "data fsdp", (), (1,)), NUMBERS),
         (collective("all-reduce", "model", ()), NUMBERS),
