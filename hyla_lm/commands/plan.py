@@ -10,6 +10,9 @@ HELP = "memory, speed and cost on a TPU slice, without one"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_gin_files(parser)
     parser.add_argument("--topology", required=True, help="slice, such as v5e:4x4")
+    parser.add_argument(
+        "--slices", type=int, default=1, help="slices of it, for MeshConfig.replica"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     parser.add_argument("--price_per_chip_hour", type=float, help="adds the cost of the run")
     parser.add_argument("--cache_dir", help="keep the compiled step here, for the pod's JAX")

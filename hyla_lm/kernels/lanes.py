@@ -10,7 +10,6 @@ from jax import lax
 
 LANES = 128
 ROW_TILE = 16  # rows of bfloat16 in a vector register
-VMEM_LIMIT_BYTES = 112 * 2**20
 
 
 def round_up(x: int, multiple: int) -> int:

@@ -39,11 +39,11 @@ def advice(experiment: Experiment, topology: Slice, refusal: OutOfMemory) -> lis
         lines.append(
             f"MeshConfig.fsdp = {topology.chips}: parameters and optimizer state are divided"
         )
-    larger = [
-        shape for shape in TOPOLOGIES if Slice(f"v5e:{shape}").chips >= factor * topology.chips
-    ]
+    generation = f"{topology.chip.generation}:"
+    slices = [Slice(x, topology.count) for x in TOPOLOGIES if x.startswith(generation)]
+    larger = [slice_.name for slice_ in slices if slice_.chips >= factor * topology.chips]
     if larger:
-        lines.append(f"--topology=v5e:{larger[0]}: fewer rows a chip")
+        lines.append(f"--topology={larger[0]}: fewer rows a chip")
     return lines
 
 

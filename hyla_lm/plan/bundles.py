@@ -1,9 +1,9 @@
 """Counts the cycles of a Pallas TPU kernel by running the scalar half of its compiled program.
 
 libtpu writes each kernel as VLIW bundles, one a cycle, with latencies as empty bundles. Running the
-scalar operations (loop counters, predicates, branches) gives how often each bundle is issued.
-Waiting for memory is not counted. Values that come from data are unknown; a branch on one is an
-error, never a guess.
+scalar operations (loop counters, predicates, branches) gives how often each bundle is issued. Of a
+chip with two cores the first is run. Waiting for memory is not counted. Values that come from data
+are unknown; a branch on one is an error, never a guess.
 """
 
 import itertools
@@ -20,6 +20,7 @@ MAX_STEPS = 100_000_000
 WORD = 0xFFFFFFFF
 
 _INNER_COMMENT = re.compile(r"/\*(?:(?!/\*|\*/).)*\*/", re.S)
+_CORE_ID = re.compile(r"sld \[smem:\[#allocation\d+\]\] /\* core id \*/")
 _BUNDLE = re.compile(r"^\s*(0x[0-9a-f]+|0)\b[^{\n]*\{(.*)\}", re.M)
 _OPERATION = re.compile(r"(?:(%\w+) = |%\d+\s+)?([a-z][\w.]*)\s*(.*)")
 _REGISTER = re.compile(r"%([sp]\d+)_([sp]\d+)")
@@ -142,7 +143,7 @@ def _meaning(operand: str) -> tuple[str, Any]:
 
 
 def _parse(text: str) -> list[list[Operation]]:
-    left = -1
+    text, left = _CORE_ID.sub("smov 0", text), -1
     while left:  # comments nest
         text, left = _INNER_COMMENT.subn("", text)
     bundles: list[list[Operation]] = []

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hyla_lm.plan.hlo import Array, Instruction, Program
+from hyla_lm.plan.hlo import Program
+from hyla_lm.plan.instructions import Array, Instruction
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 Groups = list[list[int]]
+Place = tuple[int, ...]
 
 _CHAIN = re.compile(r"\bchannel_id=\d+, .*\bchain_id=\"\d+\"")
 _LISTED = re.compile(r"replica_groups=\{(\{[\d,{} ]*\})\}")
@@ -18,6 +20,9 @@ _IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?
 _MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(([\d,]*)\))? *\{([^}]*)\}")
 _MESH_AXIS = re.compile(r"'([^']*)'=(\d+)")
 _MESH_NAME = re.compile(r"'([^']*)'(?::\((\d+)\)(\d+))?")
+_TRANSFER = re.compile(
+    rf" send\(.*is_host_transfer=true.*_xla_host_transfer_rendezvous=\"({'|'.join(KINDS)})"
+)
 _PAIRS = re.compile(r"source_target_pairs=\{(\{[\d,{} ]*\})\}")
 
 
@@ -35,6 +40,8 @@ class Collective:
     times: int
     group_size: int
     axes: tuple[str, ...]
+    hops: int
+    between_slices: bool
     is_async: bool
     shapes: tuple[tuple[int, ...], ...]
     op_name: str
@@ -56,14 +63,20 @@ class Collective:
         return self.bytes_sent() / bytes_per_second
 
 
-def find_collectives(program: Program, mesh_shape: Mapping[str, int]) -> list[Collective]:
+def find_collectives(
+    program: Program, mesh_shape: Mapping[str, int], places: Sequence[Place] = ()
+) -> list[Collective]:
     """All collectives between chips, also inside fusions; loops count by their trips.
 
-    A collective that overlaps several fusions appears in each of them, as links of one chain.
+    `places` are the slice and coordinates of the chips of the mesh; without them chips stand in a
+    line. A collective that overlaps several fusions appears in each of them, as links of one chain.
     """
     found = []
     seen: set[str] = set()
+    places = places or [(0, chip) for chip in range(math.prod(mesh_shape.values()))]
     for instruction, _, times in program.walk():
+        if transfer := _TRANSFER.search(instruction.line):
+            found.append(_between_slices(instruction, transfer[1], times, places))
         for x, is_async in _collectives_of(program, instruction):
             if chain := _CHAIN.search(x.line):
                 if chain[0] in seen:
@@ -84,12 +97,40 @@ def find_collectives(program: Program, mesh_shape: Mapping[str, int]) -> list[Co
                     times,
                     size,
                     _axes(groups, mesh_shape),
+                    max(_hops([places[chip] for chip in group]) for group in groups),
+                    False,
                     is_async,
                     tuple(array.shape for array in arrays),
                     x.op_name or instruction.op_name,
                 )
             )
     return found
+
+
+def _between_slices(
+    send: Instruction, kind: str, times: int, places: Sequence[Place]
+) -> Collective:
+    """What a chip sends to other slices through its host."""
+    array = send.arrays[0]
+    slices = len({place[0] for place in places})
+    return Collective(
+        send.name,
+        kind,
+        array.num_bytes,
+        times,
+        slices,
+        ("replica",),
+        0,
+        True,
+        True,
+        (array.shape,),
+        send.op_name,
+    )
+
+
+def _hops(places: Sequence[Place]) -> int:
+    """The way between the farthest chips of a group, along links that close no rings."""
+    return sum(max(ends) - min(ends) for ends in list(zip(*places, strict=True))[1:])
 
 
 def _collectives_of(program: Program, outer: Instruction) -> Iterator[tuple[Instruction, bool]]:

@@ -15,7 +15,7 @@ DOES_NOT_FIT = 1
 
 def run(options: argparse.Namespace, bindings: list[str]) -> int:
     """Prints the plan; status 1 for one that does not fit."""
-    topology = Slice(options.topology)
+    topology = Slice(options.topology, options.slices)
     if options.compiles < 0:
         raise UserError(f"--compiles={options.compiles} must be at least 0.")
     if options.price_per_chip_hour is not None and options.price_per_chip_hour < 0:

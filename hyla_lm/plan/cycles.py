@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hyla_lm.plan.dumps import Dumps
-from hyla_lm.plan.hlo import Instruction, Program
+from hyla_lm.plan.hlo import Program
+from hyla_lm.plan.instructions import Instruction
 from hyla_lm.plan.topology import Chip
 
 KERNEL = "attention kernel"
@@ -33,7 +34,7 @@ NO_ESTIMATE = 1 << 62  # the compiler writes a huge number instead of no estimat
 _ESTIMATE = re.compile(r'"estimated_cycles":"(\d+)"')
 _FREE = re.compile(
     r"(parameter|constant|tuple|get-tuple-element|bitcast|after-all|domain|opt-barrier|while|call|"
-    r"conditional|partition-id|replica-id|add-dependency|copy-done|slice-done|.*-done)"
+    r"conditional|partition-id|replica-id|send|recv|add-dependency|copy-done|slice-done|.*-done)"
 )
 _MOVES = ("copy-start", "slice-start")
 _CONSTANT = re.compile(r"\w+\[[1,]*\][^ ]* constant\([{ ]*(-?\d+)[} ]*\)")

@@ -8,17 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from hyla_lm.experiment import Experiment
+from hyla_lm.model.config import Features, Tokens
 from hyla_lm.parallel.mesh import batch_ways
 from hyla_lm.plan import cache
 from hyla_lm.plan.advice import advice
-from hyla_lm.plan.collectives import find_collectives
+from hyla_lm.plan.collectives import Collective, find_collectives
 from hyla_lm.plan.compile import CompiledStep, OutOfMemory, compile_step, with_batch
 from hyla_lm.plan.cycles import Operation, by_part, operations, spread
 from hyla_lm.plan.dumps import Dumps
 from hyla_lm.plan.hlo import Program
 from hyla_lm.plan.largest_batch import search
+from hyla_lm.plan.links import assumptions, links_of, places_of
+from hyla_lm.plan.notes import Notes
 from hyla_lm.plan.predict import ERROR, METHOD, consequences, step_time
-from hyla_lm.plan.topology import V5E, Slice
+from hyla_lm.plan.purpose import purpose
+from hyla_lm.plan.topology import Slice
 from hyla_lm.running.program import Program as TrainProgram
 from hyla_lm.running.summary import training_kernels
 from hyla_lm.running.throughput import (
@@ -49,6 +53,7 @@ def make_plan(
     """The plan of an experiment; if the step is too large, `fits` is False, with advice."""
     head = {
         "topology": options.topology.name,
+        "slices": options.topology.count,
         "chips": options.topology.chips,
         "versions": {name: version(name) for name in ("hyla_lm", "jax", "jaxlib", "libtpu")},
         "config": experiment.text,
@@ -71,9 +76,10 @@ def make_plan(
 
 def _measured(step: CompiledStep, options: Options, dumps: Path) -> dict[str, Any]:
     program, train = step.program, step.program.experiment.train
-    chips, chip = options.topology.chips, V5E
+    chips, chip = options.topology.chips, options.topology.chip
     hlo = Program(step.hlo)
-    collectives = find_collectives(hlo, dict(program.mesh.shape))
+    mesh = program.mesh
+    collectives = find_collectives(hlo, dict(mesh.shape), places_of(mesh.devices.flat))
     found = operations(hlo, Dumps(dumps), chip)
     parts = by_part(found)
     io, model = program.task.io, program.experiment.model
@@ -91,14 +97,7 @@ def _measured(step: CompiledStep, options: Options, dumps: Path) -> dict[str, An
         "flops_per_token": flops_per_token,
         "tokens_a_step": tokens,
         "steps": train.steps,
-        "collectives": [
-            asdict(x)
-            | {
-                "bytes_sent": x.bytes_sent(),
-                "seconds": x.seconds(options.topology.ring_bytes_per_second),
-            }
-            for x in collectives
-        ],
+        "collectives": _described(collectives, options.topology, io),
         "cycles": [asdict(part) for part in parts],
         "spread": None if measured_spread is None else asdict(measured_spread),
         "step_seconds": asdict(times),
@@ -108,10 +107,27 @@ def _measured(step: CompiledStep, options: Options, dumps: Path) -> dict[str, An
         },
         "method": METHOD,
         "error": ERROR,
+        "assumptions": assumptions(options.topology),
         "notes": [*hlo.notes, *uncounted(found)],
         "compile_seconds": step.compile_seconds,
         "lower_seconds": step.lower_seconds,
     }
+
+
+def _described(
+    collectives: list[Collective], topology: Slice, io: Tokens | Features
+) -> list[dict[str, Any]]:
+    links, rows = links_of(topology), io.vocab_size if isinstance(io, Tokens) else None
+    return [
+        asdict(x)
+        | {
+            "purpose": purpose(x, rows),
+            "bytes_sent": x.bytes_sent(),
+            "seconds": links.seconds(x),
+            "latency_seconds": links.latency(x),
+        }
+        for x in collectives
+    ]
 
 
 def _layout(program: TrainProgram[Objective]) -> dict[str, Any]:
@@ -125,13 +141,15 @@ def _layout(program: TrainProgram[Objective]) -> dict[str, Any]:
     }
 
 
-def uncounted(found: list[Operation]) -> list[str]:
-    """A note on operations with neither an estimate nor countable bundles, if they may matter."""
-    kernels = sorted({x.name for x in found if x.is_kernel and x.bundles is None})
-    notes = [f"kernel {name}: not counted, its loops depend on data" for name in kernels]
-    others = [x for x in found if not x.is_kernel and x.estimate is None and x.bundles is None]
-    large = sorted({x.name for x in others if "fusion" in x.name})
-    return notes + [f"{name}: no estimate and not counted, taken as its traffic" for name in large]
+def uncounted(found: list[Operation]) -> Notes:
+    """Notes on operations with neither an estimate nor countable bundles, if they may matter."""
+    notes = Notes()
+    for x in found:
+        if x.is_kernel and x.bundles is None:
+            notes.add("kernels that are not counted, since their loops depend on data", x.name)
+        if not x.is_kernel and x.estimate is None and x.bundles is None and "fusion" in x.name:
+            notes.add("fusions without estimate or count, taken as their traffic", x.name)
+    return notes
 
 
 def _largest_batch(
@@ -157,7 +175,9 @@ def _largest_batch(
     known = {0: float(memory.parameters + memory.optimizer)}
     known[experiment.train.batch_size] = float(memory.total)
     unit = batch_ways(step.program.mesh) * experiment.train.accumulate_steps
-    found = search(needed_bytes, unit, known, V5E.hbm_bytes, options.compiles, say)
+    found = search(
+        needed_bytes, unit, known, options.topology.chip.hbm_bytes, options.compiles, say
+    )
     return asdict(found) | {"step_rows": unit}
 
 

@@ -3,33 +3,40 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hyla_lm.kernels.chips import Chip
 from hyla_lm.plan.collectives import Collective
 from hyla_lm.plan.compile import Memory
 from hyla_lm.plan.cycles import PartCycles
-from hyla_lm.plan.topology import V5E, Chip, Slice
+from hyla_lm.plan.links import links_of
+from hyla_lm.plan.topology import Slice
 
 METHOD = (
     "compute is the sum of XLA's estimated cycles of its own operations and of the counted bundles "
     "of Pallas kernels (estimated), or the counted bundles of everything, each operation at least "
     "as long as moving its arrays from and to HBM (counted), over the clock. Collectives send "
-    "their bytes around rings, at the bandwidth of all links where they close (16x16), at half of "
-    "it elsewhere. The shortest step is the lower compute with all collectives hidden behind it, "
-    "the longest the higher compute with none hidden. The bound is the larger of FLOPs over the "
-    "peak and of reading and writing the state at HBM bandwidth."
+    "their bytes around rings, at the bandwidth of all links where they close (16x16, and cubes of "
+    "v5p), at half of it elsewhere; between slices through the network cards of the hosts. The "
+    "shortest step is the lower compute with all collectives hidden behind it, the longest the "
+    "higher compute with none hidden and the latency of each. The bound is the larger of FLOPs "
+    "over the peak and of reading and writing the state at HBM bandwidth."
 )
 ERROR = (
     "no figure has been compared with a chip. XLA's estimate of one operation can be off "
-    "severalfold either way; host, input and the latency of collectives are left out."
+    "severalfold either way; host and input are left out."
 )
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of one step; `bound` is a lower bound for any program."""
+    """Seconds of one step; `bound` is a lower bound for any program.
+
+    `collectives` is the time of their bytes, `latency` what small ones wait beside it.
+    """
 
     estimated_compute: float
     counted_compute: float
     collectives: float
+    latency: float
     bound: float
 
     @property
@@ -40,7 +47,7 @@ class StepTime:
     @property
     def longest(self) -> float:
         compute = max(self.estimated_compute, self.counted_compute)
-        return max(compute + self.collectives, self.bound)
+        return max(compute + self.collectives + self.latency, self.bound)
 
 
 def step_time(
@@ -51,12 +58,13 @@ def step_time(
     topology: Slice,
 ) -> StepTime:
     """The time of a step by both methods, with the time of the links and the lower bound."""
-    chip = V5E
+    chip, links = topology.chip, links_of(topology)
     state_bytes = 2 * (memory.parameters + memory.optimizer) + memory.batch
     return StepTime(
         sum(part.estimated for part in parts) / chip.clock_hz,
         sum(part.counted for part in parts) / chip.clock_hz,
-        sum(collective.seconds(topology.ring_bytes_per_second) for collective in collectives),
+        sum(map(links.seconds, collectives)),
+        sum(map(links.latency, collectives)),
         max(flops_a_chip / chip.peak_flops, state_bytes / chip.hbm_bytes_per_second),
     )
 

@@ -15,15 +15,22 @@ def show(plan: Mapping[str, Any], console: Console | None = None) -> None:
     """Prints a plan that fits, as tables of at most 80 columns."""
     sections: list[RenderableType] = [
         Text("\n".join(line for line in plan["config"].splitlines() if " = " in line)),
-        _table(f"{plan['chips']} x TPU v5e ({plan['topology']})", _facts(plan)),
+        _table(_title(plan), _facts(plan)),
         _collectives(plan),
         _cycles(plan),
         _prediction(plan),
         Text(f"Method: {plan['method']}\n\nError: {plan['error']}"),
+        *(Text(f"Assumption: {assumed}.") for assumed in plan["assumptions"]),
         *(Text(f"Note: {note}") for note in plan["notes"]),
     ]
     spaced: list[RenderableType] = [part for section in sections for part in (section, Text())]
     (console or Console()).print(Group(*spaced), highlight=False)
+
+
+def _title(plan: Mapping[str, Any]) -> str:
+    slices = "" if plan["slices"] == 1 else f"{plan['slices']} slices of "
+    generation = plan["topology"].partition(":")[0]
+    return f"{plan['chips']} x TPU {generation} ({slices}{plan['topology']})"
 
 
 def _table(title: str, rows: Mapping[str, str]) -> Table:
@@ -75,15 +82,17 @@ def _largest(found: Mapping[str, Any] | None) -> str:
 
 
 def _collectives(plan: Mapping[str, Any]) -> Table:
-    """One line for each kind and axes, since a step of FSDP has hundreds of collectives."""
-    grouped: dict[tuple[str, str, bool], list[Mapping[str, Any]]] = defaultdict(list)
+    """One line for each purpose, kind and axes: a step of FSDP has hundreds of collectives."""
+    grouped: dict[tuple[str, str, str, bool], list[Mapping[str, Any]]] = defaultdict(list)
     for x in plan["collectives"]:
-        grouped[x["kind"], " x ".join(x["axes"]), x["is_async"]].append(x)
-    table = Table(title="Collectives of a step", title_justify="left", box=None, padding=(0, 2))
-    for name in ("kind", "over", "MB", "sent MB", "ms", "times", ""):
-        table.add_column(name, justify="left" if name in ("kind", "over", "") else "right")
-    for (kind, axes, is_async), group in grouped.items():
+        grouped[x["purpose"], x["kind"], " x ".join(x["axes"]), x["is_async"]].append(x)
+    table = Table(title="Collectives of a step", title_justify="left", box=None, padding=(0, 1))
+    words = ("for", "kind", "over", "")
+    for name in ("for", "kind", "over", "MB", "sent MB", "ms", "times", ""):
+        table.add_column(name, justify="left" if name in words else "right", overflow="fold")
+    for (purpose, kind, axes, is_async), group in sorted(grouped.items(), key=_milliseconds):
         table.add_row(
+            purpose,
             kind,
             axes,
             f"{sum(x['bytes'] * x['times'] for x in group) / 1e6:,.1f}",
@@ -93,8 +102,13 @@ def _collectives(plan: Mapping[str, Any]) -> Table:
             "async" if is_async else "",
         )
     if not grouped:
-        table.add_row("none", *[""] * 6)
+        table.add_row("none", *[""] * 7)
     return table
+
+
+def _milliseconds(row: tuple[Any, list[Mapping[str, Any]]]) -> float:
+    """Orders rows by their time, the longest first."""
+    return -sum(x["seconds"] for x in row[1])
 
 
 def _cycles(plan: Mapping[str, Any]) -> Group:
@@ -133,7 +147,8 @@ def _prediction(plan: Mapping[str, Any]) -> Group:
     rows = {
         "compute": f"{times['estimated_compute'] * 1e3:.1f} ms estimated, "
         f"{times['counted_compute'] * 1e3:.1f} ms counted",
-        "collectives": f"{times['collectives'] * 1e3:.2f} ms",
+        "collectives": f"{times['collectives'] * 1e3:.2f} ms for their bytes, "
+        f"up to {times['latency'] * 1e3:.2f} ms of latency",
         "bound": f"{times['bound'] * 1e3:.1f} ms",
         "step": _range(short, long, "step_seconds", "{:.1f} ms", 1e3),
         "tokens/s": _range(long, short, "tokens_per_second", "{:,.0f}")

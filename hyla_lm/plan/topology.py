@@ -1,4 +1,4 @@
-"""TPU v5e slices to compile for without TPUs: libtpu's settings, devices, and chip facts."""
+"""TPU slices to compile for without TPUs: libtpu's settings, and devices."""
 
 import importlib.util
 import math
@@ -10,14 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from hyla_lm.config import UserError
+from hyla_lm.kernels.chips import CHIPS, Chip
 
 # Slices that Cloud TPU offers, to the chips of one host in each direction.
-TOPOLOGIES = {
+_FLAT = {
     "1x1": (1, 1, 1),
     "2x2": (2, 2, 1),
     "2x4": (2, 4, 1),
     **{shape: (2, 2, 1) for shape in ("4x4", "4x8", "8x8", "8x16", "16x16")},
 }
+_CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16")
+TOPOLOGIES = {f"v5e:{shape}": host for shape, host in _FLAT.items()}
+TOPOLOGIES |= {f"v5p:{shape}": (2, 2, 1) for shape in _CUBES}
+TOPOLOGIES |= {f"v6e:{shape}": host for shape, host in _FLAT.items()}
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",
@@ -29,62 +34,58 @@ BUNDLES = "^packed-bundles-post-ra|deduplication"
 
 
 @dataclass(frozen=True)
-class Chip:
-    """What one chip can do.
-
-    Peak, HBM and ICI bandwidth: https://cloud.google.com/tpu/docs/v5e (197 TFLOP/s in bfloat16,
-    16 GB at 819 GB/s, 1,600 Gbit/s over four links). The compiler gives programs 15.75 GiB of the
-    HBM and says so when they need more. The clock follows from the peak: four matrix units of
-    128 x 128 multiply-adds reach 197e12 FLOP/s at 1.5 GHz.
-    """
-
-    name: str = "TPU v5e"
-    peak_flops: float = 197e12
-    hbm_bytes: float = 15.75 * 2**30
-    hbm_bytes_per_second: float = 819e9
-    ici_bytes_per_second: float = 1600e9 / 8
-    clock_hz: float = 1.5e9
-
-
-V5E = Chip()
-
-
-@dataclass(frozen=True)
 class Slice:
-    """A v5e slice such as v5e:4x4; raises UserError for one that is not offered."""
+    """Slices such as v5e:4x4, as many as `count`; raises UserError for one that is not offered."""
 
     name: str
+    count: int = 1
 
     def __post_init__(self) -> None:
-        generation, _, shape = self.name.partition(":")
-        if generation != "v5e" or shape not in TOPOLOGIES:
-            known = ", ".join(f"v5e:{shape}" for shape in TOPOLOGIES)
-            raise UserError(f"--topology={self.name} is not known: give one of {known}.")
+        if self.name not in TOPOLOGIES:
+            raise UserError(
+                f"--topology={self.name} is not known: give one of {', '.join(TOPOLOGIES)}."
+            )
+        if self.count < 1:
+            raise UserError(f"--slices={self.count} must be at least 1.")
 
     @property
-    def shape(self) -> tuple[int, int]:
-        rows, columns = self.name.removeprefix("v5e:").split("x")
-        return int(rows), int(columns)
+    def chip(self) -> Chip:
+        return CHIPS[self.name.partition(":")[0]]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(int(size) for size in self.name.partition(":")[2].split("x"))
 
     @property
     def chips(self) -> int:
-        return math.prod(self.shape)
+        return math.prod(self.shape) * self.count
+
+    @property
+    def chips_a_host(self) -> int:
+        return math.prod(TOPOLOGIES[self.name])
+
+    @property
+    def is_torus(self) -> bool:
+        """Whether links close rings: on a full pod of v5e or v6e, and on whole cubes of v5p."""
+        if len(self.shape) == 2:
+            return self.shape == (16, 16)
+        return all(size % 4 == 0 for size in self.shape)
 
     @property
     def ring_bytes_per_second(self) -> float:
-        """Bytes a second that a chip sends around rings; only the full pod is a torus."""
-        return V5E.ici_bytes_per_second / (1 if self.shape == (16, 16) else 2)
+        """Bytes a second that a chip sends around rings: half of its links' where none close."""
+        return self.chip.ici_bytes_per_second / (1 if self.is_torus else 2)
 
-    def devices(self, slices: int = 1) -> list[Any]:
-        """The devices of `slices` of them, for compiling only; raises UserError without libtpu."""
+    def devices(self) -> list[Any]:
+        """The devices of all slices, for compiling only; raises UserError without libtpu."""
         check_libtpu()
         from jax.experimental import topologies
 
         described = topologies.get_topology_desc(
             platform="tpu",
             topology_name=self.name,
-            chips_per_host_bounds=TOPOLOGIES[self.name.removeprefix("v5e:")],
-            num_slices=slices,
+            chips_per_host_bounds=TOPOLOGIES[self.name],
+            num_slices=self.count,
         )
         return list(described.devices)
 

@@ -4,15 +4,13 @@ from typing import Any
 
 import jax
 
+from hyla_lm.kernels.chips import CHIPS
 from hyla_lm.model.config import Features, ModelConfig, Tokens
 
 # bfloat16 peak of one device in FLOP/s, by jax's device_kind.
 PEAK_FLOPS = {
     "TPU v4": 275e12,
-    "TPU v5 lite": 197e12,
-    "TPU v5e": 197e12,
-    "TPU v5p": 459e12,
-    "TPU v6 lite": 918e12,
+    **{kind: chip.peak_flops for chip in CHIPS.values() for kind in (chip.device_kind, chip.name)},
     "NVIDIA A100-SXM4-80GB": 312e12,
     "NVIDIA H100 80GB HBM3": 989e12,
     "NVIDIA H200": 989e12,

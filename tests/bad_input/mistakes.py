@@ -325,6 +325,8 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("plan --gin_file={tiny} --topology=v5e-16", "--topology=v5e-16"),
         ("plan --gin_file={tiny} --topology=v5e:4x4 --compiles=-1", "--compiles=-1"),
         ("plan --gin_file={tiny} --topology=v5e:4x4 --compiles=few", "'few'"),
+        ("plan --gin_file={tiny} --topology=v6e:3x5", "--topology=v6e:3x5"),
+        ("plan --gin_file={tiny} --topology=v5e:4x4 --slices=0", "--slices=0"),
         ("plan --gin_file={tiny} --topolgy=v5e:4x4", "did you mean --topology?"),
     ],
     "describe": [

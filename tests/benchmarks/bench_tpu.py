@@ -16,9 +16,10 @@ import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from tpu_programs import Program, both, forward
 
+from hyla_lm.kernels.chips import V5E
 from hyla_lm.plan.dumps import Dumps
 from hyla_lm.plan.hlo import Program as Hlo
-from hyla_lm.plan.topology import V5E, Slice, libtpu_settings
+from hyla_lm.plan.topology import Slice, libtpu_settings
 
 FOLDER = tempfile.TemporaryDirectory(prefix="bench_tpu_")
 DUMPS = Path(FOLDER.name)

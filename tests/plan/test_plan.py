@@ -48,7 +48,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_an_unknown_slice_is_named_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     said = refused(capsys, "--topology=v5e:3x5")
     assert "--topology=v5e:3x5" in said
-    assert all(f"v5e:{shape}" in said for shape in TOPOLOGIES)
+    assert all(name in said for name in TOPOLOGIES)
 
 
 def test_without_libtpu_the_extra_is_named(

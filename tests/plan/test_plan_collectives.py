@@ -119,26 +119,33 @@ LOOP = """%condition (s: (s32[], f32[8,128])) -> pred[] {
 
 %body (t: (s32[], f32[8,128])) -> (s32[], f32[8,128]) {
   %t = (s32[], f32[8,128]) parameter(0)
+  %j = s32[] get-tuple-element(%t), index=0
+  %one = s32[] constant(1)
+  %next = s32[] add(%j, %one)
   %y = f32[8,128] get-tuple-element(%t), index=1
   %z = f32[8,128]{1,0} all-reduce(%y), replica_groups=[1,8]<=[8], to_apply=%add
-  ROOT %u = (s32[], f32[8,128]) tuple(%i, %z)
+  ROOT %u = (s32[], f32[8,128]) tuple(%next, %z)
 }
 
 """
-WHILE = "%w = (s32[], f32[8,128]) while(%t), condition=%condition, body=%body"
+WHILE = (
+    "%zero = s32[] constant(0)",
+    "%t = (s32[], f32[8,128]) tuple(%zero, %p)",
+    "%w = (s32[], f32[8,128]) while(%t), condition=%condition, body=%body",
+)
 
 
 def test_a_collective_in_a_loop_runs_as_often_as_the_loop() -> None:
-    found = only(find_collectives(program(WHILE, before=LOOP), MESH))
+    found = only(find_collectives(program(*WHILE, before=LOOP), MESH))
     assert found.times == 6
     assert found.bytes_sent() == 6 * 2 * 7 / 8 * 8 * 128 * 4
 
 
 def test_a_loop_whose_trips_are_not_known_is_noted() -> None:
-    unknown = LOOP.replace("constant(6)", "parameter(1)")
-    hlo = program(WHILE, before=unknown)
+    unknown = LOOP.replace("constant(6)", "infeed()")
+    hlo = program(*WHILE, before=unknown)
     assert only(find_collectives(hlo, MESH)).times == 1
-    assert "trips not known" in hlo.notes[0]
+    assert "trips not known" in next(iter(hlo.notes))
 
 
 def test_groups_of_one_chip_cross_nothing() -> None:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from hyla_lm.kernels.chips import V5E
 from hyla_lm.plan.cycles import by_part, operations, part_of, spread
 from hyla_lm.plan.dumps import Dumps
 from hyla_lm.plan.hlo import Program
-from hyla_lm.plan.topology import V5E
 
 STEP = "jit(train_step)/while/body/closed_call"
 
@@ -42,17 +42,21 @@ def fusion(name: str, cycles: int, op_name: str, result: str = "f32[8]{0:T(256)S
 
 
 LOOP = (
-    "%cond (s: (s32[])) -> pred[] {\n  %k = s32[]{:T(128)} constant(4)\n}\n\n"
-    "%body (t: (s32[])) -> (s32[]) {\n"
+    "%cond (s: (s32[])) -> pred[] {\n  %s = (s32[]) parameter(0)\n"
+    "  %k = s32[]{:T(128)} constant(4)\n  %i = s32[] get-tuple-element(%s), index=0\n"
+    "  ROOT %less = pred[] compare(%i, %k), direction=LT\n}\n\n"
+    "%body (t: (s32[])) -> (s32[]) {\n  %t = (s32[]) parameter(0)\n"
     + fusion("looped", 100, f"{STEP}/jvp()/while/body/mul")
-    + "}\n\n"
+    + "  %j = s32[] get-tuple-element(%t), index=0\n  %one = s32[] constant(1)\n"
+    "  %next = s32[] add(%j, %one)\n  ROOT %u = (s32[]) tuple(%next)\n}\n\n"
 )
 MAIN = (
     "ENTRY %main (p: f32[8]) -> f32[8] {\n  %p = f32[8]{0:T(256)S(1)} parameter(0)\n"
     + fusion("up", 70, f"{STEP}/jvp(Decoder.hidden)/blocks/block_0/feedforward/up/dot_general")
     + fusion("adam", 30, "jit(train_step)/add", "f32[1048576]{0:T(256)}")
     + fusion("none", 1 << 63, "jit(train_step)/sqrt")
-    + "  %w = (s32[]) while(%t), condition=%cond, body=%body\n"
+    + "  %zero = s32[] constant(0)\n  %t = (s32[]) tuple(%zero)\n"
+    "  %w = (s32[]) while(%t), condition=%cond, body=%body\n"
     '  %hyla = f32[8]{0:T(256)S(1)} custom-call(%p), custom_call_target="tpu_custom_call", '
     'metadata={op_name="jvp()/blocks/block_0/attention/shard_map/hyla_forward/pallas_call"}\n'
     "  %r = f32[8]{0} all-reduce(%p), replica_groups={}, to_apply=%add\n}\n"

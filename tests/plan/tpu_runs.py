@@ -79,7 +79,7 @@ def main() -> None:
     length = int(number)
     slices, _, name = topology.rpartition("@")
     with libtpu_settings(None):
-        devices = Slice(name).devices(int(slices or 1))
+        devices = Slice(name, int(slices or 1)).devices()
     try:
         if program == "kernel":
             kernel = compile_kernel(devices, length, attention, implementation)

@@ -16,6 +16,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from hyla_lm.kernels.chips import chip_in_use
 from hyla_lm.kernels.hyla.tpu_common import (
     OCTET,
     OCTETS,
@@ -31,7 +32,7 @@ from hyla_lm.kernels.hyla.tpu_networks import (
     write_networks_by_unit,
     write_weights,
 )
-from hyla_lm.kernels.lanes import LANES, VMEM_LIMIT_BYTES, matrix_product
+from hyla_lm.kernels.lanes import LANES, matrix_product
 from hyla_lm.kernels.spec import ACTIVATIONS
 
 DQ_BYTES = 16 * 2**20
@@ -104,7 +105,7 @@ def backward(
             jax.ShapeDtypeStruct((p.batch, key_rows, p.key_blocks * LANES), key_dtype),
             jax.ShapeDtypeStruct((p.batch, value_rows, p.key_blocks * LANES), key_dtype),
         ],
-        compiler_params=pltpu.CompilerParams(vmem_limit_bytes=VMEM_LIMIT_BYTES),
+        compiler_params=pltpu.CompilerParams(vmem_limit_bytes=chip_in_use().kernel_vmem_bytes),
         name="hyla_backward",
     )
     return call(*q_offset, q_BxHKxT, k_BxHKxS, v_BxHUxS, dy_BxHUxT, *segments)

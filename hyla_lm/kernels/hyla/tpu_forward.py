@@ -15,6 +15,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from hyla_lm.kernels.chips import chip_in_use
 from hyla_lm.kernels.hyla.blocks import ForwardBlocks
 from hyla_lm.kernels.hyla.tpu_common import (
     GROUP_KEYS,
@@ -25,7 +26,7 @@ from hyla_lm.kernels.hyla.tpu_common import (
     write_keys,
 )
 from hyla_lm.kernels.hyla.tpu_networks import network_shape, write_networks_by_key
-from hyla_lm.kernels.lanes import LANES, VMEM_LIMIT_BYTES, matrix_product
+from hyla_lm.kernels.lanes import LANES, matrix_product
 from hyla_lm.kernels.spec import ACTIVATIONS
 
 STAGE_KEYS = 32
@@ -75,7 +76,7 @@ def forward(
             ],
         ),
         out_shape=jax.ShapeDtypeStruct((p.batch, width, p.query_blocks * LANES), p.dtype),
-        compiler_params=pltpu.CompilerParams(vmem_limit_bytes=VMEM_LIMIT_BYTES),
+        compiler_params=pltpu.CompilerParams(vmem_limit_bytes=chip_in_use().kernel_vmem_bytes),
         name="hyla_forward",
     )
     return call(*q_offset, q_BxHKxT, k_BxHKxS, v_BxHUxS, *segments)

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from hyla_lm.kernels.lanes import LANES, VMEM_LIMIT_BYTES, matrix_product
+from hyla_lm.kernels.chips import chip_in_use
+from hyla_lm.kernels.lanes import LANES, matrix_product
 from hyla_lm.kernels.softmax.whole_common import LOG2_E, Problem, Specs, block, write_hidden_once
 
 Tile = tuple[int, int, int]  # head, block of keys, block of queries
@@ -30,7 +31,7 @@ def backward(p: Problem, *operands: jax.Array) -> list[jax.Array]:
             pltpu.VMEM((p.keys, p.queries), jnp.float32),
             pltpu.VMEM((p.heads_at_once * p.key_dim, p.queries), jnp.float32),
         ],
-        compiler_params=pltpu.CompilerParams(vmem_limit_bytes=VMEM_LIMIT_BYTES),
+        compiler_params=pltpu.CompilerParams(vmem_limit_bytes=chip_in_use().kernel_vmem_bytes),
         name="softmax_backward",
     )
     return call(*operands)

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from hyla_lm.kernels.lanes import LANES, VMEM_LIMIT_BYTES, matrix_product
+from hyla_lm.kernels.chips import chip_in_use
+from hyla_lm.kernels.lanes import LANES, matrix_product
 from hyla_lm.kernels.softmax.whole_common import (
     LOG2_E,
     NOTHING_SEEN,
@@ -45,7 +46,7 @@ def forward(
             pltpu.VMEM((p.keys, p.queries), jnp.float32),
             pltpu.VMEM((2, p.keys, LANES), jnp.float32),
         ],
-        compiler_params=pltpu.CompilerParams(vmem_limit_bytes=VMEM_LIMIT_BYTES),
+        compiler_params=pltpu.CompilerParams(vmem_limit_bytes=chip_in_use().kernel_vmem_bytes),
         name="softmax_forward",
     )
     return call(q_BxHKxT, k_BxHKxS, v_BxHUxS, q_segment_Bx1xT, k_segment_Bx1xS)

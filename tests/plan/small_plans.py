@@ -1,0 +1,97 @@
+"""Compiles two small configs for four CPU devices; prints what the plan reads in them as JSON.
+
+A script, since the number of CPU devices is fixed when JAX starts.
+"""
+
+import json
+import math
+import os
+import re
+
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+import jax
+
+from hyla_lm.experiment import read_experiment
+from hyla_lm.gin_files import Written
+from hyla_lm.plan.collectives import find_collectives
+from hyla_lm.plan.compile import compile_step
+from hyla_lm.plan.hlo import Program
+from hyla_lm.plan.purpose import purpose
+from hyla_lm.running.throughput import train_flops_per_token
+
+COMMON = """
+TrainConfig.task = @LanguageModel()
+TrainConfig.steps = 2000
+LanguageModel.data = @Rows()
+LogConfig.layers = False
+LogConfig.details_every = 0
+ModelConfig.attention_implementation = "reference"
+"""
+SCANNED = """
+TrainConfig.batch_size = 16
+TrainConfig.accumulate_steps = 2
+LanguageModel.sequence_length = 24
+LanguageModel.vocab_size = 40
+ModelConfig.num_layers = 3
+ModelConfig.scan_layers = True
+ModelConfig.model_dim = 16
+ModelConfig.num_heads = 2
+ModelConfig.head_dim = 8
+ModelConfig.mlp_dim = 48
+ModelConfig.attention = "softmax"
+"""
+UNROLLED = """
+TrainConfig.batch_size = 12
+TrainConfig.accumulate_steps = 3
+LanguageModel.sequence_length = 20
+LanguageModel.vocab_size = 56
+ModelConfig.num_layers = 2
+ModelConfig.model_dim = 24
+ModelConfig.num_heads = 3
+ModelConfig.head_dim = 8
+ModelConfig.mlp_dim = 32
+ModelConfig.attention = "hyla"
+MeshConfig.replica = 2
+"""
+CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]+)\}")
+
+
+def product_flops(program: Program) -> int:
+    """FLOPs of all matrix products of a step, by result and contracted dimensions."""
+    total = 0
+    for outer, computation, times in program.walk():
+        inside = program.inside(outer) if outer.opcode == "fusion" else {outer.name: outer}
+        known = inside if outer.opcode == "fusion" else program.computations[computation]
+        for x in inside.values():
+            if x.opcode == "dot":
+                dims = CONTRACTED.search(x.line)
+                shape = known[x.operands[0]].arrays[0].shape
+                contracted = math.prod(shape[int(i)] for i in dims[1].split(",")) if dims else 0
+                total += times * 2 * math.prod(x.arrays[0].shape) * contracted
+    return total
+
+
+def found(text: str) -> dict[str, object]:
+    step = compile_step(read_experiment([Written("small", COMMON + text)], []), jax.devices())
+    hlo, mesh = Program(step.hlo), dict(step.program.mesh.shape)
+    io, task = step.program.task.io, step.program.task
+    loops = [times * hlo.trips(x, c) for x, c, times in hlo.walk() if x.opcode == "while"]
+    collectives = find_collectives(hlo, mesh)
+    return {
+        "loops": loops,
+        "notes": list(hlo.notes),
+        "product_flops": product_flops(hlo),
+        "flops_per_token": train_flops_per_token(
+            step.program.experiment.model, io, task.sequence_length
+        ),
+        "memory": [step.memory.parameters, step.memory.optimizer],
+        "collectives": [
+            [x.kind, x.axes, x.bytes * x.times, purpose(x, io.vocab_size)] for x in collectives
+        ],
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps({"scanned": found(SCANNED), "unrolled": found(UNROLLED)}))
