@@ -14,6 +14,7 @@ from hyla_lm.plan.topology import Slice
 
 GROUP = "collective"
 KIB = (64, 2048, 65536)
+KIB_ON_CPU = (64, 1024, 8192)
 WHOLE = PartitionSpec()
 RUNS: Mapping[str, Callable[[jax.Array, tuple[str, ...]], jax.Array]] = MappingProxyType(
     {
@@ -26,9 +27,10 @@ RUNS: Mapping[str, Callable[[jax.Array, tuple[str, ...]], jax.Array]] = MappingP
 
 def time_links(mesh: Mesh, topology: str, budget: Budget) -> Iterator[Measurement]:
     """Each kind and size over all devices; predicted where the topology is known."""
+    platform = mesh.devices.flat[0].platform
     with jax.set_mesh(mesh):
         for kind in RUNS:
-            for kib in KIB:
+            for kib in KIB_ON_CPU if platform == "cpu" else KIB:
                 yield _collective(kind, kib, mesh, topology, budget)
 
 

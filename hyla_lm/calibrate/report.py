@@ -118,9 +118,9 @@ def _measurements(rows: Sequence[Mapping[str, Any]]) -> Table:
         "ms",
         "spread",
         "runs",
-        "a second",
+        "rate",
         "predicted ms",
-        "measured / predicted",
+        "ratio",
     ):
         is_name = name == "what"
         table.add_column(name, justify="left" if is_name else "right", no_wrap=is_name)
@@ -139,4 +139,4 @@ def _measurements(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 def _rate(rate: float, unit: str) -> str:
     size, letter = next((pair for pair in UNITS if rate >= pair[0]), UNITS[-1])
-    return f"{rate / size:.3g} {letter}{unit}"
+    return f"{rate / size:.3g} {letter}{unit}/s"

@@ -3,12 +3,12 @@
 The measured step is carried over: it is multiplied by how much longer the planned step computes
 than the calibrated one. That growth is taken four ways, by estimated and by counted cycles, each of
 the whole step and part by part, weighted with the measured times of the parts. Collectives are
-those of the plan, times what was measured over predicted of their kind. The range spans the four
-growths with collectives hidden and not, and is widened by the spread of the measured steps.
+those of the plan, times what was measured over predicted of the largest of their kind. The range
+spans the four growths with collectives hidden and not, and is widened by the spread of the measured
+steps.
 """
 
 import json
-import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -71,11 +71,11 @@ class Calibration:
 
     @property
     def links(self) -> dict[str, float]:
-        """Measured over predicted of each kind of collective: the median of its sizes."""
-        found: dict[str, list[float]] = defaultdict(list)
-        for row in self.rows(COLLECTIVE):
-            found[row["name"].partition(",")[0]] += row["ratio"].values()
-        return {kind: statistics.median(ratios) for kind, ratios in found.items() if ratios}
+        """Measured over predicted of each kind of collective, of the largest array."""
+        found: dict[str, float] = {}
+        for row in sorted(self.rows(COLLECTIVE), key=lambda row: row["work"]):
+            found |= {row["name"].partition(",")[0]: ratio for ratio in row["ratio"].values()}
+        return found
 
 
 @dataclass(frozen=True)
