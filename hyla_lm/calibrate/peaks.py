@@ -36,7 +36,7 @@ def _products(device: jax.Device, dtype: str, budget: Budget) -> Measurement:
     peak = PEAK_FLOPS.get(device.device_kind) if dtype == "bfloat16" else None
     predicted = {} if peak is None else {"peak": flops / peak}
     timing = timed(lambda: multiply(matrix), budget)
-    return Measurement(GROUP, f"{side} x {side} {dtype} products", timing, predicted, flops, "FLOP")
+    return Measurement(GROUP, f"{side}² {dtype} product", timing, predicted, flops, "FLOP")
 
 
 def _traffic(device: jax.Device, budget: Budget) -> Measurement:
@@ -46,4 +46,4 @@ def _traffic(device: jax.Device, budget: Budget) -> Measurement:
     is_v5e = device.device_kind in ("TPU v5 lite", "TPU v5e")
     predicted = {"peak": moved / V5E.hbm_bytes_per_second} if is_v5e else {}
     timing = timed(lambda: add(array), budget)
-    return Measurement(GROUP, f"{mib} MiB read and written", timing, predicted, moved, "B")
+    return Measurement(GROUP, f"memory, {mib} MiB", timing, predicted, moved, "B")

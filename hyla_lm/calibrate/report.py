@@ -119,7 +119,7 @@ def _measurements(rows: Sequence[Mapping[str, Any]]) -> Table:
         "spread",
         "runs",
         "rate",
-        "predicted ms",
+        "plan ms",
         "ratio",
     ):
         is_name = name == "what"
@@ -131,7 +131,7 @@ def _measurements(rows: Sequence[Mapping[str, Any]]) -> Table:
             f"{row['spread']:.0%}",
             str(row["repeats"]),
             "" if row["rate"] is None else _rate(row["rate"], row["unit"]),
-            " ".join(f"{seconds * 1e3:,.3f}" for seconds in row["predicted"].values()),
+            " ".join(f"{seconds * 1e3:,.2f}" for seconds in row["predicted"].values()),
             " ".join(f"{ratio:.2f}" for ratio in row["ratio"].values()),
         )
     return table

@@ -25,4 +25,4 @@ def time_steps(subject: Subject, budget: Budget) -> Measurement:
             return state, output
 
         timing = timed(step, budget)
-    return Measurement(GROUP, NAME, timing, work=float(laid_out.tokens_per_step), unit="tokens")
+    return Measurement(GROUP, NAME, timing, work=float(laid_out.tokens_per_step), unit="tok")

@@ -42,7 +42,7 @@ class Timing:
 class Measurement:
     """A time by group and name, with predictions of it by method, in seconds.
 
-    `work` is what one run does, in FLOPs, bytes or tokens, as `unit` says.
+    `work` is what one run does, in FLOP, B or tok (tokens), as `unit` says.
     """
 
     group: str
