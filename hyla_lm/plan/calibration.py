@@ -18,6 +18,7 @@ from typing import Any
 from hyla_lm.config import UserError
 
 FORMAT = 1
+FIELDS = ("device", "versions", "dtype", "attention", "measurements", "prediction", "no_prediction")
 METHODS = ("estimated", "counted")
 STEP, PART, COLLECTIVE = "step", "part", "collective"
 GENERATIONS = {
@@ -126,6 +127,10 @@ def read_calibration(path: str) -> Calibration:
         raise UserError(
             f"--calibration={path} is no calibration of format {FORMAT}: write one with "
             "hyla-lm calibrate --output=FILE."
+        )
+    if missing := [name for name in FIELDS if name not in content]:
+        raise UserError(
+            f"--calibration={path} is incomplete, it lacks {missing[0]}: write it anew."
         )
     return Calibration(path, content)
 

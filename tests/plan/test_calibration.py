@@ -227,7 +227,11 @@ def test_the_command_refuses_before_it_compiles(
 def test_what_is_no_calibration_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read"):
         read_calibration(str(tmp_path / "none.json"))
-    for text, said in (("{", "is no JSON"), ("[]", "no calibration"), ("{}", "no calibration")):
+    for text, said in (
+        ("{", "is no JSON"),
+        ("[]", "no calibration"),
+        ('{"calibration": 1}', "lacks device"),
+    ):
         (tmp_path / "file.json").write_text(text)
         with pytest.raises(UserError, match=said):
             read_calibration(str(tmp_path / "file.json"))
