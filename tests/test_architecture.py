@@ -16,7 +16,17 @@ ORDER = (
     "parallel",
     *("model", "input", "tasks", "schedules", "muon", "optim", "train_step", "update_policy"),
     *("diagnostics", "sinks", "experiment", "running", "coordcheck"),
-    *("export", "trainer", "plan", "comparing", "sweeps", "commands", "cli", "__main__"),
+    *(
+        "export",
+        "trainer",
+        "plan",
+        "calibrate",
+        "comparing",
+        "sweeps",
+        "commands",
+        "cli",
+        "__main__",
+    ),
 )
 # The folders beside hyla_lm/, which has links to them. Of hyla_lm only the command line uses them.
 FOLDERS = ("data", "evals", "tpu")

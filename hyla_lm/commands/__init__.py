@@ -6,6 +6,7 @@ from types import ModuleType
 
 from hyla_lm.command_line import Command, parser_of_commands
 from hyla_lm.commands import (
+    calibrate,
     compare,
     completion,
     coordcheck,
@@ -32,6 +33,7 @@ COMMANDS: dict[str, Command] = {
     "inspect": inspect,
     "compare": compare,
     "plan": plan,
+    "calibrate": calibrate,
     "coordcheck": coordcheck,
     "describe": describe,
     "completion": completion,

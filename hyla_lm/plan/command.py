@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hyla_lm.config import UserError
+from hyla_lm.plan.calibration import Calibration, check_device, read_calibration
 from hyla_lm.plan.topology import Slice, check_libtpu, libtpu_settings
 
 DOES_NOT_FIT = 1
@@ -20,11 +21,15 @@ def run(options: argparse.Namespace, bindings: list[str]) -> int:
         raise UserError(f"--compiles={options.compiles} must be at least 0.")
     if options.price_per_chip_hour is not None and options.price_per_chip_hour < 0:
         raise UserError("--price_per_chip_hour must be at least 0.")
+    calibration = None
+    if options.calibration is not None:
+        calibration = read_calibration(options.calibration)
+        check_device(calibration, topology.name)
     check_libtpu()
     with tempfile.TemporaryDirectory(prefix="hyla_lm_plan_") as folder:
         with libtpu_settings(Path(folder)):
             devices = topology.devices()
-        plan = _plan(options, bindings, topology, devices, Path(folder))
+        plan = _plan(options, bindings, topology, devices, Path(folder), calibration)
     return _print(plan, options.json)
 
 
@@ -34,12 +39,14 @@ def _plan(
     topology: Slice,
     devices: list[Any],
     dumps: Path,
+    calibration: Calibration | None,
 ) -> dict[str, Any]:
     from hyla_lm.experiment import read_experiment
     from hyla_lm.plan.plan import Options, make_plan
 
     experiment = read_experiment(options.gin_file, bindings)
-    asked = Options(topology, options.compiles, options.price_per_chip_hour, options.cache_dir)
+    price = options.price_per_chip_hour
+    asked = Options(topology, options.compiles, price, options.cache_dir, calibration)
     return make_plan(experiment, asked, devices, dumps, _say)
 
 

@@ -12,8 +12,22 @@ from hyla_lm.model.config import Features, Tokens
 from hyla_lm.parallel.mesh import batch_ways
 from hyla_lm.plan import cache
 from hyla_lm.plan.advice import advice
+from hyla_lm.plan.calibration import ERROR as CORRECTED_ERROR
+from hyla_lm.plan.calibration import (
+    Calibration,
+    check_program,
+    check_versions,
+    corrected_range,
+    described,
+)
 from hyla_lm.plan.collectives import Collective, find_collectives
-from hyla_lm.plan.compile import CompiledStep, OutOfMemory, compile_step, with_batch
+from hyla_lm.plan.compile import (
+    CompiledStep,
+    OutOfMemory,
+    compile_step,
+    planned_objective,
+    with_batch,
+)
 from hyla_lm.plan.cycles import Operation, by_part, operations, spread
 from hyla_lm.plan.dumps import Dumps
 from hyla_lm.plan.hlo import Program
@@ -24,6 +38,7 @@ from hyla_lm.plan.predict import ERROR, METHOD, consequences, step_time
 from hyla_lm.plan.purpose import purpose
 from hyla_lm.plan.topology import Slice
 from hyla_lm.running.program import Program as TrainProgram
+from hyla_lm.running.program import checked_mesh, lay_out
 from hyla_lm.running.summary import training_kernels
 from hyla_lm.running.throughput import (
     count_applied_parameters,
@@ -41,6 +56,7 @@ class Options:
     compiles: int = 6
     price_per_chip_hour: float | None = None
     cache_dir: str | None = None
+    calibration: Calibration | None = None
 
 
 def make_plan(
@@ -51,14 +67,17 @@ def make_plan(
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     """The plan of an experiment; if the step is too large, `fits` is False, with advice."""
+    versions = {name: version(name) for name in ("hyla_lm", "jax", "jaxlib", "libtpu")}
     head = {
         "topology": options.topology.name,
         "slices": options.topology.count,
         "chips": options.topology.chips,
-        "versions": {name: version(name) for name in ("hyla_lm", "jax", "jaxlib", "libtpu")},
+        "versions": versions,
         "config": experiment.text,
         "batch_size": experiment.train.batch_size,
     }
+    if options.calibration is not None:
+        _check_calibration(options.calibration, versions, experiment, devices)
     say(f"compiling the train step for {options.topology.name} (a minute or more)")
     try:
         with cache.kept(options.cache_dir) as entry:
@@ -67,6 +86,8 @@ def make_plan(
         return head | _refused(experiment, options, refusal)
     say(f"compiled in {step.compile_seconds:.0f} s; counting")
     plan = head | _measured(step, options, dumps)
+    if options.calibration is not None:
+        plan |= corrected(plan, options.calibration, options.price_per_chip_hour)
     _empty(dumps)
     plan["largest_batch"] = _largest_batch(experiment, step, options, devices, dumps, say)
     if options.cache_dir is not None:
@@ -128,6 +149,45 @@ def _described(
         }
         for x in collectives
     ]
+
+
+def _check_calibration(
+    calibration: Calibration,
+    versions: dict[str, str],
+    experiment: Experiment,
+    devices: list[Any],
+) -> None:
+    check_versions(calibration, versions)
+    mesh = checked_mesh(experiment, devices)
+    program = lay_out(experiment, planned_objective(experiment), mesh)
+    check_program(calibration, experiment.model.dtype, attention_of(program))
+
+
+def attention_of(program: TrainProgram[Objective]) -> list[str]:
+    """The variants of a program, each with the kernel that trains it."""
+    pattern = program.experiment.model.pattern
+    kernels = training_kernels(program)
+    return sorted({f"{pattern[n % len(pattern)]} by {kernel}" for n, kernel in enumerate(kernels)})
+
+
+def corrected(
+    plan: dict[str, Any], calibration: Calibration, price_per_chip_hour: float | None
+) -> dict[str, Any]:
+    """What a calibration changes in a plan: the prediction, its error, and what corrected it."""
+    tokens, flops_per_token, steps = (
+        plan[name] for name in ("tokens_a_step", "flops_per_token", "steps")
+    )
+    chip = Slice(plan["topology"]).chip
+    run = (tokens, flops_per_token, steps, plan["chips"], chip, price_per_chip_hour)
+    shortest, longest = corrected_range(plan, calibration)
+    return {
+        "predicted": {
+            "shortest": consequences(shortest, *run),
+            "longest": consequences(longest, *run),
+        },
+        "error": CORRECTED_ERROR,
+        "calibration": described(plan, calibration),
+    }
 
 
 def _layout(program: TrainProgram[Objective]) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from hyla_lm.plan.calibration import sentence
+
 GIB = 2**30
 
 
@@ -163,7 +165,10 @@ def _prediction(plan: Mapping[str, Any]) -> Group:
     }
     if "cost" in short:
         rows["cost"] = _range(short, long, "cost", "{:,.2f}") + ", at the price given"
-    return Group(_table("Predicted, not measured", rows))
+    if "calibration" not in plan:
+        return Group(_table("Predicted, not measured", rows))
+    table = _table("Predicted, corrected by measurement", rows)
+    return Group(table, Text(sentence(plan["calibration"])))
 
 
 def _range(

@@ -1,0 +1,1 @@
+"""Measures the device that is here: kernels, parts of a step, whole steps, links, peaks."""
