@@ -94,15 +94,25 @@ def _sizes(config: MeshConfig, count: int) -> tuple[int, ...]:
     if math.prod(sizes) != count:
         named = ", ".join(f"{axis}={size}" for axis, size in zip(AXES, config.sizes, strict=True))
         raise UserError(
-            f"MeshConfig {named} needs a multiple of {fixed} devices but there are {count}: "
-            "change its sizes."
+            f"MeshConfig {named} {_misfit(config, fixed)} but there are {count}: "
+            f"{_change(config, fixed, count)}."
         )
     return sizes
 
 
-def parameter_spec(
-    path: str, shape: tuple[int, ...], mesh: Mesh | AbstractMesh
-) -> PartitionSpec:
+def _misfit(config: MeshConfig, fixed: int) -> str:
+    return f"{'needs a multiple of' if -1 in config.sizes else 'is a mesh of'} {fixed} devices"
+
+
+def _change(config: MeshConfig, fixed: int, count: int) -> str:
+    """What to set so that `count` devices fit: the size of `data`, if there is one that does."""
+    others = fixed // max(1, config.data)
+    if -1 in config.sizes or count % others:
+        return "change its sizes"
+    return f"set MeshConfig.data = {count // others}, or -1, which takes the devices that are left"
+
+
+def parameter_spec(path: str, shape: tuple[int, ...], mesh: Mesh | AbstractMesh) -> PartitionSpec:
     """The split of a parameter by the rule for its path; indivisible dimensions stay whole."""
     for pattern, axes in PARAMETER_RULES:
         if re.search(rf"(^|/)({pattern})$", path) and len(axes) <= len(shape):

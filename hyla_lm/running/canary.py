@@ -41,9 +41,7 @@ def make_canary_step(
     def compare(params: Any, batch: Batch) -> Differences:
         micro_batch = jax.tree.map(lambda x: x[0], split_batch(batch, accumulate_steps))
         (total, count), grads = gradients(loss, params, micro_batch, gather_dtype)
-        (expected, _), expected_grads = gradients(
-            reference_loss, params, micro_batch, gather_dtype
-        )
+        (expected, _), expected_grads = gradients(reference_loss, params, micro_batch, gather_dtype)
         apart = jax.tree.map(jnp.subtract, grads, expected_grads)
         return {
             "loss": total / count,
