@@ -1,4 +1,5 @@
-"""Plans of the paper's models on v5e slices: docs/plans/*.json and the table docs/plans/README.md.
+"""Plans of the paper's models and a larger one:
+docs/plans/*.json and the table docs/plans/README.md.
 
 Usage: make_plans.py [--missing] [--table]. With --missing, plans that are there stay; with --table
 nothing is compiled. A plan takes one to some minutes of one core, most of it in the compiler.
@@ -18,6 +19,9 @@ from hyla_lm.input.files import write_whole
 FOLDER = Path(__file__).parent / "plans"
 CONFIGS = ("hyla", "softmax", "linear")
 TOPOLOGIES = ("v5e:2x4", "v5e:4x4", "v5e:8x8", "v5e:16x16")
+# The parameters of this one are divided; the paper's are whole on each chip.
+LARGE = ("1b_hyla", "v5e:16x16")
+CASES = [*((config, topology) for topology in TOPOLOGIES for config in CONFIGS), LARGE]
 # The largest batch a chip is searched for on one slice; in pure data parallelism it is that of all.
 COMPILES = {"v5e:4x4": 2}
 # Plans are of the step alone: norms by layer add a pass over the parameters, and looks are no step.
@@ -27,10 +31,12 @@ COLUMNS = (
     *("config", "slice", "GiB a chip", "largest batch", "collectives", "cycles estimated"),
     *("counted", "step ms", "tokens/s a chip", "MFU", "hours to the end", "chip-hours"),
 )
-HEAD = f"""# Plans of gin/c4_50m_*.gin
+HEAD = f"""# Plans of gin/c4_50m_*.gin and gin/c4_1b_hyla.gin
 
-Made by `make plans` from the JSON files beside this one: batch 256 rows of 512 tokens, 1,000,000
-steps. Ranges are from the shortest to the longest predicted step; nothing here was measured
+Made by `make plans` from the JSON files beside this one. The models of 50M: batch 256 rows of 512
+tokens, 1,000,000 steps. That of 1B (1b_hyla): 512 rows of 1024 tokens, 40,000 steps, its parameters
+divided over 16 chips (fsdp) and its batch over all.
+Ranges are from the shortest to the longest predicted step; nothing here was measured
 (`docs/plan.md` says how to read it).
 Norms by layer (LogConfig.layers) are left out. Cycles are millions a chip and step. The largest
 batch is searched for on one slice; a chip holds as many rows on the others. A slice without a line
@@ -41,14 +47,19 @@ has not been planned.
 """
 
 
+def model_of(config: str) -> str:
+    """The name of a config's gin file."""
+    return f"c4_{config}" if config == LARGE[0] else f"c4_50m_{config}"
+
+
 def path_of(config: str, topology: str) -> Path:
-    return FOLDER / f"c4_50m_{config}_{topology.replace(':', '_')}.json"
+    return FOLDER / f"{model_of(config)}_{topology.replace(':', '_')}.json"
 
 
 def make(config: str, topology: str) -> None:
     """Writes the plan of a config on a slice."""
     command = [sys.executable, "-m", "hyla_lm", "plan", "--json", f"--topology={topology}"]
-    command += [f"--gin_file=gin/c4_50m_{config}.gin", f"--compiles={COMPILES.get(topology, 0)}"]
+    command += [f"--gin_file=gin/{model_of(config)}.gin", f"--compiles={COMPILES.get(topology, 0)}"]
     command += [f"--gin.{binding}" for binding in UNMEASURED]
     print(" ".join(command[1:]), file=sys.stderr, flush=True)
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
@@ -102,12 +113,11 @@ def main() -> int:
 def make_all(only_missing: bool, only_table: bool) -> None:
     """Writes the plans and their table."""
     FOLDER.mkdir(exist_ok=True)
-    cases = [(config, topology) for topology in TOPOLOGIES for config in CONFIGS]
-    for config, topology in cases:
+    for config, topology in CASES:
         is_there = path_of(config, topology).exists()
         if not only_table and not (only_missing and is_there):
             make(config, topology)
-    known = [(config, path) for config, t in cases if (path := path_of(config, t)).exists()]
+    known = [(config, path) for config, t in CASES if (path := path_of(config, t)).exists()]
     rows = [row(config, json.loads(path.read_text())) for config, path in known]
     (FOLDER / "README.md").write_text(HEAD + "".join(rows))
 

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import optax
 
 from hyla_lm.metrics import Metrics, Pair
-from hyla_lm.parallel.mesh import path_of, summed_over_batch
+from hyla_lm.parallel.batch_sums import summed_over_batch
+from hyla_lm.parallel.mesh import path_of
 from hyla_lm.tasks.protocol import Batch, LossFn
 
 
@@ -45,35 +46,39 @@ def make_train_step(
     accumulate_steps: int,
     seed: Any,
     measure: Measure | None = None,
+    gather_dtype: str = "float32",
 ) -> TrainStep:
     """The pure step to jit; a batch's leading axis is a multiple of accumulate_steps.
 
     The seed may be traced. `measure` makes the output's norms of gradients before clipping, updates
-    and new parameters.
+    and new parameters. Parameters that `fsdp` splits are gathered in `gather_dtype`.
     """
 
     def objective_sum(params: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, Sums]:
         objective, metrics = loss(params, batch, key)
         return objective[0], (objective, metrics)
 
-    summed_gradients = jax.value_and_grad(objective_sum, has_aux=True)
+    def summed_gradients(params: Any, batch: Batch, key: jax.Array) -> tuple[Any, Sums]:
+        (_, sums), grads = jax.value_and_grad(objective_sum, has_aux=True)(params, batch, key)
+        return jax.tree.map(lambda grad: grad.astype(jnp.float32), grads), sums
 
     def sum_micro_batches(params: Any, batch: Batch, key: jax.Array) -> tuple[Any, Sums]:
         def add_micro_batch(total, micro):
             index, micro_batch = micro
             micro_key = jax.random.fold_in(key, index)
-            (_, sums), grads = summed_gradients(params, micro_batch, micro_key)
-            return jax.tree.map(jnp.add, total, (grads, sums)), None
+            found = summed_gradients(params, micro_batch, micro_key)
+            return jax.tree.map(jnp.add, total, found), None
 
         micro_batches = (jnp.arange(accumulate_steps), split_batch(batch, accumulate_steps))
         first = jax.tree.map(lambda x: x[0], micro_batches)
         shapes = jax.eval_shape(lambda m: summed_gradients(params, m[1], key), first)
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (shapes[1], shapes[0][1]))
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         return jax.lax.scan(add_micro_batch, zeros, micro_batches)[0]
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, StepOutput]:
         key = jax.random.fold_in(jax.random.key(seed), state.step)
-        grads, (objective, metrics) = summed_over_batch(sum_micro_batches)(state.params, batch, key)
+        whole_batch = summed_over_batch(sum_micro_batches, gather_dtype)
+        grads, (objective, metrics) = whole_batch(state.params, batch, key)
         count = jnp.maximum(objective[1], 1)
         grads = jax.tree.map(lambda grad: grad / count, grads)
         with jax.named_scope("optimizer"):

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -94,13 +94,25 @@ def _sizes(config: MeshConfig, count: int) -> tuple[int, ...]:
     if math.prod(sizes) != count:
         named = ", ".join(f"{axis}={size}" for axis, size in zip(AXES, config.sizes, strict=True))
         raise UserError(
-            f"MeshConfig {named} needs a multiple of {fixed} devices but there are {count}: "
-            "change its sizes."
+            f"MeshConfig {named} {_misfit(config, fixed)} but there are {count}: "
+            f"{_change(config, fixed, count)}."
         )
     return sizes
 
 
-def parameter_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
+def _misfit(config: MeshConfig, fixed: int) -> str:
+    return f"{'needs a multiple of' if -1 in config.sizes else 'is a mesh of'} {fixed} devices"
+
+
+def _change(config: MeshConfig, fixed: int, count: int) -> str:
+    """What to set so that `count` devices fit: the size of `data`, if there is one that does."""
+    others = fixed // max(1, config.data)
+    if -1 in config.sizes or count % others:
+        return "change its sizes"
+    return f"set MeshConfig.data = {count // others}, or -1, which takes the devices that are left"
+
+
+def parameter_spec(path: str, shape: tuple[int, ...], mesh: Mesh | AbstractMesh) -> PartitionSpec:
     """The split of a parameter by the rule for its path; indivisible dimensions stay whole."""
     for pattern, axes in PARAMETER_RULES:
         if re.search(rf"(^|/)({pattern})$", path) and len(axes) <= len(shape):
@@ -142,27 +154,3 @@ def dividing_mesh() -> AbstractMesh | None:
     """The mesh in use; None without a mesh or on local arrays, where nothing is split."""
     mesh = jax.sharding.get_abstract_mesh()
     return None if mesh.empty or mesh.size == 1 or mesh.manual_axes else mesh
-
-
-def summed_over_batch(local_sums: Callable[..., Any]) -> Callable[..., Any]:
-    """local_sums(params, batch, key) over the whole batch, added up from each device's rows.
-
-    If each device holds all parameters, sums are added over devices once, at the end; XLA alone
-    would add up the gradient of every use of a parameter, of a tied token table twice. Other meshes
-    are left to XLA.
-    """
-
-    def of_whole_batch(params: Any, batch: Any, key: jax.Array) -> Any:
-        mesh = dividing_mesh()
-        if mesh is None or mesh.shape.get("fsdp", 1) * mesh.shape.get("model", 1) > 1:
-            return local_sums(params, batch, key)
-        axes = mesh.axis_names
-
-        def everywhere(params: Any, batch: Any, key: jax.Array) -> Any:
-            return jax.lax.psum(local_sums(params, batch, key), axes)
-
-        specs = REPLICATED, PartitionSpec(axes), REPLICATED
-        split = jax.shard_map(everywhere, in_specs=specs, out_specs=REPLICATED, check_vma=False)
-        return split(params, batch, key)
-
-    return of_whole_batch

@@ -35,9 +35,11 @@ def advice(experiment: Experiment, topology: Slice, refusal: OutOfMemory) -> lis
         lines.append(f"TrainConfig.batch_size = {rows} instead of {train.batch_size}, or less")
     if not e.model.remat:
         lines.append("ModelConfig.remat = True: blocks are computed again in the backward pass")
-    if mesh.shape.get("fsdp") == 1 and topology.chips > 1:
+    if mesh.shape["data"] > 1:
+        shards = mesh.shape["data"] * mesh.shape["fsdp"]
         lines.append(
-            f"MeshConfig.fsdp = {topology.chips}: parameters and optimizer state are divided"
+            f"MeshConfig.data = 1 and MeshConfig.fsdp = {shards}: parameters and optimizer state "
+            f"are divided over {shards} chips"
         )
     generation = f"{topology.chip.generation}:"
     slices = [Slice(x, topology.count) for x in TOPOLOGIES if x.startswith(generation)]

@@ -21,7 +21,7 @@ import optax
 
 from hyla_lm.config import UserError
 from hyla_lm.metrics import Pair
-from hyla_lm.parallel.mesh import summed_over_batch
+from hyla_lm.parallel.batch_sums import summed_over_batch
 from hyla_lm.tasks.protocol import Batch, LossFn
 from hyla_lm.train_step import split_batch
 
@@ -34,14 +34,14 @@ class Unreliable(UserError):
 
 
 def make_canary_step(
-    loss: LossFn, reference_loss: LossFn, accumulate_steps: int
+    loss: LossFn, reference_loss: LossFn, accumulate_steps: int, gather_dtype: str = "float32"
 ) -> Callable[[Any, Batch], Differences]:
     """The relative differences of loss and gradients on the first micro-batch, without dropout."""
 
     def compare(params: Any, batch: Batch) -> Differences:
         micro_batch = jax.tree.map(lambda x: x[0], split_batch(batch, accumulate_steps))
-        (total, count), grads = gradients(loss, params, micro_batch)
-        (expected, _), expected_grads = gradients(reference_loss, params, micro_batch)
+        (total, count), grads = gradients(loss, params, micro_batch, gather_dtype)
+        (expected, _), expected_grads = gradients(reference_loss, params, micro_batch, gather_dtype)
         apart = jax.tree.map(jnp.subtract, grads, expected_grads)
         return {
             "loss": total / count,
@@ -53,18 +53,19 @@ def make_canary_step(
     return compare
 
 
-def gradients(loss: LossFn, params: Any, batch: Batch) -> tuple[Pair, Any]:
+def gradients(loss: LossFn, params: Any, batch: Batch, gather_dtype: str) -> tuple[Pair, Any]:
     """The summed objective and its gradients, taken over the mesh as in training."""
 
     def objective_sum(params: Any, batch: Batch) -> tuple[jax.Array, Pair]:
         objective, _ = loss(params, batch, None)
         return objective[0], objective
 
-    def sums(params: Any, batch: Batch, _: None) -> tuple[Pair, Any]:
+    def sums(params: Any, batch: Batch, _: None) -> tuple[Any, Pair]:
         (_, objective), grads = jax.value_and_grad(objective_sum, has_aux=True)(params, batch)
-        return objective, grads
+        return jax.tree.map(lambda grad: grad.astype(jnp.float32), grads), objective
 
-    return summed_over_batch(sums)(params, batch, None)
+    grads, objective = summed_over_batch(sums, gather_dtype)(params, batch, None)
+    return objective, grads
 
 
 def is_within(found: Mapping[str, float], bound: float) -> bool:

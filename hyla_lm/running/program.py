@@ -113,10 +113,10 @@ def lay_out(experiment: Experiment, task: ObjectiveT, mesh: Mesh) -> Program[Obj
         shapes,
         layout,
     )
-    loss = task.loss(model)
+    loss, dtype = task.loss(model), experiment.model.dtype
     scanned = experiment.model.scan_layers
     measure = partial(norms_of, scanned=scanned) if experiment.log.layers else None
-    step = make_train_step(loss, optimizer, train.accumulate_steps, train.seed, measure)
+    step = make_train_step(loss, optimizer, train.accumulate_steps, train.seed, measure, dtype)
     if experiment.updates.is_on:
         step = guard_step(step, experiment.updates)
 
@@ -133,7 +133,9 @@ def lay_out(experiment: Experiment, task: ObjectiveT, mesh: Mesh) -> Program[Obj
         jax.jit(init, out_shardings=layout),
         jax.jit(step, donate_argnums=0, out_shardings=(layout, None)),
         jax.jit(evaluation_step),
-        jax.jit(make_canary_step(loss, task.loss(with_reference(model)), train.accumulate_steps)),
+        jax.jit(
+            make_canary_step(loss, task.loss(with_reference(model)), train.accumulate_steps, dtype)
+        ),
         _token_step(task, model, mesh),
     )
 

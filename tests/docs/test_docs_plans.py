@@ -58,17 +58,34 @@ def test_a_data_parallel_step_fits_and_only_reduces_gradients(name: str, topolog
     assert 4 * plan["parameters"] < reduced < 4 * plan["parameters"] + 256
 
 
+def test_under_fsdp_each_parameter_is_gathered_and_reduced_once_by_bytes() -> None:
+    plan = planned(*MAKER.LARGE)
+    today = without_data(str(ROOT / "gin" / "c4_1b_hyla.gin"))
+    path = MAKER.path_of(*MAKER.LARGE)
+    assert without_data(Written(str(path), plan["config"])) == today
+    assert plan["fits"] and plan["mesh"] == {"replica": 1, "data": 16, "fsdp": 16, "model": 1}
+    matrices, small = plan["parameters"], 2**20
+    moved = {
+        kind: sum(x["bytes"] * x["times"] for x in plan["collectives"] if x["kind"] == kind)
+        for kind in ("all-gather", "reduce-scatter", "all-reduce")
+    }
+    # Gathered in bfloat16, reduced in float32; over the other axis goes the part of a chip alone.
+    assert moved["all-gather"] == pytest.approx(2 * matrices, abs=small)
+    assert moved["reduce-scatter"] == pytest.approx(4 * matrices, abs=small)
+    assert moved["all-reduce"] == pytest.approx(4 * matrices / plan["mesh"]["fsdp"], abs=small)
+
+
 def test_the_table_is_the_one_that_the_plans_give(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = (MAKER.FOLDER / "README.md").read_text()
-    for path in MAKER.FOLDER.glob("c4_50m_*.json"):
+    for path in MAKER.FOLDER.glob("c4_*.json"):
         (tmp_path / path.name).write_text(path.read_text())
     monkeypatch.setattr(MAKER, "FOLDER", tmp_path)
     monkeypatch.setattr("sys.argv", ["make_plans.py", "--table"])
     MAKER.main()
     assert (tmp_path / "README.md").read_text() == written
-    assert len(written.splitlines()) == len(MAKER.HEAD.splitlines()) + len(CASES)
+    assert len(written.splitlines()) == len(MAKER.HEAD.splitlines()) + len(MAKER.CASES)
 
 
 def test_ours_is_as_much_faster_than_a_plain_step_as_the_documentation_says() -> None:

@@ -17,7 +17,7 @@ from hyla_lm.diagnostics.attention import make_look
 from hyla_lm.experiment import Experiment, read_experiment
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.mesh import AXES, MeshConfig
-from hyla_lm.plan.collectives import find_collectives
+from hyla_lm.plan.collectives import KINDS, find_collectives
 from hyla_lm.plan.hlo import Program as Hlo
 from hyla_lm.running.details import figures
 from hyla_lm.running.program import make_program
@@ -54,7 +54,9 @@ def run(experiment: Experiment, attention: str, sizes: tuple[int, ...]) -> dict[
         "seen": seen,
         "bytes": held,
         "parameters": count_parameters(program.abstract_state.params),
-        "reduced_bytes": sum(x.bytes * x.times for x in collectives if x.kind == "all-reduce"),
+        "sums": {
+            kind: sum(x.bytes * x.times for x in collectives if x.kind == kind) for kind in KINDS
+        },
     }
 
 

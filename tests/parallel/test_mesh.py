@@ -52,7 +52,11 @@ def test_meshes_of_8_devices_follow_one_device(attention: str, tiny_gin: Path) -
     assert data_parallel["bytes"] == alone["bytes"]
     # Each gradient once, that of the tied token table too, beside a few sums of metrics.
     gradients = 4 * data_parallel["parameters"]
-    assert gradients < data_parallel["reduced_bytes"] < gradients + scalars
+    assert gradients < data_parallel["sums"]["all-reduce"] < gradients + scalars
+    # fsdp brings each parameter once and adds up each gradient once, beside norms and metrics.
+    crossing = runs["(1, 1, 8, 1)"]["sums"]
+    assert crossing["all-gather"] == crossing["reduce-scatter"] == gradients
+    assert crossing["all-reduce"] < 8 * scalars
 
 
 def test_modern_parts_on_meshes_of_4_devices_have_the_gradients_of_one_device() -> None:
@@ -79,6 +83,19 @@ def test_rules_split_the_dimensions_they_name() -> None:
 def test_a_dimension_that_does_not_divide_stays_whole() -> None:
     mesh = jax.sharding.AbstractMesh((1, 4, 8), ("data", "fsdp", "model"))
     assert parameter_spec("params/embed/table", (321, 32), mesh) == P(None, "fsdp")
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 4, 1), (2, 1, 2, 1)])
+def test_a_mesh_of_too_few_devices_says_what_data_would_take(sizes: tuple[int, ...]) -> None:
+    with pytest.raises(UserError, match="is a mesh of 4 devices but there are 8: set .*data = 2,"):
+        make_mesh(sized(*sizes), TWO_SLICES)
+
+
+def test_a_mesh_that_no_size_of_data_mends_says_so() -> None:
+    with pytest.raises(UserError, match="a multiple of 3 devices but there are 8: change its"):
+        make_mesh(MeshConfig(fsdp=3), TWO_SLICES)
+    with pytest.raises(UserError, match="a mesh of 3 devices but there are 8: change its sizes"):
+        make_mesh(sized(1, 1, 3, 1), TWO_SLICES)
 
 
 def test_minus_one_takes_the_devices_left() -> None:
