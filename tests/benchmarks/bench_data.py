@@ -65,7 +65,7 @@ def measurements(folder: Path, tokenizer: Tokenizer) -> dict[str, Callable[[], i
         manifest = read_manifest(output)
         split = rows_of_folder(as_path(output), manifest)
         batches = 2 * manifest.rows // BATCH_SIZE
-        return drained(PreparedText(split, manifest, READING), batches)
+        return drained(PreparedText(split, manifest, READING, "off", ()), batches)
 
     def stream(files: tuple[str, ...]) -> int:
         source = C4Stream(files, files[:1], tokenizer.path, validation_documents=1)
