@@ -144,7 +144,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("train --workdir={new} --gin_file={including}", "did you mean gin/quickstart.gin?"),
         ("train --workdir={new} --gin_file={circle}", "{circle}"),
         ("train --workdir={new} --gin_file={tiny} --gin_file={other}", "{other} sets it to 99"),
-        ("train --workdir={new} --gin_file=gin/c4_rows.gin", "such as gin/c4_50m.gin"),
+        ("train --workdir={new} --gin_file=gin/c4_rows.gin", "or gin/c4_50m_hyla.gin"),
         ("train --workdir={new} --gin_file=gin/c4_50m_hyla.gin", "such as gin/c4_rows.gin"),
         (
             "train --workdir={new} --gin_file=gin/c4_50m_hyla.gin --gin_file=gin/c4_rows.gin",
