@@ -54,6 +54,7 @@ def compiled(
         | {"collectives": links * MS, "bound": 1 * MS},
         "collectives": [{"kind": kind, "seconds": x * MS} for kind, x in collectives.items()],
         "predicted": ends,
+        "topology": "v5e:4x4",
         **{"chips": 16, "tokens_a_step": 1000, "flops_per_token": 1e6, "steps": 100},
     }
 
