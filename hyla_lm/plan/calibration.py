@@ -197,10 +197,11 @@ def corrected_range(plan: Mapping[str, Any], calibration: Calibration) -> tuple[
     planned, calibrated = predicted(plan), predicted(calibration.content["prediction"])
     step, links = calibration.step, calibration.links
     before, now = calibrated.collectives(links), planned.collectives(links)
+    latency = plan["step_seconds"]["latency"]
     ends = []
     for growth in growths(planned, calibrated, calibration.parts):
         hidden = max(step["seconds"] * growth, now)
-        exposed = max(step["seconds"] - before, 0.0) * growth + now
+        exposed = max(step["seconds"] - before, 0.0) * growth + now + latency
         ends += [hidden, exposed]
     shortest = max(min(ends) * (1 - step["spread"]), plan["step_seconds"]["bound"])
     return shortest, max(max(ends) * (1 + step["spread"]), shortest)

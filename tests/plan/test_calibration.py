@@ -51,7 +51,7 @@ def compiled(
             for part in estimated
         ],
         "step_seconds": {f"{method}_compute": x * MS for method, x in compute.items()}
-        | {"collectives": links * MS, "bound": 1 * MS},
+        | {"collectives": links * MS, "latency": 0.0, "bound": 1 * MS},
         "collectives": [{"kind": kind, "seconds": x * MS} for kind, x in collectives.items()],
         "predicted": ends,
         "topology": "v5e:4x4",
@@ -167,6 +167,13 @@ def test_a_plan_is_corrected_narrower_and_says_by_what() -> None:
     assert "libtpu 0.0.42.1" in said and "Uncorrected, the step is 24.0 ms to 32.0 ms" in said
     assert "not measured" not in said
     json.dumps(plan)
+
+
+def test_latency_makes_the_longest_step_longer() -> None:
+    late = PLANNED | {"step_seconds": PLANNED["step_seconds"] | {"latency": 5 * MS}}
+    before, after = (corrected_range(plan, calibration()) for plan in (PLANNED, late))
+    assert after[0] == before[0]
+    assert after[1] - before[1] == pytest.approx(1.1 * 5 * MS), "with the spread of 10 %"
 
 
 def test_collectives_that_were_not_measured_are_named() -> None:
