@@ -102,7 +102,7 @@ def importing_fields(name: str) -> dict[str, Any]:
 
 
 def uses_of(name: str) -> list[str]:
-    """The bindings that would use a class, one for each field that accepts it."""
+    """The bindings that would use a class, one for each field that accepts it; alone first."""
     example: Any = object.__new__(REGISTRY[name.rpartition("/")[2]])
     uses = []
     for owner, cls in REGISTRY.items():
@@ -112,7 +112,7 @@ def uses_of(name: str) -> list[str]:
                 uses.append(f"{owner}.{field.name} = @{name}()")
             elif has_type((example,), hints[field.name]):
                 uses.append(f"{owner}.{field.name} = (@{name}(),)")
-    return uses
+    return sorted(uses, key=lambda use: use.endswith(",)"))
 
 
 def overview(every: Sequence[Settings]) -> str:

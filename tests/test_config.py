@@ -113,8 +113,11 @@ def test_a_class_called_takes_no_bindings() -> None:
 @pytest.mark.parametrize(
     ("name", "uses"),
     [
-        ("Rows", ["LanguageModel.data = @Rows()"]),
-        ("other/Rows", ["LanguageModel.data = @other/Rows()"]),
+        ("Rows", ["LanguageModel.data = @Rows()", "RowMixture.rows = (@Rows(),)"]),
+        (
+            "other/Rows",
+            ["LanguageModel.data = @other/Rows()", "RowMixture.rows = (@other/Rows(),)"],
+        ),
         ("LanguageModel", ["TrainConfig.task = @LanguageModel()"]),
         ("FuzzyLogicSuite", ["TrainConfig.suites = (@FuzzyLogicSuite(),)"]),
         ("ModelConfig", []),
