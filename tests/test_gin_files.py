@@ -109,7 +109,8 @@ def test_a_file_that_includes_another_may_change_it(tiny_gin: Path, tmp_path: Pa
         (
             "other/Rows.train = 'a'",
             "other/Rows.train is set but nothing builds other/Rows: "
-            "bind LanguageModel.data = @other/Rows(), or remove it.",
+            "bind LanguageModel.data = @other/Rows(), or bind RowMixture.rows = (@other/Rows(),), "
+            "or remove it.",
         ),
         (
             "C4Stream.train = ('a',)",
