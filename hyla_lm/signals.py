@@ -69,15 +69,19 @@ class Signals:
         os.set_blocking(self._writing, False)
         self._before = {number: signal.signal(number, _note) for number in SIGNALS}
         self._fd_before = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
-        threading.Thread(target=self._read, args=(reading,), name="signals", daemon=True).start()
+        self._reader = threading.Thread(
+            target=self._read, args=(reading,), name="signals", daemon=True
+        )
+        self._reader.start()
 
     def _uninstall(self) -> None:
-        while self._cancels:
-            self._cancels.pop()()
         signal.set_wakeup_fd(self._fd_before)
         for number, handler in self._before.items():
             signal.signal(number, handler)
         os.close(self._writing)
+        self._reader.join()  # a request that came last may still start its clock
+        while self._cancels:
+            self._cancels.pop()()
 
     def _read(self, reading: int) -> None:
         while byte := os.read(reading, 1):
@@ -86,17 +90,18 @@ class Signals:
         os.close(reading)
 
     def _answer(self, number: int) -> None:
+        guards = list(self._guards)
         if self.is_asked and number == signal.SIGTERM:
             return  # a cloud and its launcher may both send it
         if self.is_asked:
             end(f"ended at once; {GOES_ON}", KILLED_BY + number)
-        if not self._guards:
+        if not guards:
             end("stopped; the same command goes on", STOPPED)
+        self.end_within(guards[0])
         self.is_asked = True
         _say("asked to stop: it saves and ends; Ctrl-C ends it at once")
         if self._tell is not None:
             self._tell()
-        self.end_within(self._guards[0])
 
 
 _SIGNALS = Signals()

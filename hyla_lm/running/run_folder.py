@@ -211,7 +211,7 @@ class RunFolder:
         """Appends an object as one line, which is on disk when this returns."""
         if not self._lead:
             return
-        with (self._logs / "metrics.jsonl").open("a") as file:
+        with self._using("written"), (self._logs / "metrics.jsonl").open("a") as file:
             file.write(json.dumps({"step": step, **values}) + "\n")
             file.flush()
             os.fsync(file.fileno())
@@ -233,7 +233,7 @@ class RunFolder:
     def note_process_seconds(self, seconds: float) -> None:
         """Appends a line, since only files that grow are mirrored."""
         if self._lead:
-            with (self._logs / PROCESS_SECONDS).open("a") as file:
+            with self._using("written"), (self._logs / PROCESS_SECONDS).open("a") as file:
                 file.write(f"{seconds:.3f}\n")
 
     def check(self) -> None:
@@ -278,7 +278,7 @@ class RunFolder:
             bucket = " or bucket that exists and in which this account has storage.objectAdmin"
             raise UserError(
                 f"--workdir={self.path} cannot be {how} ({error.strerror or error}): "
-                f"give another folder{bucket if bucket_of(self.path) else ''}."
+                f"free space or give another folder{bucket if bucket_of(self.path) else ''}."
             ) from error
 
 
