@@ -4,7 +4,7 @@ BIN := .venv/bin
 GIN ?= gin/quickstart.gin
 WORKDIR ?= runs/$(notdir $(basename $(GIN)))
 
-.PHONY: train compare test test-full test-seqio test-torch faults evals-smoke lint bench bench-data bench-reading bench-tpu bench-plan bench-evals bench-checkpoint bench-curves plans docs docs-serve clean
+.PHONY: train compare test test-full test-seqio test-torch faults evals-smoke lint bench bench-data bench-reading bench-tpu bench-plan bench-evals bench-checkpoint bench-curves bench-gpu plans docs docs-serve clean
 
 train: .venv/core
 	$(BIN)/hyla-lm train --gin_file=$(GIN) --workdir=$(WORKDIR)
@@ -74,6 +74,9 @@ bench-evals: .venv/dev
 bench-checkpoint: .venv/dev
 	$(BIN)/python tests/benchmarks/bench_checkpoint.py
 
+bench-gpu: .venv/gpu
+	$(BIN)/python tests/benchmarks/bench_gpu.py $(GINS)
+
 bench-curves: .venv/dev
 	$(BIN)/python tests/benchmarks/bench_curves.py
 
@@ -103,6 +106,10 @@ clean:
 
 .venv/full: .venv/dev
 	$(BIN)/pip install --quiet --editable '.[dev,tpu]'
+	touch $@
+
+.venv/gpu: .venv/dev
+	$(BIN)/pip install --quiet --editable '.[dev,gpu]'
 	touch $@
 
 # The PyTorch that tests/golden/torch was made with.

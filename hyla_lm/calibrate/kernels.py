@@ -24,7 +24,7 @@ FLOOR = {"float32": 2e-4, "bfloat16": 1e-2}
 ALLOWANCE = 3.0
 ODD = ("hyla", "softmax", "linear")
 ODD_LENGTH = 301  # longer than a block of any kernel but those of 512
-TPU_ONLY = "_tpu"  # how the names of implementations for TPU end
+OF_ONE_PLATFORM = ("_tpu", "_gpu")  # how the names of their implementations end
 Operands = dict[str, jax.Array]
 
 
@@ -116,9 +116,14 @@ def able(case: Case, given: Operands, platform: str) -> list[Kernel]:
         kernel
         for kernel in KERNELS
         if kernel.run is not attend_block
-        and (platform == "tpu" or not kernel.implementation.endswith(TPU_ONLY))
+        and _runs_on(platform, kernel.implementation)
         and not kernel.unsupported(request)
     ]
+
+
+def _runs_on(platform: str, implementation: str) -> bool:
+    needs_one = implementation.endswith(OF_ONE_PLATFORM)
+    return not needs_one or implementation.endswith(f"_{platform}")
 
 
 def operands(case: Case, dtype: jnp.dtype) -> Operands:

@@ -13,6 +13,7 @@ from hyla_lm.kernels.blocked import attend_blocked
 from hyla_lm.kernels.hyla import pallas_tpu as hyla
 from hyla_lm.kernels.linear import chunked as linear
 from hyla_lm.kernels.request import Request
+from hyla_lm.kernels.softmax import cudnn_gpu as cudnn
 from hyla_lm.kernels.softmax import splash_tpu as splash
 from hyla_lm.kernels.softmax import whole_tpu as whole
 
@@ -34,10 +35,10 @@ class Kernel(NamedTuple):
     preferred: Callable[[Request], bool]
 
 
-def on_tpu() -> bool:
-    """Whether traced code will run on TPU: by the mesh in use, or else by JAX's default device."""
+def platform() -> str:
+    """Where traced code will run: by the mesh in use, or else by JAX's default device."""
     device = jax.sharding.get_abstract_mesh().abstract_device
-    return (jax.default_backend() if device is None else device.platform) == "tpu"
+    return jax.default_backend() if device is None else device.platform
 
 
 def _many_pairs(request: Request) -> bool:
@@ -45,7 +46,11 @@ def _many_pairs(request: Request) -> bool:
 
 
 def _many_on_tpu(request: Request) -> bool:
-    return _many_pairs(request) and on_tpu()
+    return _many_pairs(request) and platform() == "tpu"
+
+
+def _many_on_gpu(request: Request) -> bool:
+    return _many_pairs(request) and platform() == "gpu"
 
 
 def _many_or_hyla(request: Request) -> bool:
@@ -66,6 +71,7 @@ KERNELS = (
     Kernel("pallas_softmax", "pallas_tpu", whole.unsupported, whole.attend_whole, _many_on_tpu),
     Kernel("splash_softmax", "pallas_tpu", splash.unsupported, splash.attend_splash, _many_on_tpu),
     Kernel("linear_chunks_of_512", "pallas_tpu", linear.unsupported, _chunks_of_512, _many_on_tpu),
+    Kernel("cudnn_softmax", "cudnn_gpu", cudnn.unsupported, cudnn.attend_cudnn, _many_on_gpu),
     Kernel("linear_chunks", "blocked", linear.unsupported, linear.attend_chunked, _many_pairs),
     Kernel("blocked", "blocked", _does_all, attend_blocked, _many_or_hyla),
     Kernel("reference", "reference", _does_all, attend_block, _always),

@@ -260,11 +260,12 @@ def _check_soft_cap(config: ModelConfig, io: Tokens | Features) -> None:
 
 
 def _check_platform(config: ModelConfig, mesh: Mesh) -> None:
-    platform = mesh.devices.flat[0].platform
-    if config.attention_implementation == "pallas_tpu" and platform != "tpu":
+    platform, asked = mesh.devices.flat[0].platform, config.attention_implementation
+    needed = {"pallas_tpu": "tpu", "cudnn_gpu": "gpu"}.get(asked, platform)
+    if platform != needed:
         raise UserError(
-            "ModelConfig.attention_implementation = 'pallas_tpu' needs TPUs but the devices are "
-            f"{platform}: use 'auto' or 'blocked'."
+            f"ModelConfig.attention_implementation = {asked!r} needs {needed.upper()}s but the "
+            f"devices are {platform}: use 'auto' or 'blocked'."
         )
 
 

@@ -120,6 +120,10 @@ def test_a_missing_or_unknown_flag_is_status_2(
             ["ModelConfig.attention_implementation = 'pallas_tpu'", "cpu", "'auto' or 'blocked'"],
         ),
         (
+            ["ModelConfig.attention_implementation = 'cudnn_gpu'"],
+            ["ModelConfig.attention_implementation = 'cudnn_gpu'", "GPUs", "cpu", "'blocked'"],
+        ),
+        (
             ["ModelConfig.positions = 'learned'", "ModelConfig.max_length = 8"],
             ["ModelConfig.max_length = 8"],
         ),

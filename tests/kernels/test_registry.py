@@ -1,5 +1,6 @@
 """The list of kernels: which one a request gets, in which order, and the reasons of the others."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,7 +19,12 @@ PALLAS = [kernel.name for kernel in KERNELS if kernel.implementation == "pallas_
 
 @pytest.fixture
 def on_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "on_tpu", lambda: True)
+    monkeypatch.setattr(registry, "platform", lambda: "tpu")
+
+
+@pytest.fixture
+def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "platform", lambda: "gpu")
 
 
 def zeros(*shape: int, dtype: str = "float32") -> jax.Array:
@@ -26,13 +32,16 @@ def zeros(*shape: int, dtype: str = "float32") -> jax.Array:
 
 
 def asked(
-    name: str, length: int = MANY, keys: int | None = None, size: int = 2, **options: Any
+    name: str,
+    length: int = MANY,
+    keys: int | None = None,
+    size: int = 2,
+    dtype: str = "float32",
+    **options: Any,
 ) -> Request:
     """A causal request of one head."""
-    key = zeros(1, keys or length, 1, size)
-    return make_request(
-        zeros(1, length, 1, size), key, key, VARIANTS[name], **{"causal": True, **options}
-    )
+    query, key = (zeros(1, x, 1, size, dtype=dtype) for x in (length, keys or length))
+    return make_request(query, key, key, VARIANTS[name], **({"causal": True} | options))
 
 
 def chosen(implementation: str, name: str, *lengths: int, **options: Any) -> str:
@@ -49,11 +58,12 @@ def test_the_order_is_that_of_first_choice() -> None:
         "pallas_softmax",
         "splash_softmax",
         "linear_chunks_of_512",
+        "cudnn_softmax",
         "linear_chunks",
         "blocked",
         "reference",
     ]
-    assert IMPLEMENTATIONS == ("auto", "reference", "blocked", "pallas_tpu")
+    assert IMPLEMENTATIONS == ("auto", "reference", "blocked", "cudnn_gpu", "pallas_tpu")
 
 
 @pytest.mark.parametrize(
@@ -109,6 +119,42 @@ def test_auto_counts_pairs() -> None:
     ids=str,
 )
 def test_auto_on_tpu_takes_the_kernels_for_it_where_they_can(
+    name: str, options: dict[str, Any], expected: str
+) -> None:
+    assert chosen("auto", name, **options) == expected
+
+
+BRAIN = {"dtype": "bfloat16", "size": 8}
+
+
+@pytest.mark.usefixtures("on_gpu")
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("softmax", BRAIN, "cudnn_softmax"),
+        ("softmax", {**BRAIN, "dtype": "float16"}, "cudnn_softmax"),
+        ("softmax", {**BRAIN, "causal": False}, "cudnn_softmax"),
+        ("softmax", {**BRAIN, "length": 300}, "cudnn_softmax"),
+        (
+            "softmax",
+            {**BRAIN, "length": 130, "segment_ids": zeros(1, 130, dtype="int32")},
+            "cudnn_softmax",
+        ),
+        ("softmax", {**BRAIN, "segment_ids": zeros(1, MANY, dtype="int32")}, "blocked"),
+        ("softmax", {"size": 8}, "blocked"),
+        ("softmax", {**BRAIN, "size": 12}, "blocked"),
+        ("softmax", {**BRAIN, "size": 136}, "blocked"),
+        ("softmax", {**BRAIN, "keys": 300}, "blocked"),
+        ("softmax", {**BRAIN, "q_offset": 1, "keys": MANY + 1}, "blocked"),
+        ("softmax", {**BRAIN, **BIAS}, "blocked"),
+        ("softmax", {**BRAIN, "length": 128}, "reference"),
+        ("linear", BRAIN, "linear_chunks"),
+        ("hyla", BRAIN, "blocked"),
+        ("hyla_softmax", BRAIN, "blocked"),
+    ],
+    ids=str,
+)
+def test_auto_on_gpu_takes_cudnn_where_it_can(
     name: str, options: dict[str, Any], expected: str
 ) -> None:
     assert chosen("auto", name, **options) == expected
@@ -171,7 +217,7 @@ def test_each_kernel_gives_its_reason() -> None:
 
 
 def test_an_unknown_implementation_is_named_with_the_known_ones() -> None:
-    known = "'auto', 'reference', 'blocked', 'pallas_tpu'"
+    known = "'auto', 'reference', 'blocked', 'cudnn_gpu', 'pallas_tpu'"
     with pytest.raises(UserError, match=rf"attention implementation 'flash' .* one of {known}\."):
         attend(*[zeros(1, 2, 1, 2)] * 3, VARIANTS["hyla"], implementation="flash")
 
@@ -179,8 +225,8 @@ def test_an_unknown_implementation_is_named_with_the_known_ones() -> None:
 @pytest.mark.usefixtures("on_tpu")
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_shapes_are_enough_to_choose(implementation: str) -> None:
-    request = jax.eval_shape(lambda: asked("softmax"))
-    assert choose(request, implementation) == choose(asked("softmax"), implementation)
+    bfloat16 = partial(asked, "softmax", size=8, dtype="bfloat16")
+    assert choose(jax.eval_shape(bfloat16), implementation) == choose(bfloat16(), implementation)
 
 
 def test_the_kernel_chosen_is_the_one_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ MIXED = ("hyla", "softmax")
 
 @pytest.fixture
 def on_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "on_tpu", lambda: True)
+    monkeypatch.setattr(registry, "platform", lambda: "tpu")
 
 
 def kernels(length: int = 256, **fields: Any) -> list[str]:

@@ -1,0 +1,79 @@
+"""Training of the paper's models on the device that is here: tokens/s, MFU, errors of kernels.
+
+make bench-gpu [GINS="a.gin b.gin"]. Each config is also timed with the kernels that run anywhere.
+Status 1 if a kernel is not within its bound, as in hyla-lm calibrate.
+"""
+
+import argparse
+import sys
+import time
+
+import jax
+
+from hyla_lm.calibrate.kernels import check_kernels
+from hyla_lm.calibrate.steps import time_steps
+from hyla_lm.calibrate.subject import Subject, read_subject
+from hyla_lm.calibrate.timing import Budget
+from hyla_lm.plan.plan import attention_of
+from hyla_lm.running.throughput import model_flops_utilization, train_flops_per_token
+
+GINS = tuple(f"gin/c4_50m_{name}.gin" for name in ("softmax", "linear", "hyla"))
+BUDGET = Budget(repeats=20, seconds=10.0)
+MOST_SECONDS = 480.0
+ANYWHERE = "ModelConfig.attention_implementation = 'blocked'"
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def worst_error(subject: Subject) -> float:
+    """The largest share of a bound that a kernel's error takes; infinite for a kernel that fails.
+
+    The bounds are those of hyla-lm calibrate.
+    """
+    length = subject.program.task.sequence_length
+    checks = check_kernels(subject.experiment.model, length, subject.platform, say)
+    shares = [
+        (float("inf") if check.failure or error is None else error / check.bounds[name])
+        for check in checks
+        for name, error in (check.errors or {"output": None}).items()
+    ]
+    return max(shares)
+
+
+def line(gin: str, bindings: list[str]) -> tuple[float, str]:
+    """Tokens/s of a config, and what is printed of it."""
+    subject = read_subject([gin], bindings)
+    measured = time_steps(subject, BUDGET)
+    tokens_per_second = measured.rate or 0.0
+    task, model = subject.program.task, subject.experiment.model
+    flops = train_flops_per_token(model, task.io, task.sequence_length)
+    share = model_flops_utilization(tokens_per_second, flops)
+    shown = "unknown" if share is None else f"{share:.1%}"
+    kernels = ", ".join(attention_of(subject.program))
+    text = f"{gin}: {kernels}: {tokens_per_second:,.0f} tokens/s, MFU {shown}"
+    return tokens_per_second, f"{text}, spread {measured.timing.spread:.0%}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("gins", nargs="*", default=GINS)
+    gins = parser.parse_args().gins
+    started, worst = time.monotonic(), 0.0
+    device = jax.devices()[0]
+    print(f"{jax.device_count()} x {device.device_kind} ({device.platform})", flush=True)
+    for gin in gins:
+        error = worst_error(read_subject([gin], []))
+        chosen, text = line(gin, [])
+        print(f"{text}; largest error {error:.0%} of its bound", flush=True)
+        anywhere, text = line(gin, [ANYWHERE])
+        print(f"{text}; auto is {chosen / anywhere:.2f} times as fast", flush=True)
+        worst = max(worst, error)
+    seconds = time.monotonic() - started
+    print(f"{seconds:.0f} s in all" + " (longer than meant)" * (seconds > MOST_SECONDS))
+    return int(worst > 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
