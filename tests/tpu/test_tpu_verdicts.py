@@ -4,8 +4,9 @@ import time
 
 import pytest
 
-from hyla_lm.tpu.cloud import Cloud, run_for_real
+from hyla_lm.tpu.cloud import Cloud
 from hyla_lm.tpu.launch import read_job
+from hyla_lm.tpu.programs import run_for_real
 from hyla_lm.tpu.supervise import LOOK_SECONDS, supervise
 from hyla_lm.tpu.verdicts import ADVICE, PASSING, TIMED_OUT, Kind, classify, hosts_away
 from tests.tpu.answers import answer, kind_names
@@ -223,11 +224,11 @@ def test_a_training_that_no_host_shows_is_not_deleted(active: FakeCloud) -> None
 
 def test_one_host_that_is_the_slice_is_made_again(active: FakeCloud) -> None:
     one = "--accelerator-type=v5litepod-8"
+    active.plan("hang", "exit 0")
     active.launch("run", one)
     active.wait_for_attempt(0, 1)
     active.fault("tpu-vm ssh", answer("host_away"), code=255, skip=1, times=999)
     active.fault("resources delete", set={"faults": []}, goes_on=True)
-    active.plan("", "exit 0")
     assert active.launch("supervise", one)[0] == 0
     assert active.count("resources delete") == 1
 
