@@ -33,7 +33,8 @@ class Rehearsal:
             self.exists = words[1] == "create"
         if words[1] == "ssh":
             before, self.trained = self.trained, self.trained or "worker start" in argv[-1]
-            return Done(0, json.dumps({"state": "exited", "code": 0} if before else {}))
+            answer = {"state": "exited", "code": 0} if before else {}
+            return Done(0, f"{json.dumps(answer)}\n")
         if words[1] != "describe":
             return Done(0)
         if not self.exists:
