@@ -1,25 +1,22 @@
-"""Runs gcloud commands, each with a time limit, and reads states."""
+"""The slice of a job in Google Cloud: its state, and what is done to it."""
 
 import json
-import os
 import secrets
 import shlex
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
 from hyla_lm.config import UserError
 from hyla_lm.tpu import commands
 from hyla_lm.tpu.job import Job
+from hyla_lm.tpu.programs import Done, Runner, run_for_real
 from hyla_lm.tpu.verdicts import (
     ADVICE,
     ASK_AGAIN,
-    TIMED_OUT,
     Kind,
     classify,
     detail_of,
@@ -34,8 +31,6 @@ UNREACHED = frozenset({Kind.CONNECTION, Kind.RATE, Kind.NETWORK})
 POLL_SECONDS = 20.0
 # How long gcloud may take: to answer, to change something, and to connect to all hosts.
 ASK_SECONDS, CHANGE_SECONDS, SSH_SECONDS = 120.0, 900.0, 600.0
-SECRET_BYTES = 32
-MAKE_SECRET = f"python3 -c 'import secrets; print(secrets.token_hex({SECRET_BYTES}))'"
 
 
 class CloudError(UserError):
@@ -79,99 +74,6 @@ class Found:
 
 
 NOTHING = Found(State.ABSENT, "ABSENT")
-
-
-@dataclass(frozen=True)
-class Done:
-    """Status and output of a finished command."""
-
-    code: int
-    output: str = ""
-    errors: str = ""
-
-
-class Runner(Protocol):
-    """Runs commands, or only prints them."""
-
-    def __call__(
-        self,
-        argv: Sequence[str],
-        *,
-        stream: bool = False,
-        stdin: str = "",
-        limit: float | None = None,
-    ) -> Done: ...
-
-
-def run_for_real(
-    argv: Sequence[str], *, stream: bool = False, stdin: str = "", limit: float | None = None
-) -> Done:
-    """Runs a command; with `stream` its output goes to the terminal instead of being kept.
-
-    After `limit` seconds it is ended, with all that it started, and its status is TIMED_OUT.
-    """
-    kept = None if stream else subprocess.PIPE
-    group = None if stream else 0
-    try:
-        process = subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE,
-            stdout=kept,
-            stderr=kept,
-            text=True,
-            process_group=group,
-        )
-    except FileNotFoundError:
-        raise UserError(f"{argv[0]} is not on PATH: install it, as tpu/README.md says.") from None
-    with process:
-        try:
-            output, errors = process.communicate(stdin, timeout=limit)
-        except subprocess.TimeoutExpired:
-            _end(process, group)
-            return Done(TIMED_OUT, errors=f"no answer in {limit:.0f} s")
-        except BaseException:
-            _end(process, group)
-            raise
-    return Done(process.returncode, output or "", errors or "")
-
-
-def _end(process: subprocess.Popen, group: int | None) -> None:
-    if group is None:
-        process.kill()
-    else:
-        os.killpg(process.pid, signal.SIGKILL)
-
-
-class Rehearsal:
-    """Prints each command and answers like a cloud without errors.
-
-    A secret on standard input is not printed, but a command that makes another.
-    """
-
-    def __init__(self, exists: bool):
-        self.exists, self.trained = exists, False
-
-    def __call__(
-        self,
-        argv: Sequence[str],
-        *,
-        stream: bool = False,
-        stdin: str = "",
-        limit: float | None = None,
-    ) -> Done:
-        print(f"{MAKE_SECRET} | {shlex.join(argv)}" if stdin else shlex.join(argv))
-        words = argv[argv.index("tpus") + 1 :]
-        if words[:2] == ["queued-resources", "create"] or words[1] == "delete":
-            self.exists = words[1] == "create"
-        if words[1] == "ssh":
-            before, self.trained = self.trained, self.trained or "worker start" in argv[-1]
-            return Done(0, json.dumps({"state": "exited", "code": 0} if before else {}))
-        if words[1] != "describe":
-            return Done(0)
-        if not self.exists:
-            return Done(1, errors="NOT_FOUND")
-        is_node = words[0] == "tpu-vm"
-        return Done(0, json.dumps({"state": "READY" if is_node else {"state": "ACTIVE"}}))
 
 
 class Cloud:
@@ -224,7 +126,7 @@ class Cloud:
 
     def create(self) -> None:
         """Queues the request."""
-        argv, secret = commands.create(self.job), secrets.token_hex(SECRET_BYTES)
+        argv, secret = commands.create(self.job), secrets.token_hex(commands.SECRET_BYTES)
         only_refused = frozenset({Kind.RATE})
         self._checked(
             argv, self._again(argv, only_refused, ASK_WAITS, stdin=secret, limit=CHANGE_SECONDS)

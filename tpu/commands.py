@@ -11,6 +11,7 @@ TPUS = ("gcloud", "compute", "tpus")
 ALPHA_TPUS = ("gcloud", "alpha", "compute", "tpus")
 HOME = "$HOME/hyla_lm"
 STOP_SECONDS = 120
+SECRET_BYTES = 32
 # For the slowest install; the steps of INSTALL have limits of their own, on the host.
 INSTALL_SECONDS, DOCTOR_SECONDS = 3600.0, 1200.0
 # A connection that is silent for a minute is given up; without these ssh waits for hours.

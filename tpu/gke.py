@@ -11,9 +11,10 @@ from string import Template
 from hyla_lm import ending
 from hyla_lm.arguments import Parser, parse
 from hyla_lm.config import UserError
-from hyla_lm.tpu.cloud import ASK_SECONDS, SECRET_BYTES, run_for_real
-from hyla_lm.tpu.commands import ENVIRONMENT
+from hyla_lm.tpu.cloud import ASK_SECONDS
+from hyla_lm.tpu.commands import ENVIRONMENT, SECRET_BYTES
 from hyla_lm.tpu.job import NAME, Slice, Training
+from hyla_lm.tpu.programs import run_for_real
 
 TEMPLATE = Path(__file__).with_name("gke.yaml")
 SPOT = "cloud.google.com/gke-spot"

@@ -12,8 +12,10 @@ from hyla_lm import ending
 from hyla_lm.arguments import Parser, parse
 from hyla_lm.config import UserError
 from hyla_lm.tpu import operations
-from hyla_lm.tpu.cloud import Cloud, Rehearsal, run_for_real
+from hyla_lm.tpu.cloud import Cloud
 from hyla_lm.tpu.job import Code, Job, Slice, Training
+from hyla_lm.tpu.programs import run_for_real
+from hyla_lm.tpu.rehearsal import Rehearsal
 from hyla_lm.tpu.supervise import supervise
 
 FROM_NOTHING = ("create", "resume", "supervise")

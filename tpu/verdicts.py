@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 from enum import Enum, auto
 
-LOST_CONNECTION, TIMED_OUT = 255, 124
+# 256 is no status of a program: `timeout` on a host ends with 124.
+LOST_CONNECTION, TIMED_OUT = 255, 256
 OWN_ERROR = re.compile(r"ERROR: \(?gcloud")
 LONGEST_DETAIL = 300
 ATTEMPT = re.compile(r"SSH: Attempting to connect to worker (\d+)")
@@ -175,9 +176,10 @@ def kind_of(errors: str) -> Kind:
 def detail_of(errors: str) -> str:
     """The most informative line of gcloud's stderr, without prefix and braces."""
     message = re.search(r'"message": "((?:[^"\\]|\\.)*)"', errors)
+    said = [line.strip("# ") for line in errors.splitlines() if line.strip("# ")] or ["no message"]
     lines = [line for line in errors.splitlines() if line.strip() and not line.startswith(CHATTER)]
     named = [line for line in lines if line.startswith("ERROR:")]
-    line = message[1].replace('\\"', '"') if message else (named or lines or ["no message"])[-1]
+    line = message[1].replace('\\"', '"') if message else (named or lines or said)[-1]
     return re.sub(r"^ERROR: (\([\w.-]+\) )?", "", line).strip().rstrip(".")[:LONGEST_DETAIL]
 
 

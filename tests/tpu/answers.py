@@ -12,6 +12,11 @@ def answer(name: str) -> str:
     return "".join(line for line in lines if not line.startswith("# "))
 
 
+def description(name: str) -> str:
+    """What gcloud prints of a request, by the fields of the TPU API's reference."""
+    return (HERE / f"{name}.json").read_text()
+
+
 def kind_names() -> dict[str, str]:
     """The kind that each answer is."""
     texts = {path.stem: path.read_text() for path in sorted(HERE.glob("*.txt"))}

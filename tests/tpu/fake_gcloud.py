@@ -25,6 +25,7 @@ class Cloud:
         if fault is not None:
             self.change(fault.get("set", {}))
             if not fault.get("goes_on"):
+                sys.stdout.write(fault.get("stdout", ""))
                 sys.stderr.write(fault.get("stderr", ""))
                 return fault.get("code", 0)
         words = [word for word in argv if not word.startswith("-")]

@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from hyla_lm.tpu.cloud import Cloud, Done
+from hyla_lm.tpu.cloud import Cloud
 from hyla_lm.tpu.launch import read_job
+from hyla_lm.tpu.programs import Done
 from hyla_lm.tpu.supervise import supervise
 from hyla_lm.tpu.verdicts import LOST_CONNECTION, TIMED_OUT
 from tests.tpu.answers import answer

@@ -6,7 +6,8 @@ import pytest
 
 from hyla_lm.config import UserError
 from hyla_lm.tpu import launch
-from hyla_lm.tpu.cloud import CONNECTION_WAITS, Cloud, Done, State
+from hyla_lm.tpu.cloud import CONNECTION_WAITS, Cloud, State
+from hyla_lm.tpu.programs import Done
 from hyla_lm.tpu.supervise import FIRST_WAIT_SECONDS, Action, decide
 from tests.tpu.conftest import CODE, PLACE, FakeCloud
 from tests.tpu.test_tpu_faults import CONNECTION, DENIED, NO_CAPACITY, is_empty

@@ -27,6 +27,14 @@ LAUNCHES = {
         "--service-account=trainer@my-project.iam.gserviceaccount.com",
     ],
     "best_effort": [*CODE, "--best-effort"],
+    "reserved": [*CODE, "--reserved", "--valid-for=6h"],
+    "tunnel": [*CODE, "--internal-ips", "--tunnel-through-iap"],
+    "slices": [*CODE, "--slices=2", "--spot", "--valid-for=2d"],
+}
+MORE = {
+    ("multi_host", "logs"): ["--worker=1"],
+    ("slices", "logs"): ["--worker=5", "--no-follow"],
+    ("reserved", "supervise"): ["--delete-after"],
 }
 JOBSETS = {
     "gke_single_host": ["--accelerator-type=v5litepod-4"],
@@ -39,7 +47,7 @@ def launched(name: str) -> str:
     """What all commands print, each under its name."""
     parts = []
     for command in COMMANDS:
-        more = ["--worker=1"] if command == "logs" and name == "multi_host" else []
+        more = MORE.get((name, command), [])
         with contextlib.redirect_stdout(io.StringIO()) as out:
             flags = [*PLACE, *LAUNCHES[name], *TRAINING, *more]
             assert launch.main([command, *flags, "--dry-run"]) == 0

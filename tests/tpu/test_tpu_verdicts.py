@@ -1,14 +1,16 @@
 """What gcloud answers, what the launcher makes of it, and what that costs."""
 
 import time
+from collections.abc import Sequence
 
 import pytest
 
-from hyla_lm.tpu.cloud import Cloud, run_for_real
+from hyla_lm.tpu.cloud import Cloud
 from hyla_lm.tpu.launch import read_job
+from hyla_lm.tpu.programs import Done, run_for_real
 from hyla_lm.tpu.supervise import LOOK_SECONDS, supervise
 from hyla_lm.tpu.verdicts import ADVICE, PASSING, TIMED_OUT, Kind, classify, hosts_away
-from tests.tpu.answers import answer, kind_names
+from tests.tpu.answers import answer, description, kind_names
 from tests.tpu.conftest import CODE, PLACE, FakeCloud
 from tests.tpu.test_tpu_faults import is_empty
 
@@ -36,7 +38,7 @@ def of(name: str) -> Kind:
     """The kind of an answer, from a command of the sort that gave it."""
     text = answer(name)
     verb = next((verb for verb in ("create", "ssh") if f".{verb})" in text), "describe")
-    ssh = name == "pip_failed" or verb == "ssh"
+    ssh = name in ("pip_failed", "step_timeout") or verb == "ssh"
     return classify(["gcloud", "ssh" if ssh else verb], 255 if name == "host_away" else 1, text)
 
 
@@ -106,7 +108,8 @@ def test_a_bill_that_cannot_be_seen_is_not_guessed(cloud: FakeCloud) -> None:
 
 
 def test_a_request_that_waits_for_days_keeps_its_place(cloud: FakeCloud) -> None:
-    cloud.set(grants=[*["WAITING_FOR_RESOURCES"] * 100, "ACTIVE"])
+    waiting = {"stdout": description("waiting_request"), "skip": 1, "times": 100}
+    cloud.fault("resources describe", **waiting)
     cloud.plan("exit 0")
     assert cloud.launch("supervise")[0] == 0
     assert sum(cloud.waits) > 99 * LOOK_SECONDS
@@ -145,6 +148,34 @@ def test_pip_that_fails_once_on_one_worker_is_run_again(active: FakeCloud) -> No
     active.plan("exit 0")
     code, printed = active.launch("supervise")
     assert code == 0 and "No matching distribution found for uv" in printed
+
+
+def test_a_step_of_the_install_that_hangs_is_run_again(active: FakeCloud) -> None:
+    active.fault("uv pip install", answer("step_timeout"), code=124)
+    active.plan("exit 0")
+    code, printed = active.launch("supervise")
+    assert code == 0 and "Command execution on worker 2 failed with exit status 124" in printed
+    assert active.count("delete") == 0 and "gave no answer" not in printed
+
+
+@pytest.mark.parametrize("verb", ["resources describe", "resources create", "ssh"])
+def test_a_gcloud_that_hangs_is_ended_and_run_again(cloud: FakeCloud, verb: str) -> None:
+    hung: list[str] = []
+
+    def run(
+        argv: Sequence[str], *, stream: bool = False, stdin: str = "", limit: float | None = None
+    ) -> Done:
+        if verb in " ".join(argv) and not hung:
+            hung.append(verb)
+            return run_for_real(["sleep", "60"], limit=0.1)
+        return run_for_real(argv, stream=stream, stdin=stdin, limit=limit)
+
+    cloud.plan("exit 0")
+    training = ["--gin_file=gin/a.gin", f"--workdir={cloud.home}/run"]
+    job = read_job(["supervise", *PLACE, *CODE, *training])
+    supervise(Cloud(job, run, cloud.sleep, clock=cloud.clock), 20, 120)
+    assert hung == [verb] and cloud.attempts() == 1
+    assert cloud.count("resources create") == 1 and cloud.count("delete") == 0
 
 
 def test_machines_that_cannot_be_made_to_train_are_not_billed_for_ever(active: FakeCloud) -> None:
@@ -223,11 +254,11 @@ def test_a_training_that_no_host_shows_is_not_deleted(active: FakeCloud) -> None
 
 def test_one_host_that_is_the_slice_is_made_again(active: FakeCloud) -> None:
     one = "--accelerator-type=v5litepod-8"
+    active.plan("hang", "exit 0")
     active.launch("run", one)
     active.wait_for_attempt(0, 1)
     active.fault("tpu-vm ssh", answer("host_away"), code=255, skip=1, times=999)
     active.fault("resources delete", set={"faults": []}, goes_on=True)
-    active.plan("", "exit 0")
     assert active.launch("supervise", one)[0] == 0
     assert active.count("resources delete") == 1
 
