@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-WAIT_SECONDS, END_SECONDS = 120, 5
+WAIT_SECONDS, END_SECONDS = 120, 30
 TRAINING = ["-m", "hyla_lm", "train", "--gin.LanguageModel.read_workers=2"]
 COLLECTING = ["-c", "from hyla_lm.data.docstrings import *; collect(installed_roots())"]
 
