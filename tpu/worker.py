@@ -33,7 +33,10 @@ WRAPPER = '#!/bin/sh\ncd "{checkout}" && exec "{python}" -m tpu.worker "$@"\n'
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs start, status or stop; prints the result as a line of JSON."""
+    """Runs start, status or stop; prints the result as a line of JSON.
+
+    A disk that fails is one sentence and status 1.
+    """
     argv = list(sys.argv[1:] if arguments is None else arguments)
     end = argv.index("--") if "--" in argv else len(argv)
     options, command = _parser().parse_args(argv[:end]), argv[end + 1 :]
@@ -45,7 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "status": lambda: status(folder),
         "stop": lambda: stop(folder, options.seconds),
     }
-    print(json.dumps({"host": socket.gethostname(), **verbs[options.verb]()}))
+    try:
+        found = verbs[options.verb]()
+    except OSError as error:
+        print(f"{socket.gethostname()}: {folder} cannot be used: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps({"host": socket.gethostname(), **found}))
     return 0
 
 
