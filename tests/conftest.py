@@ -15,6 +15,10 @@ from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.kernels import blocked
 from hyla_lm.kernels.linear import chunked
 
+# Workers of pytest-xdist have a core each: two that share both wait for each other's threads.
+if WORKER := os.environ.get("PYTEST_XDIST_WORKER"):
+    CORES = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {CORES[int(WORKER[2:]) % len(CORES)]})
 SEQUENCE_LENGTH = 16
 VOCAB_SIZE = 320
 TINY = """
@@ -64,9 +68,12 @@ def sentences(seed: int, count: int) -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled_programs(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A program is compiled once a session, by this process or by one that a test starts."""
+    """A program is compiled once a session, by a worker or by a process that a test starts."""
+    of_session = tmp_path_factory.getbasetemp()
+    programs = (of_session.parent if WORKER else of_session) / "programs"
+    programs.mkdir(exist_ok=True)
     settings = {
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("programs")),
+        "JAX_COMPILATION_CACHE_DIR": str(programs),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3",
     }
     for name, value in settings.items():
