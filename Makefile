@@ -15,9 +15,9 @@ compare: .venv/core
 	$(MAKE) train GIN=gin/quickstart_linear.gin
 	@echo "curves side by side: $(BIN)/tensorboard --logdir runs"
 
-# A process a core. Tests of a file stay together, since they share what they made.
+# A process a core, up to four of some GB each. Tests of a file stay together, since they share what they made.
 test: .venv/dev lint
-	$(BIN)/pytest --numprocesses=auto --dist=loadfile
+	$(BIN)/pytest --numprocesses=logical --maxprocesses=4 --dist=loadfile
 
 test-full: .venv/full
 	$(BIN)/pytest -m full
