@@ -17,6 +17,7 @@ from hyla_lm.ending import STOPPED, sentence_of, status_of
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 GOES_ON = "the same command goes on from what is saved"
+LAST = b"\0"  # no signal: ends the thread that reads, also where a fork holds the pipe open
 KILLED_BY = 128  # and the number of the signal: the status of a shell's killed command
 
 
@@ -78,13 +79,14 @@ class Signals:
         signal.set_wakeup_fd(self._fd_before)
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        os.close(self._writing)
+        os.write(self._writing, LAST)
         self._reader.join()  # a request that came last may still start its clock
+        os.close(self._writing)
         while self._cancels:
             self._cancels.pop()()
 
     def _read(self, reading: int) -> None:
-        while byte := os.read(reading, 1):
+        while (byte := os.read(reading, 1)) != LAST:
             if byte[0] in SIGNALS:
                 self._answer(byte[0])
         os.close(reading)

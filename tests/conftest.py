@@ -16,7 +16,8 @@ from hyla_lm.kernels import blocked
 from hyla_lm.kernels.linear import chunked
 
 # Workers of pytest-xdist have a core each: two that share both wait for each other's threads.
-if WORKER := os.environ.get("PYTEST_XDIST_WORKER"):
+WORKER = os.environ.get("PYTEST_XDIST_WORKER")
+if WORKER and hasattr(os, "sched_setaffinity"):  # not on macOS
     CORES = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {CORES[int(WORKER[2:]) % len(CORES)]})
 SEQUENCE_LENGTH = 16
