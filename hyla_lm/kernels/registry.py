@@ -12,8 +12,10 @@ from hyla_lm.kernels.block import attend_block
 from hyla_lm.kernels.blocked import attend_blocked
 from hyla_lm.kernels.hyla import pallas_tpu as hyla
 from hyla_lm.kernels.linear import chunked as linear
+from hyla_lm.kernels.platform import platform
 from hyla_lm.kernels.request import Request
 from hyla_lm.kernels.softmax import cudnn_gpu as cudnn
+from hyla_lm.kernels.softmax import prefixes
 from hyla_lm.kernels.softmax import splash_tpu as splash
 from hyla_lm.kernels.softmax import whole_tpu as whole
 
@@ -35,12 +37,6 @@ class Kernel(NamedTuple):
     preferred: Callable[[Request], bool]
 
 
-def platform() -> str:
-    """Where traced code will run: by the mesh in use, or else by JAX's default device."""
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    return jax.default_backend() if device is None else device.platform
-
-
 def _many_pairs(request: Request) -> bool:
     return request.pairs > MAX_PAIRS_AT_ONCE
 
@@ -51,6 +47,10 @@ def _many_on_tpu(request: Request) -> bool:
 
 def _many_on_gpu(request: Request) -> bool:
     return _many_pairs(request) and platform() == "gpu"
+
+
+def _many_on_cpu(request: Request) -> bool:
+    return _many_pairs(request) and platform() == "cpu"
 
 
 def _many_or_hyla(request: Request) -> bool:
@@ -73,6 +73,9 @@ KERNELS = (
     Kernel("linear_chunks_of_512", "pallas_tpu", linear.unsupported, _chunks_of_512, _many_on_tpu),
     Kernel("cudnn_softmax", "cudnn_gpu", cudnn.unsupported, cudnn.attend_cudnn, _many_on_gpu),
     Kernel("linear_chunks", "blocked", linear.unsupported, linear.attend_chunked, _many_pairs),
+    Kernel(
+        "softmax_prefixes", "blocked", prefixes.unsupported, prefixes.attend_prefixes, _many_on_cpu
+    ),
     Kernel("blocked", "blocked", _does_all, attend_blocked, _many_or_hyla),
     Kernel("reference", "reference", _does_all, attend_block, _always),
 )

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from hyla_lm.attention import AttentionSpec, attend_from, make_request
 from hyla_lm.model.config import ModelConfig
+from hyla_lm.model.dense import dense_heads
 from hyla_lm.model.norms import rms_norm
 from hyla_lm.model.positions import relative_buckets, rotate
 from hyla_lm.parallel.sharded_attention import attend_on_mesh
@@ -51,7 +52,7 @@ class SelfAttention(nn.Module):
         c, dtype = self.config, jnp.dtype(self.config.dtype)
 
         def project(x: jax.Array, heads: int, size: int, name: str) -> jax.Array:
-            return nn.DenseGeneral((heads, size), use_bias=c.use_bias, dtype=dtype, name=name)(x)
+            return dense_heads((heads, size), c.use_bias, dtype, name)(x)
 
         asking_BxTxD = last(x_BxTxD, self.answers)
         q = project(asking_BxTxD, c.num_heads, c.head_dim, "query")
@@ -65,11 +66,9 @@ class SelfAttention(nn.Module):
         from_state = self.recurrent and context.cache_index is not None
         y_BxTxHxU = (self._attend_from_state if from_state else self._attend)(q, k, v, context)
         if c.gated_attention:
-            gate = nn.DenseGeneral(y_BxTxHxU.shape[2:], use_bias=False, dtype=dtype, name="gate")
+            gate = dense_heads(y_BxTxHxU.shape[2:], False, dtype, "gate")
             y_BxTxHxU *= jax.nn.sigmoid(gate(asking_BxTxD))
-        out = nn.DenseGeneral(
-            x_BxTxD.shape[-1], axis=(-2, -1), use_bias=c.use_bias, dtype=dtype, name="out"
-        )
+        out = dense_heads(x_BxTxD.shape[-1], c.use_bias, dtype, "out", axis=(-2, -1))
         return out(y_BxTxHxU)
 
     def _attend(self, q: jax.Array, k: jax.Array, v: jax.Array, context: Context) -> jax.Array:

@@ -60,6 +60,7 @@ def test_the_order_is_that_of_first_choice() -> None:
         "linear_chunks_of_512",
         "cudnn_softmax",
         "linear_chunks",
+        "softmax_prefixes",
         "blocked",
         "reference",
     ]
@@ -70,7 +71,7 @@ def test_the_order_is_that_of_first_choice() -> None:
     ("name", "length", "expected"),
     [
         ("softmax", 128, "reference"),
-        ("softmax", MANY, "blocked"),
+        ("softmax", MANY, "softmax_prefixes"),
         ("linear", 128, "reference"),
         ("linear", MANY, "linear_chunks"),
         ("linear_rms_head", 128, "reference"),
@@ -88,7 +89,7 @@ def test_auto_saves_memory_but_for_small_matrices_without_a_hypernetwork(
 
 def test_auto_counts_pairs() -> None:
     assert chosen("auto", "softmax", 1, 128 * 128) == "reference"
-    assert chosen("auto", "softmax", 1, 128 * 128 + 1) == "blocked"
+    assert chosen("auto", "softmax", 1, 128 * 128 + 1) == "softmax_prefixes"
 
 
 @pytest.mark.usefixtures("on_tpu")
@@ -170,7 +171,8 @@ def test_auto_on_gpu_takes_cudnn_where_it_can(
         ("linear", {"causal": False}, "blocked"),
         ("linear", {"q_offset": 1}, "blocked"),
         ("linear", {"keys": 300}, "blocked"),
-        ("softmax", {}, "blocked"),
+        ("softmax", {}, "softmax_prefixes"),
+        ("softmax", BIAS, "blocked"),
         ("hyla", {}, "blocked"),
     ],
     ids=str,
