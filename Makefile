@@ -4,7 +4,7 @@ BIN := .venv/bin
 GIN ?= gin/quickstart.gin
 WORKDIR ?= runs/$(notdir $(basename $(GIN)))
 
-.PHONY: train compare test test-full test-seqio test-torch faults evals-smoke lint bench bench-data bench-reading bench-tpu bench-plan bench-evals bench-checkpoint bench-curves bench-gpu plans docs docs-serve clean
+.PHONY: train compare test test-full test-seqio test-torch faults evals-smoke lint bench bench-step bench-data bench-reading bench-tpu bench-plan bench-evals bench-checkpoint bench-curves bench-gpu plans docs docs-serve clean
 
 train: .venv/core
 	$(BIN)/hyla-lm train --gin_file=$(GIN) --workdir=$(WORKDIR)
@@ -56,6 +56,9 @@ lint: .venv/dev
 
 bench: .venv/dev
 	$(BIN)/python tests/benchmarks/bench_attention.py
+
+bench-step: .venv/dev
+	$(BIN)/python tests/benchmarks/bench_step.py
 
 bench-data: .venv/dev
 	$(BIN)/python tests/benchmarks/bench_data.py $(TOKENIZER)
