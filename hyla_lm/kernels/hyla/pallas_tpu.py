@@ -42,7 +42,8 @@ def unsupported(request: Request) -> str:
             "a bias": request.bias is not None,
             "dropout": request.dropout is not None,
             "a linear value network": spec.value_network != "hypernetwork",
-            f"normalization {spec.normalization!r}": spec.normalizes_over_keys,
+            f"normalization {spec.normalization!r}": spec.normalizes_over_keys
+            or spec.pair_network is not None,
             "a value network of depth 2": spec.value_depth != 1,
             f"{heads} heads, more than {MAX_HEADS}": heads > MAX_HEADS,
             f"head sizes above {MAX_SIZE}": max(key_dim, value_dim) > MAX_SIZE,
