@@ -58,6 +58,14 @@ class PairNetwork:
         """N, the numbers that all weights are at a query."""
         return sum(weight.size(heads) for weight in self.weights.values())
 
+    @property
+    def reads_apart(self) -> bool:
+        """Whether the value network is read out by a code of its own."""
+        scores = jax.ShapeDtypeStruct((1, 1, 1), jnp.float32)
+        visible = jax.ShapeDtypeStruct((1, 1), jnp.bool_)
+        codes = jax.eval_shape(lambda s, seen: self.at(s, seen, None), scores, visible)
+        return codes.read_HxSxT is not None
+
     def at(
         self, s_HxSxT: jax.Array, visible_SxT: jax.Array, weights_Nx1xT: jax.Array | None
     ) -> Codes:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.pallas import tpu as pltpu
 
 from hyla_lm.attention import AttentionSpec, attend
 from hyla_lm.config import UserError
@@ -23,6 +24,7 @@ SPECS = {
     "hyla_talking": AttentionSpec("talking_rms_heads", "hypernetwork", "relu"),
 }
 # Relative to the largest entry; float32 sums of the same terms in another order.
+TPU = ("hyla",)
 TOLERANCE = 2e-5
 
 
@@ -127,3 +129,26 @@ def test_weights_left_out_are_0() -> None:
     x = operands(SPECS["talking_heads"])
     plain = attend(x["q"], x["k"], x["v"], AttentionSpec("softmax", "linear"))
     same(attend(x["q"], x["k"], x["v"], SPECS["talking_heads"]), plain)
+
+
+@pytest.mark.parametrize("name", TPU)
+def test_tpu_kernels_equal_the_definition(name: str) -> None:
+    spec, length = SPECS[name], 140
+    x = operands(spec, length)
+    direction = jnp.cos(jnp.arange(B * length * H * U).reshape(B, length, H, U))
+
+    def ours(x: dict[str, Any]) -> jax.Array:
+        return attend(
+            *(x["q"], x["k"], x["v"], spec),
+            causal=True,
+            segment_ids=segments(length),
+            weights=x["weights"],
+            implementation="pallas_tpu",
+        )
+
+    with pltpu.force_tpu_interpret_mode(pltpu.InterpretParams(uninitialized_memory="nan")):
+        y, pull_back = jax.vjp(ours, x)
+        grads = pull_back(direction)
+    wanted, pull_back = jax.vjp(lambda x: by_hand(spec, x, segments(length)), x)
+    same(y, wanted)
+    jax.tree.map(same, grads, pull_back(direction))

@@ -23,12 +23,19 @@ from hyla_lm.kernels.lanes import (
     time_row,
 )
 from hyla_lm.kernels.request import Request, first_reason
+from hyla_lm.kernels.spec import AttentionSpec
 
 MAX_HEADS = 32
 MAX_SIZE = 128
 MAX_FLOAT32_WIDTH = 2048
 PADDED_HEADS = (4, 8, 16, 32)
 DTYPES = (jnp.bfloat16, jnp.float32)
+
+
+def has_one_plain_code(spec: AttentionSpec) -> bool:
+    """Whether the code is made of the scores alone and reads out what it makes."""
+    network = spec.pair_network
+    return network is None or not (network.weights or network.reads_apart)
 
 
 def unsupported(request: Request) -> str:
@@ -42,8 +49,8 @@ def unsupported(request: Request) -> str:
             "a bias": request.bias is not None,
             "dropout": request.dropout is not None,
             "a linear value network": spec.value_network != "hypernetwork",
-            f"normalization {spec.normalization!r}": spec.normalizes_over_keys
-            or spec.pair_network is not None,
+            f"normalization {spec.normalization!r}": spec.normalizes_over_keys,
+            "learned or second codes": not has_one_plain_code(spec),
             "a value network of depth 2": spec.value_depth != 1,
             f"{heads} heads, more than {MAX_HEADS}": heads > MAX_HEADS,
             f"head sizes above {MAX_SIZE}": max(key_dim, value_dim) > MAX_SIZE,

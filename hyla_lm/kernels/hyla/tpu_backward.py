@@ -32,7 +32,9 @@ from hyla_lm.kernels.hyla.tpu_networks import (
     write_networks_by_unit,
     write_weights,
 )
+from hyla_lm.kernels.hyla.tpu_pairs import pull_back
 from hyla_lm.kernels.lanes import LANES, matrix_product
+from hyla_lm.kernels.pairwise import PAIR_NETWORKS
 from hyla_lm.kernels.spec import ACTIVATIONS
 
 DQ_BYTES = 16 * 2**20
@@ -266,7 +268,10 @@ class _PairGradient:
             self.da_read[head, keys] = da[head]
 
     def _through_scores(self, query_block: Any) -> None:
-        """ds = scale * (da - code * mean over heads of code * da), then dq and dk."""
+        """ds = scale * (da - code * mean over heads of code * da), then dq and dk.
+
+        A pair network's gradient is pulled back from the scores, which are made again.
+        """
         p, octets = self.p, 4
         for first in range(0, OCTETS, octets):
             keys = slice(first * OCTET, (first + octets) * OCTET)
@@ -279,6 +284,13 @@ class _PairGradient:
             if p.normalization == "rms_head":
                 along = sum(d * a for d, a in zip(da, codes, strict=True)) * (1 / p.true_heads)
                 da = [d - a * along for d, a in zip(da, codes, strict=True)]
+            if p.normalization in PAIR_NETWORKS:
+                scale = self.scale[keys]
+                s = [
+                    scale * matrix_product(self.keys[h, keys], self.q_ref[0, p.head(h, p.key_dim)])
+                    for h in range(p.heads)
+                ]
+                da = pull_back(p.normalization, p.true_heads, s, scale > 0, da)
             for head in range(p.heads):
                 self.ds[head, keys] = (da[head] * self.scale[keys]).astype(p.dtype)
         for head in range(p.heads):

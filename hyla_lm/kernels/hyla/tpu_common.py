@@ -11,7 +11,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
+from hyla_lm.kernels.hyla.tpu_pairs import codes_of_scores
 from hyla_lm.kernels.lanes import LANES, matrix_product
+from hyla_lm.kernels.pairwise import PAIR_NETWORKS
 from hyla_lm.kernels.scores import RMS_HEAD_EPSILON
 
 GROUP_KEYS = 16
@@ -110,10 +112,12 @@ def write_codes(
             mean_square = sum(s * s for s in s_SxT) * (1 / (p.true_heads * p.true_key_dim))
             scale *= lax.rsqrt(mean_square + RMS_HEAD_EPSILON)
         scale = _hide(p, scale, segment_refs, positions, start)
+        codes = [s * scale for s in s_SxT]
+        if p.normalization in PAIR_NETWORKS:
+            codes = codes_of_scores(p.normalization, p.true_heads, codes, scale > 0)
         if scale_ref is not None:
             scale_ref[keys] = scale
-        for head, s in enumerate(s_SxT):
-            a = s * scale
+        for head, a in enumerate(codes):
             code_ref[head, keys] = a
             for group in range(start // GROUP_KEYS, (start + chunk) // GROUP_KEYS):
                 row = group * GROUP_KEYS - start
