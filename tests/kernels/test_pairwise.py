@@ -24,7 +24,7 @@ SPECS = {
     "hyla_talking": AttentionSpec("talking_rms_heads", "hypernetwork", "relu"),
 }
 # Relative to the largest entry; float32 sums of the same terms in another order.
-TPU = ("hyla",)
+TPU = ("hyla", "linear", "talking_heads", "talking_rms_heads", "query_composed")
 TOLERANCE = 2e-5
 
 

@@ -1,4 +1,4 @@
-"""Codes of the HYLA kernels by a function of a tile, and its gradient, traced inside the kernels."""
+"""Codes of the HYLA kernels by a function of a tile, and its gradient, traced inside them."""
 
 import jax
 import jax.numpy as jnp
