@@ -17,6 +17,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from hyla_lm.kernels.lanes import LANES
+
 RMS_HEAD_EPSILON = 1e-6
 Weights = Mapping[str, jax.Array]
 
@@ -93,6 +95,14 @@ def codes_of_rows(
         weights = jnp.broadcast_to(rows, (batch, *rows.shape[1:]))
     codes = jax.vmap(network.at)(s_BxHxTxS.swapaxes(2, 3), visible_BxSxT, weights)
     return jax.tree.map(lambda x: x.swapaxes(2, 3), codes)
+
+
+def weight_rows(weights: jax.Array | None, batch: int, q_length: int) -> tuple[jax.Array, ...]:
+    """The weights as B x N x T in float32, padded to blocks of 128 queries; empty for None."""
+    if weights is None:
+        return ()
+    whole = jnp.broadcast_to(weights.astype(jnp.float32), (batch, weights.shape[1], q_length))
+    return (jnp.pad(whole, [(0, 0), (0, 0), (0, -q_length % LANES)]),)
 
 
 def rms_over_heads(s_HxSxT: jax.Array) -> jax.Array:

@@ -25,7 +25,7 @@ from hyla_lm.kernels.lanes import (
     rows_of_time,
     time_row,
 )
-from hyla_lm.kernels.pairwise import PAIR_NETWORKS
+from hyla_lm.kernels.pairwise import PAIR_NETWORKS, weight_rows
 from hyla_lm.kernels.request import Request, first_reason
 from hyla_lm.kernels.spec import ACTIVATIONS
 
@@ -79,11 +79,7 @@ def attend_pairs(request: Request) -> jax.Array:
     )
     one_document = jnp.zeros((batch, q_length)), jnp.zeros((batch, k_length))
     segments = [time_row(segment, PADDING) for segment in request.segments or one_document]
-    weights: tuple[jax.Array, ...] = ()
-    if request.weights_BxNxT is not None:
-        shape = (batch, request.weights_BxNxT.shape[1], q_length)
-        whole = jnp.broadcast_to(request.weights_BxNxT.astype(jnp.float32), shape)
-        weights = (jnp.pad(whole, [(0, 0), (0, 0), (0, -q_length % LANES)]),)
+    weights = weight_rows(request.weights_BxNxT, batch, q_length)
     q = rows_of_time(request.q_BxTxHxK, heads, p.key_dim, p.dtype)
     k = rows_of_time(request.k_BxSxHxK, heads, p.key_dim, p.dtype)
     phi_v = ACTIVATIONS[request.spec.activation](request.v_BxSxHxU)

@@ -24,7 +24,6 @@ SPECS = {
     "hyla_talking": AttentionSpec("talking_rms_heads", "hypernetwork", "relu"),
 }
 # Relative to the largest entry; float32 sums of the same terms in another order.
-TPU = ("hyla", "linear", "talking_heads", "talking_rms_heads", "query_composed")
 TOLERANCE = 2e-5
 
 
@@ -131,7 +130,7 @@ def test_weights_left_out_are_0() -> None:
     same(attend(x["q"], x["k"], x["v"], SPECS["talking_heads"]), plain)
 
 
-@pytest.mark.parametrize("name", TPU)
+@pytest.mark.parametrize("name", SPECS)
 def test_tpu_kernels_equal_the_definition(name: str) -> None:
     spec, length = SPECS[name], 140
     x = operands(spec, length)
