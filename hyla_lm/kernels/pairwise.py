@@ -81,7 +81,8 @@ class PairNetwork:
                 weights[name] = weights_Nx1xT[start:end].reshape(*shape, 1, -1)
             start = end
         codes = self.codes(s_HxSxT, visible_SxT, weights)
-        return Codes(*(c if c is None else jnp.where(visible_SxT[None], c, 0) for c in codes))
+        hidden_as_0: Codes = jax.tree.map(lambda a: jnp.where(visible_SxT[None], a, 0), codes)
+        return hidden_as_0
 
 
 def codes_of_rows(

@@ -101,7 +101,8 @@ def write_codes(
     An operand has the codes of one group of 16 keys in rows of (head, key) and the operands' dtype.
     The code that reads out is the float32 one, the code that makes the value network the operand.
     `positions` are the positions of the first query and key; `segment_refs` end with the weights.
-    `scale_ref`, if given, receives the factor that normalised each pair's score, 128 keys x 128 queries.
+    `scale_ref`, if given, receives the factor that normalised each pair's score, 128 keys x 128
+    queries.
     """
     chunk = LANES // 2
     for start in range(0, LANES, chunk):
