@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import tpu as pltpu
 
-from hyla_lm.attention import AttentionSpec, attend
+from hyla_lm.attention import VARIANTS, AttentionSpec, attend
 from hyla_lm.config import UserError
 from hyla_lm.kernels import blocked
 from hyla_lm.kernels.pairwise import PAIR_NETWORKS
+from hyla_lm.model.config import Tokens
+from hyla_lm.model.decoder import Decoder
+from hyla_lm.parallel.mesh import path_of
+from tests.model.small_model import VOCABULARY, small, tokens
 
 B, T, H, K, U = 2, 43, 3, 5, 6
 SPECS = {
@@ -151,3 +155,18 @@ def test_tpu_kernels_equal_the_definition(name: str) -> None:
     wanted, pull_back = jax.vjp(lambda x: by_hand(spec, x, segments(length)), x)
     same(y, wanted)
     jax.tree.map(same, grads, pull_back(direction))
+
+
+@pytest.mark.parametrize("name", ["talking_heads", "query_composed", "hyla_gated"])
+def test_a_layer_learns_its_weights(name: str) -> None:
+    model = Decoder(small(attention=name, num_layers=1), Tokens(VOCABULARY))
+    params = model.init(jax.random.key(0), tokens())
+
+    def loss(params: Any) -> jax.Array:
+        return jnp.square(model.apply(params, tokens())).sum()
+
+    gradients = jax.tree_util.tree_leaves_with_path(jax.grad(loss)(params))
+    found = {path_of(path): float(jnp.abs(x).max()) for path, x in gradients}
+    of_weights = {path: size for path, size in found.items() if "pair_" in path}
+    assert len(of_weights) == len(VARIANTS[name].pair_network.weights)  # type: ignore[union-attr]
+    assert min(of_weights.values()) > 0
