@@ -21,8 +21,8 @@ from hyla_lm.kernels.scores import accumulation_dtype
 
 BLOCK_SIZE = 128
 CACHED_BYTES = 4 << 20
-DIFFERENTIABLE = ("q_BxTxHxK", "k_BxSxHxK", "v_BxSxHxU", "bias", "deep_kernel_HxUxU")
 OPERANDS = ("q_BxTxHxK", "k_BxSxHxK", "v_BxSxHxU")
+DIFFERENTIABLE = (*OPERANDS, "bias", "deep_kernel_HxUxU", "weights_BxNxT")
 Starts = Mapping[str, jax.Array]
 Blocks = Mapping[str, jax.Array]
 

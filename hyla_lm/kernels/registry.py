@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax
 
 from hyla_lm.config import UserError
+from hyla_lm.kernels import pairwise_tpu as pairs
 from hyla_lm.kernels.block import attend_block
 from hyla_lm.kernels.blocked import attend_blocked
 from hyla_lm.kernels.hyla import pallas_tpu as hyla
@@ -69,6 +70,7 @@ _chunks_of_512 = partial(linear.attend_chunked, chunk_size=512)
 KERNELS = (
     Kernel("pallas_hyla", "pallas_tpu", hyla.unsupported, hyla.attend_pallas, _many_on_tpu),
     Kernel("pallas_softmax", "pallas_tpu", whole.unsupported, whole.attend_whole, _many_on_tpu),
+    Kernel("pallas_pairs", "pallas_tpu", pairs.unsupported, pairs.attend_pairs, _many_on_tpu),
     Kernel("splash_softmax", "pallas_tpu", splash.unsupported, splash.attend_splash, _many_on_tpu),
     Kernel("linear_chunks_of_512", "pallas_tpu", linear.unsupported, _chunks_of_512, _many_on_tpu),
     Kernel("cudnn_softmax", "cudnn_gpu", cudnn.unsupported, cudnn.attend_cudnn, _many_on_gpu),

@@ -56,6 +56,7 @@ def test_the_order_is_that_of_first_choice() -> None:
     assert [kernel.name for kernel in KERNELS] == [
         "pallas_hyla",
         "pallas_softmax",
+        "pallas_pairs",
         "splash_softmax",
         "linear_chunks_of_512",
         "cudnn_softmax",

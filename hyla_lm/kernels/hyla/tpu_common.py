@@ -11,7 +11,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
+from hyla_lm.kernels.hyla.tpu_pairs import codes_of_scores, weights_of
 from hyla_lm.kernels.lanes import LANES, matrix_product
+from hyla_lm.kernels.pairwise import PAIR_NETWORKS
 from hyla_lm.kernels.scores import RMS_HEAD_EPSILON
 
 GROUP_KEYS = 16
@@ -25,7 +27,8 @@ class Problem:
     """Sizes and options of one call, all known when it is traced.
 
     The arrays have `heads` (4, 8, 16 or 32), `key_dim` and `value_dim` (multiples of 16), and whole
-    blocks of 128 queries and keys; `true_heads` and `true_key_dim` are the sizes before
+    blocks of 128 queries and keys; a query has `weights` numbers
+    for its pair network; `true_heads` and `true_key_dim` are the sizes before
     padding. `q_offset` is None if it is an operand.
     """
 
@@ -40,6 +43,7 @@ class Problem:
     causal: bool
     q_offset: int | None
     has_segments: bool
+    weights: int
     normalization: str
     activation: str
     dtype: jnp.dtype
@@ -95,8 +99,10 @@ def write_codes(
     """Writes the codes of a block pair: float32, heads x 128 keys x 128 queries, and as operands.
 
     An operand has the codes of one group of 16 keys in rows of (head, key) and the operands' dtype.
-    `positions` are the positions of the first query and key. `scale_ref`, if given, receives the
-    factor that normalised each pair's score, 128 keys x 128 queries.
+    The code that reads out is the float32 one, the code that makes the value network the operand.
+    `positions` are the positions of the first query and key; `segment_refs` end with the weights.
+    `scale_ref`, if given, receives the factor that normalised each pair's score, 128 keys x 128
+    queries.
     """
     chunk = LANES // 2
     for start in range(0, LANES, chunk):
@@ -110,11 +116,14 @@ def write_codes(
             mean_square = sum(s * s for s in s_SxT) * (1 / (p.true_heads * p.true_key_dim))
             scale *= lax.rsqrt(mean_square + RMS_HEAD_EPSILON)
         scale = _hide(p, scale, segment_refs, positions, start)
+        made = read = [s * scale for s in s_SxT]
+        if p.normalization in PAIR_NETWORKS:
+            weights = weights_of(segment_refs[2 * p.has_segments :])
+            made, read = codes_of_scores(p.normalization, p.true_heads, made, scale > 0, weights)
         if scale_ref is not None:
             scale_ref[keys] = scale
-        for head, s in enumerate(s_SxT):
-            a = s * scale
-            code_ref[head, keys] = a
+        for head, a in enumerate(made):
+            code_ref[head, keys] = read[head]
             for group in range(start // GROUP_KEYS, (start + chunk) // GROUP_KEYS):
                 row = group * GROUP_KEYS - start
                 operand = a[row : row + GROUP_KEYS].astype(p.dtype)

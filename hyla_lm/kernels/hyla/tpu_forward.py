@@ -45,7 +45,7 @@ def forward(
     segments: tuple[jax.Array, ...],
     q_offset: tuple[jax.Array, ...],
 ) -> jax.Array:
-    """y, shape B x HU x T; segments are (Bx1xT, Bx1xS) or empty, q_offset (1,) or empty."""
+    """y, shape B x HU x T; segments are (Bx1xT, Bx1xS) or empty, then weights BxNxT."""
     span = min(blocks.query_blocks, p.query_blocks)
     maps = _IndexMaps(p, span)
     specs = [
@@ -55,6 +55,7 @@ def forward(
         pl.BlockSpec((1, 1, LANES), maps.of_queries),
         pl.BlockSpec((1, 1, LANES), maps.of_keys),
     ]
+    of_weights = [pl.BlockSpec((1, p.weights, LANES), maps.of_queries)]
     width = p.heads * p.value_dim
     stage = pltpu.VMEM((STAGE_KEYS * p.value_dim, LANES), jnp.float32)
     call = pl.pallas_call(
@@ -62,7 +63,7 @@ def forward(
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(q_offset),
             grid=(p.batch, pl.cdiv(p.query_blocks, span), p.key_blocks, span),
-            in_specs=specs[: 3 + len(segments)],
+            in_specs=specs[: 3 + 2 * p.has_segments] + of_weights[: p.weights],
             out_specs=pl.BlockSpec((1, width, span * LANES), maps.of_output),
             scratch_shapes=[
                 pltpu.VMEM((p.heads, LANES, p.key_dim), p.dtype),
