@@ -1,7 +1,7 @@
 """Codes of attention as functions of one tile: the scores of all heads, some keys, some queries.
 
 A pair network makes two codes for a key s and a query t of the scores of their heads. Skeletons
-(`reference`, `blocked`, pallas_pairs.py) do the products around it, and its gradient by `jax.vjp`:
+(`reference`, `blocked`, pairwise_tpu.py) do the products around it, and its gradient by `jax.vjp`:
 
     z[t,s] = phi(sum over h of made[h,s,t] v[s,h])     y[t,h] = sum over s of read[h,s,t] z[t,s]
 
@@ -153,24 +153,24 @@ PAIR_NETWORKS: Mapping[str, PairNetwork] = MappingProxyType(
         "pair_rms_head": PairNetwork(_rms_head, "rms_head as a function of a tile"),
         "talking_heads": PairNetwork(
             _talking_heads,
-            "heads mixed by learned matrices before and after softmax over the keys",
+            "softmax over keys; learned matrices mix heads before and after",
             _MIXING,
             whole_rows=True,
         ),
         "talking_rms_heads": PairNetwork(
             _talking_rms_heads,
-            "heads mixed by learned matrices before and after the RMS norm over heads",
+            "rms_head; learned matrices mix heads before and after",
             _MIXING,
         ),
         "query_composed": PairNetwork(
             _talking_heads,
-            "heads mixed by matrices that the query makes, before and after softmax over the keys",
+            "softmax over keys; matrices made of the query mix heads before and after",
             _BY_QUERY,
             whole_rows=True,
         ),
         "gated_readout": PairNetwork(
             _gated_readout,
-            "rms_head; the code that reads out has a gate made of the code",
+            "rms_head, with a gate of the code for the read-out",
             MappingProxyType({"gate": Weight("HH")}),
         ),
     }

@@ -40,19 +40,19 @@ PADDING = -1  # the segment of padded positions, which no token has
 def unsupported(request: Request) -> str:
     """Why the kernel cannot do a request; empty if it can."""
     spec, network = request.spec, request.spec.pair_network
-    if network is None:
-        return f"normalization {spec.normalization!r}"
+    whole_rows = network is not None and network.whole_rows
     _, k_length, heads, value_dim = request.v_BxSxHxU.shape
     size = max(request.q_BxTxHxK.shape[3], value_dim)
     length = max(request.q_BxTxHxK.shape[1], k_length)
     return first_reason(
         {
-            "a hypernetwork": spec.value_network != "linear",
             "a bias": request.bias is not None,
             "dropout": request.dropout is not None,
+            f"normalization {spec.normalization!r}": network is None,
+            "a hypernetwork": spec.value_network != "linear",
             "an unknown offset of queries": request.q_offset is None,
             f"rows above {MAX_LENGTH}": length > MAX_LENGTH,
-            f"whole rows above {MAX_WHOLE_ROWS}": network.whole_rows and length > MAX_WHOLE_ROWS,
+            f"whole rows above {MAX_WHOLE_ROWS}": whole_rows and length > MAX_WHOLE_ROWS,
             f"{heads} heads, more than {MAX_HEADS}": heads > MAX_HEADS,
             f"head sizes above {MAX_SIZE}": size > MAX_SIZE,
             f"{request.dtype} operands": request.dtype not in DTYPES,

@@ -210,12 +210,12 @@ def test_a_reason_of_several_kernels_is_told_once() -> None:
 def test_each_kernel_gives_its_reason() -> None:
     assert refusal("hyla_softmax") == (
         "attention implementation 'pallas_tpu' cannot do normalization 'softmax_rms_head' "
-        "(pallas_hyla), a hypernetwork (pallas_softmax, splash_softmax, linear_chunks_of_512): "
-        "use 'blocked' or 'reference'."
+        "(pallas_hyla, pallas_pairs), a hypernetwork (pallas_softmax, splash_softmax, "
+        "linear_chunks_of_512): use 'blocked' or 'reference'."
     )
     said = refusal("linear", causal=False)
     assert "a linear value network (pallas_hyla)" in said
-    assert "normalization 'identity' (pallas_softmax, splash_softmax)" in said
+    assert "normalization 'identity' (pallas_softmax, pallas_pairs, splash_softmax)" in said
     assert "linear attention that is not causal from the first token (linear_chunks_of_512)" in said
 
 
