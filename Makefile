@@ -4,8 +4,10 @@ BIN := .venv/bin
 GIN ?= gin/quickstart.gin
 WORKDIR ?= runs/$(notdir $(basename $(GIN)))
 
-.PHONY: train compare test test-full test-seqio test-torch faults evals-smoke lint bench bench-step bench-data bench-reading bench-tpu bench-plan bench-evals bench-checkpoint bench-curves bench-gpu plans docs docs-serve clean
+.PHONY: train compare test test-full test-seqio test-torch faults evals-smoke lint bench bench-step bench-start bench-data bench-reading bench-tpu bench-plan bench-evals bench-checkpoint bench-curves bench-gpu plans docs docs-serve clean
 
+# A program that was compiled once is kept, so that the next start takes seconds.
+train: export JAX_COMPILATION_CACHE_DIR ?= $(HOME)/.cache/hyla_lm/programs
 train: .venv/core
 	$(BIN)/hyla-lm train --gin_file=$(GIN) --workdir=$(WORKDIR)
 
@@ -59,6 +61,9 @@ bench: .venv/dev
 
 bench-step: .venv/dev
 	$(BIN)/python tests/benchmarks/bench_step.py
+
+bench-start: .venv/core
+	$(BIN)/python tests/benchmarks/bench_start.py
 
 bench-data: .venv/dev
 	$(BIN)/python tests/benchmarks/bench_data.py $(TOKENIZER)
