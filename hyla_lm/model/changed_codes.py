@@ -37,8 +37,8 @@ def apply_changed(
 ) -> jax.Array:
     """The outputs of the model if each layer attends with `change(layer, its own operands)`.
 
-    Codes are those of the layer's input, which earlier changes have reached, without dropout. All is
-    computed by the definition, on one device. Raises UserError for scanned layers.
+    Codes are those of the layer's input, which earlier changes have reached, without dropout. All
+    is computed by the definition, on one device. Raises UserError for scanned layers.
     """
     if model.config.scan_layers:
         raise UserError(
