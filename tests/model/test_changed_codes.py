@@ -29,7 +29,7 @@ def drawn(**fields: Any) -> tuple[Decoder, dict, jax.Array]:
 def test_own_operands_change_nothing(attention: str, remat: bool) -> None:
     model, params, inputs = drawn(attention=attention, remat=remat)
     found = apply_changed(model, params, unchanged, inputs)
-    want = model.apply({"params": params}, inputs)
+    want: Any = model.apply({"params": params}, inputs)
     np.testing.assert_allclose(found, want, atol=TOLERANCE, rtol=TOLERANCE)
 
 
@@ -59,7 +59,8 @@ def test_a_layer_of_zero_codes_adds_its_bias_alone(attention: str) -> None:
         return apply_changed(model, params, change, inputs)
 
     np.testing.assert_array_equal(silent(1), silent(7))
-    assert np.abs(silent(1) - model.apply({"params": params}, inputs)).max() > 100 * TOLERANCE
+    own: Any = model.apply({"params": params}, inputs)
+    assert np.abs(silent(1) - own).max() > 100 * TOLERANCE
 
 
 def test_scanned_layers_are_refused() -> None:
