@@ -5,8 +5,9 @@ from types import MappingProxyType
 
 import jax
 
-from hyla_lm.kernels.block import latent_codes_of
+from hyla_lm.kernels.block import attend_by_codes, codes_of, latent_codes_of
 from hyla_lm.kernels.linear.recurrent import attend_from
+from hyla_lm.kernels.pairwise import Codes
 from hyla_lm.kernels.registry import choose
 from hyla_lm.kernels.request import Request, make_request
 from hyla_lm.kernels.spec import ACTIVATIONS, VARIANTS, AttentionSpec
@@ -15,11 +16,14 @@ __all__ = [
     "ACTIVATIONS",
     "VARIANTS",
     "AttentionSpec",
+    "Codes",
     "Request",
     "attend",
+    "attend_by_codes",
     "attend_from",
     "attend_request",
     "choose",
+    "codes_of",
     "latent_codes",
     "latent_codes_of",
     "make_request",

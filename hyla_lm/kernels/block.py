@@ -16,11 +16,11 @@ ValueNetwork = Callable[[jax.Array, jax.Array, str, jax.Array | None], jax.Array
 
 def latent_codes_of(r: Request) -> jax.Array:
     """The normalised scores a_BxHxTxS in float32."""
-    return _codes_of(r).made_HxSxT
+    return codes_of(r).made_HxSxT
 
 
-def _codes_of(r: Request) -> Codes:
-    """The codes of a request, each BxHxTxS in float32."""
+def codes_of(r: Request) -> Codes:
+    """The codes of a request without dropout, each BxHxTxS in float32."""
     visible = visible_pairs(r.q_position_T, r.k_position_S, r.segments, r.causal)
     scores = scaled_scores(r.q_BxTxHxK, r.k_BxSxHxK, r.bias)
     if r.spec.pair_network is not None:
@@ -32,10 +32,20 @@ def attend_block(
     r: Request, hypernetwork_values: ValueNetwork = apply_hypernetwork_values
 ) -> jax.Array:
     """Attention by its definition, shape BxTxHxU in the accumulation dtype."""
-    codes = _codes_of(r)
+    codes = codes_of(r)
     if r.dropout is not None:
         dropout = r.dropout
         codes = jax.tree.map(lambda a_BxHxTxS: a_BxHxTxS * dropout.astype(a_BxHxTxS.dtype), codes)
+    return attend_by_codes(r, codes, hypernetwork_values)
+
+
+def attend_by_codes(
+    r: Request, codes: Codes, hypernetwork_values: ValueNetwork = apply_hypernetwork_values
+) -> jax.Array:
+    """Attention to the request's values by these codes, each BxHxTxS; shape BxTxHxU.
+
+    The request's queries, keys, bias and dropout do nothing here: codes are used as they are.
+    """
     made, read = codes
     v_BxSxHxU = r.v_BxSxHxU.astype(accumulation_dtype(r.v_BxSxHxU))
     if r.spec.value_network == "linear":

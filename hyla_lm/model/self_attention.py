@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from hyla_lm.attention import AttentionSpec, attend_from, make_request
+from hyla_lm.attention import AttentionSpec, Request, attend_from, make_request
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.model.dense import dense_heads
 from hyla_lm.model.norms import rms_norm
@@ -100,6 +100,10 @@ class SelfAttention(nn.Module):
             weights=weights,
         )
         self.sow("intermediates", "request", request)
+        return self.attend(request)
+
+    def attend(self, request: Request) -> jax.Array:
+        """Attention of the layer's request; changed_codes.py has another for changed codes."""
         return attend_on_mesh(request, self.config.attention_implementation)
 
     def _attend_from_state(
