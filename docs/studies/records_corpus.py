@@ -1,6 +1,6 @@
 """Makes the corpus of docs/records.md from docs/records/packages.txt, and its rows.
 
-    python docs/studies/records_corpus.py --output=runs/records
+    python -m docs.studies.records_corpus --output=runs/records
 
 pip downloads wheels with the hashes that are listed; nothing of them is run or installed. Their
 docstrings are the documents. The hash of all documents is compared with the committed one.
