@@ -40,40 +40,53 @@ PICTURE = PAGE.with_suffix(".png")
 SIGNIFICANT = 0.05
 HEAD = """# Record book
 
-Small language models of one text, that differ in their attention alone: softmax, linear, HYLA, and a hybrid whose layers are softmax and
-HYLA in turn. `make records` makes the corpus, trains what has no result yet, and writes this page from `docs/results/records`. To measure
-all anew, delete that folder first.
+Small language models of one text, that differ in their attention alone: softmax, linear, HYLA,
+and a hybrid whose layers are softmax and HYLA in turn. `make records` makes the corpus, trains
+what has no result yet, and writes this page from `docs/results/records`. To measure all anew,
+delete that folder first.
 
-**What is equal:** the tokens, their order for a seed, the schedule, and the number of parameters. **What is not:** FLOPs and time. Further
-down the runs are read at equal FLOPs and at equal time, too.
+**What is equal:** the tokens, their order for a seed, the schedule, and the number of
+parameters. **What is not:** FLOPs and time. Further down the runs are read at equal FLOPs and
+at equal time, too.
 
-These models are small and see little text. Nothing here says what happens at a hundred times the size.
+These models are small and see little text. Nothing here says what happens at a hundred times
+the size.
 """
 CORPUS = """## Corpus
 
-Prose of the docstrings of {packages} packages of PyPI, as pip downloads them with the versions and hashes of
-`docs/records/packages.txt`. Nothing of them is run or installed. `python -m docs.studies.records_corpus --output=runs/records` makes
-it, with a tokenizer of 2,048 pieces and rows of 128 tokens. One document in a hundred is for validation, by a hash of its text.
-The sorted hashes of all documents have SHA-256
+Prose of the docstrings of {packages} packages of PyPI, as pip downloads them with the versions
+and hashes of `docs/records/packages.txt`. Nothing of them is run or installed. `python -m
+docs.studies.records_corpus --output=runs/records` makes it, with a tokenizer of 2,048 pieces
+and rows of 128 tokens. One document in a hundred is for validation, by a hash of its text. The
+sorted hashes of all documents have SHA-256
 
     {digest}
 
-and other text is refused. The documents were read with Python 3.11; a Python that parses other files finds another text.
+and other text is refused. The documents were read with Python 3.11; a Python that parses other
+files finds another text.
+"""
+COSTS = """± is the standard error over seeds. CPU seconds are those of a process: with compiling and
+evaluations in a run, of the step alone in a step. They were measured on a shared machine
+({machines}), so read them as ratios. The step is the median of 9 rounds, the methods in turn.
+Memory is the most that the process held. Revisions: {revisions}.
 """
 BUDGET_TEXT = """## At equal FLOPs and equal time
 
-The same runs, read at the largest budget that all methods of a size have spent; bits per byte are linear between two evaluations. FLOPs are
-those of the formula of [`perf/mfu`](curves.md#speed-and-cost), seconds those of the processor for the steps. A run that is read before its
-end has a learning rate that has not fallen yet. So a costlier method looks a little worse than a shorter run of it would.
+The same runs, read at the largest budget that all methods of a size have spent; bits per byte
+are linear between two evaluations. FLOPs are those of the formula of
+[`perf/mfu`](curves.md#speed-and-cost), seconds those of the processor for the steps. A run that
+is read before its end has a learning rate that has not fallen yet. So a costlier method looks a
+little worse than a shorter run of it would.
 """
 TUNING_TEXT = """## Learning rates
 
-One run of {steps} steps and another seed at each rate, the same rates for each method and size. The best, in bold, trains the seeds. Where
-it is the first or the last rate, a better one may lie beyond.
+One run of {steps} steps and another seed at each rate, the same rates for each method and size.
+The best, in bold, trains the seeds. Where it is the first or the last rate, a better one may
+lie beyond.
 """
-DIFFERENCE_TEXT = """Differences from {baseline}, in bits per byte: below 0 is better. Intervals are of 95 %, paired by document, as
-[`hyla-lm compare`](comparing.md#what-the-intervals-mean) has them; p is that over seeds, where there are some, adjusted for the pairs of a
-size (Holm).
+DIFFERENCE_TEXT = """Differences from {baseline}, in bits per byte: below 0 is better. Intervals are of 95 %, paired
+by document, as [`hyla-lm compare`](comparing.md#what-the-intervals-mean) has them; p is that
+over seeds, where there are some, adjusted for the pairs of a size (Holm).
 """
 
 
@@ -143,10 +156,7 @@ def costs_note(folder: Path) -> str:
     runs = read_all(folder)
     machines = ", ".join(sorted({run["machine"] for run in runs}))
     made = sorted({run["environment"]["git_revision"][:10] for run in runs if "environment" in run})
-    return f"""± is the standard error over seeds. CPU seconds are those of a process: with compiling and evaluations in a run, of the step alone
-in a step. They were measured on a shared machine ({machines}), so read them as ratios. The step is the median of 9 rounds, the methods in
-turn. Memory is the most that the process held. Revisions: {", ".join(f"`{one}`" for one in made)}.
-"""
+    return COSTS.format(machines=machines, revisions=", ".join(f"`{one}`" for one in made))
 
 
 def difference_text() -> str:
