@@ -65,8 +65,8 @@ sorted hashes of all documents have SHA-256
 and other text is refused. The documents were read with Python 3.11; a Python that parses other
 files finds another text.
 """
-COSTS = """± is the standard error over seeds. CPU seconds are those of a process: with compiling and
-evaluations in a run, of the step alone in a step. They were measured on a shared machine
+COSTS = """± is the standard error over seeds. CPU seconds are those of a process: with compiling
+and evaluations in a run, of the step alone in a step. They were measured on a shared machine
 ({machines}), so read them as ratios. The step is the median of 9 rounds, the methods in turn.
 Memory is the most that the process held. Revisions: {revisions}.
 """
@@ -84,8 +84,8 @@ One run of {steps} steps and another seed at each rate, the same rates for each 
 The best, in bold, trains the seeds. Where it is the first or the last rate, a better one may
 lie beyond.
 """
-DIFFERENCE_TEXT = """Differences from {baseline}, in bits per byte: below 0 is better. Intervals are of 95 %, paired
-by document, as [`hyla-lm compare`](comparing.md#what-the-intervals-mean) has them; p is that
+DIFFERENCE_TEXT = """Differences from {baseline}, in bits per byte: below 0 is better. Intervals
+are of 95 %, paired by document, as [`hyla-lm compare`](comparing.md#what-the-intervals-mean) has them; p is that
 over seeds, where there are some, adjusted for the pairs of a size (Holm).
 """
 
