@@ -40,7 +40,7 @@ METHODS = {
     "hyla": "'hyla'",
     "hybrid": "('softmax', 'hyla')",
 }
-RATES = (2.5e-3, 6e-3, 1.5e-2)
+RATES = (2.5e-3, 6e-3, 1.5e-2, 3.75e-2)
 STEPS, TUNING_STEPS = 1280, 640
 SEEDS, TUNING_SEED = (0, 1, 2), 100
 NOT_FINITE = "not finite"
@@ -100,10 +100,24 @@ def train_size(size: str, rows: Path, workdir: Path) -> None:
     for rate in RATES:
         for method in METHODS:
             train(Setting(size, method, rate, TUNING_STEPS, TUNING_SEED), rows, workdir)
+    best = {method: best_rate(read_all(), size, method) for method in METHODS}
+    for method in METHODS:
+        drop_other_rates(size, method, best[method])
     for seed in SEEDS:
         for method in METHODS:
-            rate = best_rate(read_all(), size, method)
-            train(Setting(size, method, rate, STEPS, seed), rows, workdir)
+            train(Setting(size, method, best[method], STEPS, seed), rows, workdir)
+
+
+def drop_other_rates(size: str, method: str, best: float) -> None:
+    """Removes results of seeds whose rate is no longer the best, as after a change of RATES."""
+    for seed in SEEDS:
+        path = result_path(Setting(size, method, best, STEPS, seed))
+        if path.exists() and json.loads(path.read_text())["learning_rate"] != best:
+            path.unlink()
+
+
+def result_path(setting: Setting) -> Path:
+    return RESULTS / "runs" / f"{setting.name}.json"
 
 
 def best_rate(results: Sequence[Result], size: str, method: str) -> float:
@@ -130,7 +144,7 @@ def read_all(folder: Path = RESULTS) -> list[Result]:
 
 def train(setting: Setting, rows: Path, workdir: Path) -> None:
     """Trains a run unless it has its file; one whose numbers went wrong has no bits per byte."""
-    path, folder = RESULTS / "runs" / f"{setting.name}.json", workdir / setting.name
+    path, folder = result_path(setting), workdir / setting.name
     if path.exists():
         return
     shutil.rmtree(folder, ignore_errors=True)

@@ -55,8 +55,8 @@ the size.
 CORPUS = """## Corpus
 
 Prose of the docstrings of {packages} packages of PyPI, as pip downloads them with the versions
-and hashes of `docs/records/packages.txt`. Nothing of them is run or installed. `python -m
-docs.studies.records_corpus --output=runs/records` makes it, with a tokenizer of 2,048 pieces
+and hashes of `docs/records/packages.txt`. Nothing of them is run or installed.
+`python -m docs.studies.records_corpus --output=runs/records` makes it, with a tokenizer of 2,048 pieces
 and rows of 128 tokens. One document in a hundred is for validation, by a hash of its text. The
 sorted hashes of all documents have SHA-256
 
@@ -85,8 +85,9 @@ The best, in bold, trains the seeds. Where it is the first or the last rate, a b
 lie beyond.
 """
 DIFFERENCE_TEXT = """Differences from {baseline}, in bits per byte: below 0 is better. Intervals
-are of 95 %, paired by document, as [`hyla-lm compare`](comparing.md#what-the-intervals-mean) has them; p is that
-over seeds, where there are some, adjusted for the pairs of a size (Holm).
+are of 95 %, paired by document, as in
+[`hyla-lm compare`](comparing.md#what-the-intervals-mean); p is that over seeds, where there
+are some, adjusted for the pairs of a size (Holm).
 """
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from docs.studies import records_corpus
+from docs.studies import records, records_corpus
 from docs.studies.records import (
     METHODS,
     RATES,
@@ -111,18 +111,31 @@ def test_what_is_not_finished_is_told(tmp_path: Path) -> None:
     write_run(tmp_path, "softmax", 0, 1.9)
     write_run(tmp_path, "softmax", 1, None)
     text = page(tmp_path)
-    assert "| 500k | 1 of 12 | 2 of 12 |" in text
+    assert "| 500k | 1 of 16 | 2 of 12 |" in text
     assert "| 500k | softmax | 1.9000 | 1 of 3 |" in text
-    assert "| 500k | softmax | to come | 2.0000 | to come |" in text
+    assert "| 500k | softmax | to come | 2.0000 | to come | to come |" in text
 
 
 def test_the_best_tuning_run_gives_the_rate(tmp_path: Path) -> None:
     write_times(tmp_path)
-    for rate, bits in zip(RATES, (1.8, 1.7, None), strict=True):
+    for rate, bits in zip(RATES, (1.8, 1.7, 1.9, None), strict=True):
         write_run(tmp_path, "hyla", TUNING_SEED, bits, learning_rate=rate)
     write_run(tmp_path, "hyla", 0, 1.0, learning_rate=RATES[0])
     assert best_rate(read_all(tmp_path), "500k", "hyla") == RATES[1]
-    assert "| 1.8000 | **1.7000** | not finite |" in page(tmp_path)
+    assert "| 1.8000 | **1.7000** | 1.9000 | not finite |" in page(tmp_path)
+
+
+def test_seeds_of_a_rate_that_is_no_longer_the_best_are_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "RESULTS", tmp_path)
+    write_run(tmp_path, "hyla", 0, 1.0)
+    written = next((tmp_path / "runs").iterdir())
+    kept = written.rename(records.result_path(Setting("500k", "hyla", RATES[1], STEPS, 0)))
+    records.drop_other_rates("500k", "hyla", RATES[1])
+    assert kept.exists()
+    records.drop_other_rates("500k", "hyla", RATES[2])
+    assert not kept.exists()
 
 
 def test_runs_of_other_documents_are_refused(tmp_path: Path) -> None:
