@@ -28,6 +28,7 @@ from hyla_lm.comparing.budget import LN2
 from hyla_lm.comparing.runs import ReadRun, read_run
 from hyla_lm.config import UserError
 from hyla_lm.experiment import read_experiment
+from hyla_lm.huge_pages import start_with_huge_pages
 from hyla_lm.input.files import write_whole
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.running.program import Program, make_program
@@ -206,7 +207,7 @@ def curve(run: ReadRun) -> list[list[float]]:
     return points
 
 
-def timed(size: str, rows: Path, rounds: int = 9, steps: int = 4) -> dict[str, Any]:
+def timed(size: str, rows: Path, rounds: int = 15, steps: int = 4) -> dict[str, Any]:
     """Milliseconds of the processor for a step of each method, the median of rounds in turn."""
     programs = {method: ready(size, method, rows) for method in METHODS}
     found: dict[str, list[float]] = {method: [] for method in METHODS}
@@ -249,4 +250,5 @@ def keep(path: Path, found: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    start_with_huge_pages()  # so that the timed steps have the memory of a run's steps
     ending.process(main)

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from docs.studies.records import METHODS
 from docs.studies.records_numbers import Cell
-from hyla_lm.comparing.shapes import COLOURS
+from hyla_lm.comparing.shapes import COLOURS, short
 
 LINES = ("-", "--", ":", "-.")
 LABELS = {"flops": "training FLOPs by formula", "seconds": "CPU seconds of steps, one core"}
@@ -35,6 +35,9 @@ def _curves(axes: Axes, cells: Sequence[Cell], at: str) -> None:
         spent_E = steps_E[FIRST:] * cell.of_step(at)
         axes.plot(spent_E, bits_E[FIRST:], line, color=colour, label=label, lw=1.4)
     axes.set(xscale="log", xlabel=LABELS[at])
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(lambda value, _: short(value))
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_major_locator(MaxNLocator(8))
     axes.grid(alpha=0.3, which="both")
     if at == "flops":

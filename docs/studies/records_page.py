@@ -56,8 +56,8 @@ CORPUS = """## Corpus
 
 Prose of the docstrings of {packages} packages of PyPI, as pip downloads them with the versions
 and hashes of `docs/records/packages.txt`. Nothing of them is run or installed.
-`python -m docs.studies.records_corpus --output=runs/records` makes it, with a tokenizer of 2,048 pieces
-and rows of 128 tokens. One document in a hundred is for validation, by a hash of its text. The
+`python -m docs.studies.records_corpus --output=runs/records` makes it, with a tokenizer of 2,048
+pieces and rows of 128 tokens. One document in a hundred is for validation, by a hash of its text. The
 sorted hashes of all documents have SHA-256
 
     {digest}
@@ -67,7 +67,7 @@ files finds another text.
 """
 COSTS = """± is the standard error over seeds. CPU seconds are those of a process: with compiling
 and evaluations in a run, of the step alone in a step. They were measured on a shared machine
-({machines}), so read them as ratios. The step is the median of 9 rounds, the methods in turn.
+({machines}), so read them as ratios. The step is the median of 15 rounds, the methods in turn.
 Memory is the most that the process held. Revisions: {revisions}.
 """
 BUDGET_TEXT = """## At equal FLOPs and equal time
