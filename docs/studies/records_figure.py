@@ -5,14 +5,16 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from docs.studies.records import METHODS
 from docs.studies.records_numbers import Cell
 from hyla_lm.comparing.shapes import COLOURS, short
 
 LINES = ("-", "--", ":", "-.")
-LABELS = {"flops": "training FLOPs by formula", "seconds": "CPU seconds of steps, one core"}
+LABELS = {"flops": "training TFLOPs by formula", "seconds": "CPU seconds of steps, one core"}
+UNITS = {"flops": 1e12, "seconds": 1.0}
+TICKS = (1, 1.5, 2, 3, 5, 7)
 FIRST = 2  # evaluations before it lie far above the others
 
 
@@ -32,12 +34,12 @@ def _curves(axes: Axes, cells: Sequence[Cell], at: str) -> None:
         steps_E, bits_E = cell.curve()
         colour = COLOURS[list(METHODS).index(cell.method)][0]
         line, label = LINES[sizes.index(cell.size)], f"{cell.size} {cell.method}"
-        spent_E = steps_E[FIRST:] * cell.of_step(at)
+        spent_E = steps_E[FIRST:] * cell.of_step(at) / UNITS[at]
         axes.plot(spent_E, bits_E[FIRST:], line, color=colour, label=label, lw=1.4)
     axes.set(xscale="log", xlabel=LABELS[at])
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_locator(LogLocator(subs=TICKS, numticks=99))
     axes.xaxis.set_major_formatter(lambda value, _: short(value))
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_locator(MaxNLocator(8))
     axes.grid(alpha=0.3, which="both")
     if at == "flops":

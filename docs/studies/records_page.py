@@ -57,8 +57,8 @@ CORPUS = """## Corpus
 Prose of the docstrings of {packages} packages of PyPI, as pip downloads them with the versions
 and hashes of `docs/records/packages.txt`. Nothing of them is run or installed.
 `python -m docs.studies.records_corpus --output=runs/records` makes it, with a tokenizer of 2,048
-pieces and rows of 128 tokens. One document in a hundred is for validation, by a hash of its text. The
-sorted hashes of all documents have SHA-256
+pieces and rows of 128 tokens. One document in a hundred is for validation, by a hash of its
+text. The sorted hashes of all documents have SHA-256
 
     {digest}
 
