@@ -4,7 +4,7 @@ BIN := .venv/bin
 GIN ?= gin/quickstart.gin
 WORKDIR ?= runs/$(notdir $(basename $(GIN)))
 
-.PHONY: train compare test test-full test-seqio test-torch faults evals-smoke lint bench bench-step bench-start bench-data bench-reading bench-tpu bench-plan bench-evals bench-checkpoint bench-curves bench-gpu plans docs docs-serve clean
+.PHONY: train compare test test-full test-seqio test-torch faults evals-smoke lint bench bench-step bench-start bench-data bench-reading bench-tpu bench-plan bench-evals bench-checkpoint bench-curves bench-gpu plans records docs docs-serve clean
 
 # A program that was compiled once is kept, so that the next start takes seconds.
 train: export JAX_COMPILATION_CACHE_DIR ?= $(HOME)/.cache/hyla_lm/programs
@@ -91,6 +91,12 @@ bench-curves: .venv/dev
 
 plans: .venv/full
 	$(BIN)/python docs/make_plans.py $(PLANS)
+
+# Corpus, runs without a result, and docs/records.md: hours of one core when docs/results/records is empty.
+records: .venv/dev
+	$(BIN)/python -m docs.studies.records_corpus --output=runs/records
+	$(BIN)/python -m docs.studies.records --rows=runs/records/rows --workdir=runs/records/runs
+	$(BIN)/python -m docs.studies.records_page
 
 docs docs-serve: export NO_MKDOCS_2_WARNING = 1
 docs: .venv/dev
