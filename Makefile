@@ -49,7 +49,8 @@ evals-smoke: .venv/dev
 	rm -rf $(EVALS_SMOKE)
 	$(BIN)/python -m evals fuzzy_logic $(SMALL) --gin.FuzzyLogic.evaluation_examples=64
 	$(BIN)/python -m evals sraven $(SMALL) --gin.Sraven.evaluation_examples=64
-	cat $(EVALS_SMOKE)/report.md
+	$(BIN)/python -m evals interventions $(EVALS_SMOKE)/fuzzy_logic/*/*/*/*/seed? --out=$(EVALS_SMOKE)/interventions --examples=128
+	cat $(EVALS_SMOKE)/report.md $(EVALS_SMOKE)/interventions/report.md
 
 lint: .venv/dev
 	$(BIN)/ruff format --check .
