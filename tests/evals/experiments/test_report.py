@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hyla_lm.evals.__main__ import main
-from hyla_lm.evals.experiments import figures, results
+from hyla_lm.evals.experiments import figures, published, results
 from hyla_lm.evals.experiments.results import Result, sections
 
 ROOT = Path(__file__).parents[3]
@@ -197,7 +197,18 @@ def test_figures_are_pictures_of_the_rows() -> None:
 
 MEAN_AND_ERROR = re.compile(r"(-?\d+\.\d+) ± (\d+\.\d+)")
 DOCUMENTS = ("docs/paper_tables.md", "evals/README.md", "docs/reproduction.md")
-RESULTS = sorted(path.parent for path in (ROOT / "docs" / "results").glob("*/results"))
+RESULTS = sorted(
+    path.parent
+    for path in (ROOT / "docs" / "results").glob("*/results")
+    if path.parent.name != "interventions"  # tests/evals/interventions has its report
+)
+
+
+PUBLISHED = {
+    f"{mean:.2f} ± {error:.2f}"
+    for table in (published.FUZZY_LOGIC_A1, published.SRAVEN_A1)
+    for mean, error in table.values()
+}
 
 
 @pytest.mark.parametrize("folder", RESULTS, ids=lambda folder: folder.name)
@@ -222,4 +233,4 @@ def test_means_in_documents_are_those_of_committed_reports(document: str) -> Non
     told = MEAN_AND_ERROR.findall((ROOT / document).read_text())
     of_runs = {f"{mean} ± {error}" for mean, error in told if abs(float(mean)) >= 1}
     assert of_runs
-    assert of_runs <= measured
+    assert of_runs <= measured | PUBLISHED
