@@ -101,24 +101,36 @@ def write_codes(
     chunk = LANES // 2
     for start in range(0, LANES, chunk):
         keys = slice(start, start + chunk)
-        s_SxT = [
-            matrix_product(keys_ref[head, keys], q_ref[0, p.head(head, p.key_dim)])
-            for head in range(p.heads)
-        ]
-        scale = jnp.full((chunk, LANES), p.true_key_dim**-0.5, jnp.float32)
-        if p.normalization == "rms_head":
-            mean_square = sum(s * s for s in s_SxT) * (1 / (p.true_heads * p.true_key_dim))
-            scale *= lax.rsqrt(mean_square + RMS_HEAD_EPSILON)
-        scale = _hide(p, scale, segment_refs, positions, start)
+        codes, scale = codes_of_keys(p, q_ref, keys_ref, segment_refs, positions, keys)
         if scale_ref is not None:
             scale_ref[keys] = scale
-        for head, s in enumerate(s_SxT):
-            a = s * scale
+        for head, a in enumerate(codes):
             code_ref[head, keys] = a
             for group in range(start // GROUP_KEYS, (start + chunk) // GROUP_KEYS):
                 row = group * GROUP_KEYS - start
                 operand = a[row : row + GROUP_KEYS].astype(p.dtype)
                 operand_ref[group, p.head(head, GROUP_KEYS)] = operand
+
+
+def codes_of_keys(
+    p: Problem,
+    q_ref: Any,
+    keys_ref: Any,
+    segment_refs: list[Any],
+    positions: tuple[Any, Any],
+    keys: slice,
+) -> tuple[list[jax.Array], jax.Array]:
+    """Each head's codes of some keys, keys x 128 queries, and the factor that normalised them."""
+    s_SxT = [
+        matrix_product(keys_ref[head, keys], q_ref[0, p.head(head, p.key_dim)])
+        for head in range(p.heads)
+    ]
+    scale = jnp.full((keys.stop - keys.start, LANES), p.true_key_dim**-0.5, jnp.float32)
+    if p.normalization == "rms_head":
+        mean_square = sum(s * s for s in s_SxT) * (1 / (p.true_heads * p.true_key_dim))
+        scale *= lax.rsqrt(mean_square + RMS_HEAD_EPSILON)
+    scale = _hide(p, scale, segment_refs, positions, keys.start)
+    return [s * scale for s in s_SxT], scale
 
 
 def _hide(
