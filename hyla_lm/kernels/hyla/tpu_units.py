@@ -29,7 +29,7 @@ from hyla_lm.kernels.lanes import LANES, matrix_product
 from hyla_lm.kernels.spec import ACTIVATIONS
 
 SET_ROWS = 16  # rows (query of a set, head) of bfloat16 in a vector register
-STAGE_OCTETS = 4
+STAGE_OCTETS = 16
 STAGES = OCTETS // STAGE_OCTETS
 CODE_KEYS = 64
 
