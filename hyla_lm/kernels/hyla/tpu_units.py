@@ -29,8 +29,6 @@ from hyla_lm.kernels.lanes import LANES, matrix_product
 from hyla_lm.kernels.spec import ACTIVATIONS
 
 SET_ROWS = 16  # rows (query of a set, head) of bfloat16 in a vector register
-STAGE_OCTETS = 16
-STAGES = OCTETS // STAGE_OCTETS
 CODE_KEYS = 64
 
 
@@ -111,22 +109,14 @@ def _kernel(p: Problem, maps: IndexMaps, *refs: Any) -> None:
         pair.write_codes(q_ref, segment_refs, (offset + block * LANES, j * LANES))
         pair.turn_codes(new)
 
-        @pl.when(starts)
-        def _() -> None:
-            lax.fori_loop(0, STAGES, lambda stage, carry: pair.make_z(new, stage), None)
+        pl.when(starts)(lambda: pair.make_z(new))
 
         @pl.when(~starts)
         def _() -> None:
-            def stage(stage: Any, carry: None) -> None:
-                pair.sum_y(old, stage)
-                pair.make_z(new, stage)
+            pair.sum_y(old)
+            pair.make_z(new)
 
-            lax.fori_loop(0, STAGES, stage, None)
-
-        @pl.when(ends)
-        def _() -> None:
-            lax.fori_loop(0, STAGES, lambda stage, carry: pair.sum_y(new, stage), None)
-
+        pl.when(ends)(lambda: pair.sum_y(new))
         pair.last[0], pair.last[1] = new
 
     @pl.when(ends)
@@ -230,40 +220,35 @@ class _Pairs:
             rows = pl.ds(head // 2, LANES, stride=p.heads // 2)
             self.read[pair.slot, rows] = _low_half(low) | high
 
-    def make_z(self, pair: _Pair, stage: Any) -> None:
-        """z of 32 keys and all queries."""
+    def make_z(self, pair: _Pair) -> None:
+        """z of all keys and queries of the pair."""
         p = self.p
         phi = ACTIVATIONS[p.activation]
         word = lax.broadcasted_iota(jnp.int32, (OCTET, LANES), 0)
         key = lax.broadcasted_iota(jnp.int32, (OCTET, LANES), 1) % OCTET
         is_own = key // 2 == word % (OCTET // 2)
         first, second = (is_own & (word // (OCTET // 2) == n) for n in range(2))
-        for two in range(0, STAGE_OCTETS, 2):
+        for octet in range(0, OCTETS, 2):
             z = []
             for odd in range(2):
-                octet = stage * STAGE_OCTETS + two + odd
                 words = []
                 for i in range(0, self.sets, 2):
-                    row, other = (self.mix[octet, pl.ds(i + n, 1)] for n in range(2))
+                    row, other = (self.mix[octet + odd, pl.ds(i + n, 1)] for n in range(2))
                     words.append(jnp.where(first, row, jnp.where(second, other, 0)))
                 codes = pltpu.bitcast(jnp.concatenate(words), p.dtype)
-                z.append(phi(matrix_product(codes, self.network[octet])))
+                z.append(phi(matrix_product(codes, self.network[octet + odd])))
             for i in range(self.sets):
                 both = jnp.concatenate([x[p.head(i, OCTET)] for x in z]).astype(p.dtype)
-                rows = pl.ds(
-                    pl.multiple_of((stage * STAGE_OCTETS + two) * OCTET // 2, OCTET), OCTET
-                )
+                rows = pl.ds(octet * OCTET // 2, OCTET)
                 self.z[pair.slot, i, rows] = pltpu.bitcast(both, jnp.int32)
 
-    def sum_y(self, pair: _Pair, stage: Any) -> None:
-        """Adds y of a quarter of the sets, summed over 128 keys."""
+    def sum_y(self, pair: _Pair) -> None:
+        """Adds the pair's y of each set, summed over its 128 keys."""
         p = self.p
-        count = self.sets // STAGES
-        for n in range(count):
-            i = stage * count + n
-            words = self.read[pair.slot, pl.ds(pl.multiple_of(i * OCTET, OCTET), OCTET)]
+        for i in range(self.sets):
+            words = self.read[pair.slot, pl.ds(i * OCTET, OCTET)]
             z = pltpu.bitcast(self.z[pair.slot, i], p.dtype)
-            rows = pl.ds(pl.multiple_of(i * SET_ROWS, SET_ROWS), SET_ROWS)
+            rows = pl.ds(i * SET_ROWS, SET_ROWS)
             y = matrix_product(pltpu.bitcast(words, p.dtype), z)
             self.sums[pair.query_block, rows] += y
 
