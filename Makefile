@@ -4,8 +4,10 @@ BIN := .venv/bin
 GIN ?= gin/quickstart.gin
 WORKDIR ?= runs/$(notdir $(basename $(GIN)))
 
-.PHONY: train compare test test-full test-seqio test-torch faults evals-smoke lint bench bench-data bench-reading bench-tpu bench-plan bench-evals bench-checkpoint bench-curves bench-gpu plans docs docs-serve clean
+.PHONY: train compare test test-full test-seqio test-torch faults evals-smoke lint bench bench-step bench-start bench-data bench-reading bench-tpu bench-plan bench-evals bench-checkpoint bench-curves bench-gpu plans records docs docs-serve clean
 
+# A program that was compiled once is kept, so that the next start takes seconds.
+train: export JAX_COMPILATION_CACHE_DIR ?= $(HOME)/.cache/hyla_lm/programs
 train: .venv/core
 	$(BIN)/hyla-lm train --gin_file=$(GIN) --workdir=$(WORKDIR)
 
@@ -47,7 +49,8 @@ evals-smoke: .venv/dev
 	rm -rf $(EVALS_SMOKE)
 	$(BIN)/python -m evals fuzzy_logic $(SMALL) --gin.FuzzyLogic.evaluation_examples=64
 	$(BIN)/python -m evals sraven $(SMALL) --gin.Sraven.evaluation_examples=64
-	cat $(EVALS_SMOKE)/report.md
+	$(BIN)/python -m evals interventions $(EVALS_SMOKE)/fuzzy_logic/*/*/*/*/seed? --out=$(EVALS_SMOKE)/interventions --examples=128
+	cat $(EVALS_SMOKE)/report.md $(EVALS_SMOKE)/interventions/report.md
 
 lint: .venv/dev
 	$(BIN)/ruff format --check .
@@ -56,6 +59,12 @@ lint: .venv/dev
 
 bench: .venv/dev
 	$(BIN)/python tests/benchmarks/bench_attention.py
+
+bench-step: .venv/dev
+	$(BIN)/python tests/benchmarks/bench_step.py
+
+bench-start: .venv/core
+	$(BIN)/python tests/benchmarks/bench_start.py
 
 bench-data: .venv/dev
 	$(BIN)/python tests/benchmarks/bench_data.py $(TOKENIZER)
@@ -83,6 +92,12 @@ bench-curves: .venv/dev
 
 plans: .venv/full
 	$(BIN)/python docs/make_plans.py $(PLANS)
+
+# Corpus, runs without a result, and docs/records.md: hours of one core when docs/results/records is empty.
+records: .venv/dev
+	$(BIN)/python -m docs.studies.records_corpus --output=runs/records
+	$(BIN)/python -m docs.studies.records --rows=runs/records/rows --workdir=runs/records/runs
+	$(BIN)/python -m docs.studies.records_page
 
 docs docs-serve: export NO_MKDOCS_2_WARNING = 1
 docs: .venv/dev

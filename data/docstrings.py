@@ -27,6 +27,7 @@ MIN_SENTENCES = 3
 MIN_CHARACTERS = 100
 FILES_PER_TASK = 32
 SERIAL_BELOW = 200
+BLOCKS = ("body", "handlers", "orelse", "finalbody")  # of statements, in source order
 
 File = tuple[str, str]
 
@@ -99,8 +100,8 @@ def _begin_worker() -> None:
 def _docstrings(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         yield ast.get_docstring(node) or ""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.stmt | ast.excepthandler):
+    for block in BLOCKS:
+        for child in getattr(node, block, ()):
             yield from _docstrings(child)
 
 

@@ -46,8 +46,12 @@ def is_prose(text: str) -> bool:
         and COMMON.search(text) is not None
         and (text[0].isalnum() or text[0] in "\"'")
         and text.isprintable()
-        and sum(c.isalpha() or c in PUNCTUATION for c in text) >= MIN_LETTER_SHARE * len(text)
+        and _letters_and_punctuation(text) >= MIN_LETTER_SHARE * len(text)
     )
+
+
+def _letters_and_punctuation(text: str) -> int:
+    return sum(map(str.isalpha, text)) + sum(map(text.count, PUNCTUATION))
 
 
 def _blocks(docstring: str) -> Iterator[list[str]]:

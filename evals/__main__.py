@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hyla_lm import command_line, ending
 from hyla_lm.arguments import Parser
+from hyla_lm.evals.interventions import command as interventions
 from hyla_lm.evals.latent_codes import look
 from hyla_lm.signals import signals
 
@@ -24,7 +25,7 @@ def parser() -> argparse.ArgumentParser:
     """The parser of all commands on experiments."""
     parser = Parser("hyla-lm evals", description=__doc__)
     commands = parser.add_subparsers(
-        required=True, metavar="fuzzy_logic|sraven|latent_codes|look|report"
+        required=True, metavar="fuzzy_logic|sraven|latent_codes|look|interventions|report"
     )
     for suite in ("fuzzy_logic", "sraven"):
         command = commands.add_parser(
@@ -50,6 +51,9 @@ def parser() -> argparse.ArgumentParser:
     one = commands.add_parser("look", help="look inside the latent code of one run")
     one.set_defaults(run=look.run)
     look.add_arguments(one)
+    changed = commands.add_parser("interventions", help=interventions.HELP)
+    changed.set_defaults(run=interventions.run)
+    interventions.add_arguments(changed)
     report = commands.add_parser("report", help="write the report of a folder's results again")
     report.set_defaults(run=_report)
     report.add_argument("folder", type=Path, help="folder that has results/")

@@ -1,9 +1,13 @@
 """Softmax, linear and hypernetwork attention behind one signature."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import jax
 
-from hyla_lm.kernels.block import latent_codes_of
+from hyla_lm.kernels.block import attend_by_codes, codes_of, latent_codes_of
 from hyla_lm.kernels.linear.recurrent import attend_from
+from hyla_lm.kernels.pairwise import Codes
 from hyla_lm.kernels.registry import choose
 from hyla_lm.kernels.request import Request, make_request
 from hyla_lm.kernels.spec import ACTIVATIONS, VARIANTS, AttentionSpec
@@ -12,11 +16,14 @@ __all__ = [
     "ACTIVATIONS",
     "VARIANTS",
     "AttentionSpec",
+    "Codes",
     "Request",
     "attend",
+    "attend_by_codes",
     "attend_from",
     "attend_request",
     "choose",
+    "codes_of",
     "latent_codes",
     "latent_codes_of",
     "make_request",
@@ -35,13 +42,15 @@ def attend(
     q_offset: int | jax.Array = 0,
     deep_kernel_HxUxU: jax.Array | None = None,
     dropout: jax.Array | None = None,
+    weights: Mapping[str, jax.Array] = MappingProxyType({}),
     implementation: str = "auto",
 ) -> jax.Array:
     """Attention of T queries to S keys, shape BxTxHxU in the dtype of v (paper Eq. 1 to 10).
 
     q is scaled by 1/sqrt(K); `bias` and `dropout` (a multiplier of the code, already divided by the
     probability of keeping) are broadcastable to BxHxTxS; `segment_ids` (BxS, never decreasing)
-    hide other documents; query t stands at position t + q_offset. Scores, normalisation and sums
+    hide other documents; query t stands at position t + q_offset; `weights` are those of a pair
+    network (kernels/pairwise.py), HxH or BxTxHxH each. Scores, normalisation and sums
     are float32. Raises UserError for shapes that do not fit and for an implementation that cannot
     compute the request.
     """
@@ -56,6 +65,7 @@ def attend(
         q_offset=q_offset,
         deep_kernel_HxUxU=deep_kernel_HxUxU,
         dropout=dropout,
+        weights=weights,
     )
     return attend_request(request, implementation)
 

@@ -12,7 +12,16 @@ ROOT = Path(__file__).parents[1]
 # Each room or front file may import from itself and from those before it.
 ORDER = (
     *("revision", "suggestions", "field_types", "config", "settings", "arguments", "ending"),
-    *("command_line", "signals", "gin_text", "gin_files", "metrics", "kernels", "attention"),
+    *(
+        "command_line",
+        "signals",
+        "huge_pages",
+        "gin_text",
+        "gin_files",
+        "metrics",
+        "kernels",
+        "attention",
+    ),
     "parallel",
     *("model", "input", "tasks", "schedules", "muon", "optim", "train_step", "update_policy"),
     *("diagnostics", "sinks", "experiment", "running", "coordcheck"),

@@ -5,7 +5,7 @@ adds each pair's output. Backward, the same scan recomputes a pair and adds its 
 needs a query's whole row of scores, so its key block is all keys. kernels/README.md has the maths.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,12 +15,16 @@ import numpy as np
 
 from hyla_lm.kernels.block import attend_block
 from hyla_lm.kernels.hyla.blocked import apply_values
+from hyla_lm.kernels.platform import platform
 from hyla_lm.kernels.request import AXES, Request, map_arrays
 from hyla_lm.kernels.scores import accumulation_dtype
 
 BLOCK_SIZE = 128
-DIFFERENTIABLE = ("q_BxTxHxK", "k_BxSxHxK", "v_BxSxHxU", "bias", "deep_kernel_HxUxU")
+CACHED_BYTES = 4 << 20
+OPERANDS = ("q_BxTxHxK", "k_BxSxHxK", "v_BxSxHxU")
+DIFFERENTIABLE = (*OPERANDS, "bias", "deep_kernel_HxUxU", "weights_BxNxT")
 Starts = Mapping[str, jax.Array]
+Blocks = Mapping[str, jax.Array]
 
 
 def attend_blocked(request: Request) -> jax.Array:
@@ -41,10 +45,20 @@ def _lengths(request: Request) -> dict[str, int]:
 def _block_sizes(request: Request) -> dict[str, int]:
     """Queries and keys of a block; the same before and after padding."""
     lengths = _lengths(request)
-    sizes = {axis: min(BLOCK_SIZE, length) for axis, length in lengths.items()}
+    block = _block_size(request)
+    sizes = {axis: min(block, length) for axis, length in lengths.items()}
     if request.spec.normalizes_over_keys:
         sizes["S"] = lengths["S"]
     return sizes
+
+
+def _block_size(request: Request) -> int:
+    """BLOCK_SIZE, or less where the hidden layers of all rows would leave the caches of a CPU."""
+    if request.spec.value_network != "hypernetwork" or platform() != "cpu":
+        return BLOCK_SIZE
+    rows, units = request.q_BxTxHxK.shape[0], request.v_BxSxHxU.shape[3]
+    fitting = [size for size in (64, 128) if 4 * rows * units * size**2 <= CACHED_BYTES]
+    return max(fitting, default=32)
 
 
 def _pad(x: jax.Array, axes: str, missing: Mapping[str, int]) -> jax.Array:
@@ -86,11 +100,44 @@ def _take(x: jax.Array, axes: str, starts: Starts, sizes: Mapping[str, int]) -> 
     return x
 
 
-def _pair_at(request: Request, starts: Starts) -> Request:
-    """The request of one block of queries and one block of keys."""
+def _operands(request: Request) -> dict[str, jax.Array]:
+    return {name: getattr(request, name) for name in OPERANDS}
+
+
+def _pair_at(request: Request, starts: Starts, blocks: Blocks) -> Request:
+    """The request of one block of queries and one block of keys, whose operands are `blocks`."""
     sizes = _block_sizes(request)
-    part = map_arrays(lambda name, x: _take(x, AXES[name], starts, sizes), request)
-    return replace(part, q_offset=None)
+
+    def take(name: str, x: jax.Array) -> jax.Array:
+        return blocks[name] if name in OPERANDS else _take(x, AXES[name], starts, sizes)
+
+    return replace(map_arrays(take, request), q_offset=None)
+
+
+def _over_pairs(
+    add_pair: Callable[[Any, Starts, Blocks], Any],
+    total: Any,
+    request: Request,
+    operands: Blocks,
+) -> Any:
+    """The total after all pairs of blocks.
+
+    A step hands the blocks of the next pair on. Sliced where they are used, XLA for CPU would
+    fold the slice into every product that reads them, at five times the cost of the product.
+    """
+    sizes, axes = _block_sizes(request), {**AXES, "d_out_BxTxHxU": "BTHU"}
+
+    def blocks_at(starts: Starts) -> Blocks:
+        return {name: _take(x, axes[name], starts, sizes) for name, x in operands.items()}
+
+    def step(carry: tuple[Any, Blocks], starts: tuple[Starts, Starts]) -> tuple[Any, None]:
+        here, after = starts
+        return (add_pair(carry[0], here, carry[1]), blocks_at(after)), None
+
+    here = _starts(request)
+    after = {axis: np.roll(each, -1) for axis, each in here.items()}
+    first = blocks_at({axis: jnp.asarray(each[0]) for axis, each in here.items()})
+    return jax.lax.scan(step, (total, first), (here, after))[0][0]
 
 
 def _add(total: jax.Array, part: jax.Array, axes: str, starts: Starts) -> jax.Array:
@@ -107,13 +154,13 @@ def _add(total: jax.Array, part: jax.Array, axes: str, starts: Starts) -> jax.Ar
 def _attend(request: Request) -> jax.Array:
     """Attention of whole blocks of queries and keys."""
 
-    def add_pair(out_BxTxHxU: jax.Array, starts: Starts) -> tuple[jax.Array, None]:
-        part = attend_block(_pair_at(request, starts), apply_values)
-        return _add(out_BxTxHxU, part, "BTHU", starts), None
+    def add_pair(out_BxTxHxU: jax.Array, at: Starts, blocks: Blocks) -> jax.Array:
+        part = attend_block(_pair_at(request, at, blocks), apply_values)
+        return _add(out_BxTxHxU, part, "BTHU", at)
 
     shape = (*request.q_BxTxHxK.shape[:3], request.v_BxSxHxU.shape[3])
     empty = jnp.zeros(shape, accumulation_dtype(request.v_BxSxHxU))
-    return jax.lax.scan(add_pair, empty, _starts(request))[0]
+    return _over_pairs(add_pair, empty, request, _operands(request))
 
 
 def _forward(request: Request) -> tuple[jax.Array, Request]:
@@ -121,19 +168,19 @@ def _forward(request: Request) -> tuple[jax.Array, Request]:
 
 
 def _backward(request: Request, d_out_BxTxHxU: jax.Array) -> tuple[Request]:
-    def add_pair(totals: dict[str, jax.Array], starts: Starts) -> tuple[dict[str, jax.Array], None]:
-        part = _pair_at(request, starts)
+    def add_pair(totals: dict[str, jax.Array], at: Starts, blocks: Blocks) -> dict[str, jax.Array]:
+        part = _pair_at(request, at, blocks)
         _, pull_back = jax.vjp(
             lambda arrays: attend_block(replace(part, **arrays), apply_values),
             _differentiable(part),
         )
-        (grads,) = pull_back(_take(d_out_BxTxHxU, "BTHU", starts, sizes))
-        added = {name: _add(totals[name], x, AXES[name], starts) for name, x in grads.items()}
-        return added, None
+        (grads,) = pull_back(blocks["d_out_BxTxHxU"])
+        return {name: _add(totals[name], x, AXES[name], at) for name, x in grads.items()}
 
-    sizes, arrays = _block_sizes(request), _differentiable(request)
+    arrays = _differentiable(request)
     zeros = {name: jnp.zeros(x.shape, accumulation_dtype(x)) for name, x in arrays.items()}
-    totals = jax.lax.scan(add_pair, zeros, _starts(request))[0]
+    operands = {**_operands(request), "d_out_BxTxHxU": d_out_BxTxHxU}
+    totals = _over_pairs(add_pair, zeros, request, operands)
     grads: dict[str, Any] = {n: total.astype(arrays[n].dtype) for n, total in totals.items()}
     return (replace(map_arrays(_no_gradient, request), **grads),)
 

@@ -8,12 +8,15 @@ from typing import NamedTuple
 import jax
 
 from hyla_lm.config import UserError
+from hyla_lm.kernels import pairwise_tpu as pairs
 from hyla_lm.kernels.block import attend_block
 from hyla_lm.kernels.blocked import attend_blocked
 from hyla_lm.kernels.hyla import pallas_tpu as hyla
 from hyla_lm.kernels.linear import chunked as linear
+from hyla_lm.kernels.platform import platform
 from hyla_lm.kernels.request import Request
 from hyla_lm.kernels.softmax import cudnn_gpu as cudnn
+from hyla_lm.kernels.softmax import prefixes
 from hyla_lm.kernels.softmax import splash_tpu as splash
 from hyla_lm.kernels.softmax import whole_tpu as whole
 
@@ -35,12 +38,6 @@ class Kernel(NamedTuple):
     preferred: Callable[[Request], bool]
 
 
-def platform() -> str:
-    """Where traced code will run: by the mesh in use, or else by JAX's default device."""
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    return jax.default_backend() if device is None else device.platform
-
-
 def _many_pairs(request: Request) -> bool:
     return request.pairs > MAX_PAIRS_AT_ONCE
 
@@ -51,6 +48,10 @@ def _many_on_tpu(request: Request) -> bool:
 
 def _many_on_gpu(request: Request) -> bool:
     return _many_pairs(request) and platform() == "gpu"
+
+
+def _many_on_cpu(request: Request) -> bool:
+    return _many_pairs(request) and platform() == "cpu"
 
 
 def _many_or_hyla(request: Request) -> bool:
@@ -69,10 +70,14 @@ _chunks_of_512 = partial(linear.attend_chunked, chunk_size=512)
 KERNELS = (
     Kernel("pallas_hyla", "pallas_tpu", hyla.unsupported, hyla.attend_pallas, _many_on_tpu),
     Kernel("pallas_softmax", "pallas_tpu", whole.unsupported, whole.attend_whole, _many_on_tpu),
+    Kernel("pallas_pairs", "pallas_tpu", pairs.unsupported, pairs.attend_pairs, _many_on_tpu),
     Kernel("splash_softmax", "pallas_tpu", splash.unsupported, splash.attend_splash, _many_on_tpu),
     Kernel("linear_chunks_of_512", "pallas_tpu", linear.unsupported, _chunks_of_512, _many_on_tpu),
     Kernel("cudnn_softmax", "cudnn_gpu", cudnn.unsupported, cudnn.attend_cudnn, _many_on_gpu),
     Kernel("linear_chunks", "blocked", linear.unsupported, linear.attend_chunked, _many_pairs),
+    Kernel(
+        "softmax_prefixes", "blocked", prefixes.unsupported, prefixes.attend_prefixes, _many_on_cpu
+    ),
     Kernel("blocked", "blocked", _does_all, attend_blocked, _many_or_hyla),
     Kernel("reference", "reference", _does_all, attend_block, _always),
 )

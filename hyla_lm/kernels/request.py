@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from hyla_lm.config import UserError
+from hyla_lm.kernels.pairwise import join_weights
 from hyla_lm.kernels.spec import AttentionSpec
 
 # The axes of each array, in the letters of README.md; the other fields are static.
@@ -18,6 +20,7 @@ AXES: Mapping[str, str] = {
     "bias": "BHTS",
     "deep_kernel_HxUxU": "HUU",
     "dropout": "BHTS",
+    "weights_BxNxT": "BNT",
     "q_position_T": "T",
     "k_position_S": "S",
     "q_segment_BxT": "BT",
@@ -30,7 +33,8 @@ class Request:
     """The operands of attention of T queries to S keys; README.md defines the result.
 
     `bias` and `dropout`, a multiplier of the code already divided by the probability of keeping,
-    are broadcastable to BxHxTxS. A negative key position marks padding. `q_offset` is the position
+    are broadcastable to BxHxTxS, `weights_BxNxT` of a pair
+    network along B and T. A negative key position marks padding. `q_offset` is the position
     of the first query, or None if it is not known when traced.
     """
 
@@ -40,6 +44,7 @@ class Request:
     bias: jax.Array | None
     deep_kernel_HxUxU: jax.Array | None
     dropout: jax.Array | None
+    weights_BxNxT: jax.Array | None
     q_position_T: jax.Array
     k_position_S: jax.Array
     q_segment_BxT: jax.Array | None
@@ -81,12 +86,15 @@ def make_request(
     q_offset: int | jax.Array = 0,
     deep_kernel_HxUxU: jax.Array | None = None,
     dropout: jax.Array | None = None,
+    weights: Mapping[str, jax.Array] = MappingProxyType({}),
 ) -> Request:
     """The request of T queries from position `q_offset` on to S keys from 0 on.
 
-    `segment_ids` (BxS) never decrease. Raises UserError for shapes that do not fit.
+    `segment_ids` (BxS) never decrease; `weights` are those of a pair network
+    (pairwise.py). Raises UserError for shapes that do not fit.
     """
     _check_shapes(q_BxTxHxK, k_BxSxHxK, v_BxSxHxU, spec, deep_kernel_HxUxU)
+    joined = _join_weights(spec, weights)
     q_length, k_length = q_BxTxHxK.shape[1], k_BxSxHxK.shape[1]
     q_segment = None
     if segment_ids is not None:
@@ -98,6 +106,7 @@ def make_request(
         bias,
         deep_kernel_HxUxU,
         dropout,
+        joined,
         jnp.arange(q_length) + q_offset,
         jnp.arange(k_length),
         q_segment,
@@ -119,6 +128,17 @@ def map_arrays(function: Callable[[str, Any], Any], request: Request) -> Request
 def first_reason(reasons: Mapping[str, bool]) -> str:
     """The first reason that applies, in words that follow "cannot do"; empty if none does."""
     return next((reason for reason, applies in reasons.items() if applies), "")
+
+
+def _join_weights(spec: AttentionSpec, weights: Mapping[str, jax.Array]) -> jax.Array | None:
+    network = spec.pair_network
+    if not weights:
+        return None
+    if set(weights) != set(network.weights if network else ()):
+        wanted = ", ".join(network.weights) if network else "none"
+        raise UserError(f"attend: the weights are {sorted(weights)}; want {wanted} for {spec}.")
+    assert network is not None
+    return join_weights(network, weights)
 
 
 def _check_shapes(

@@ -3,9 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+from hyla_lm.kernels.pairwise import RMS_HEAD_EPSILON
 from hyla_lm.kernels.softmax.reference import over_visible_keys
-
-RMS_HEAD_EPSILON = 1e-6
 
 
 def accumulation_dtype(x: jax.Array) -> jnp.dtype:

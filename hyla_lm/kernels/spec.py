@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from hyla_lm.config import UserError
+from hyla_lm.kernels.pairwise import PAIR_NETWORKS, PairNetwork
 
 VALUE_NETWORKS = ("linear", "hypernetwork")
 EXPLAINED: Mapping[str, str] = MappingProxyType(
@@ -16,6 +17,7 @@ EXPLAINED: Mapping[str, str] = MappingProxyType(
         "identity": "scores as they are",
         "rms_head": "scores, RMS-normalised over the heads",
         "softmax_rms_head": "softmax over the keys, RMS-normalised over the heads",
+        **{name: network.explained for name, network in PAIR_NETWORKS.items()},
     }
 )
 NORMALIZATIONS = tuple(EXPLAINED)
@@ -52,13 +54,21 @@ class AttentionSpec:
         _check("value_depth", self.value_depth, depths)
 
     @property
+    def pair_network(self) -> PairNetwork | None:
+        """The function of a tile that makes the code, if one does."""
+        return PAIR_NETWORKS.get(self.normalization)
+
+    @property
     def normalizes_over_keys(self) -> bool:
+        if self.pair_network is not None:
+            return self.pair_network.whole_rows
         return self.normalization.startswith("softmax")
 
     @property
     def mixes_heads(self) -> bool:
         """Whether a head's output depends on other heads' scores."""
-        return self.value_network == "hypernetwork" or self.normalization.endswith("rms_head")
+        mixes = self.pair_network is not None or self.normalization.endswith("rms_head")
+        return self.value_network == "hypernetwork" or mixes
 
     @property
     def is_recurrent(self) -> bool:
@@ -94,5 +104,8 @@ VARIANTS: Mapping[str, AttentionSpec] = MappingProxyType(
         "hyla_softmax_no_rms_head": AttentionSpec("softmax", "hypernetwork", "relu"),
         "hyla_softmax": AttentionSpec("softmax_rms_head", "hypernetwork", "relu"),
         "hyla_deep": AttentionSpec("rms_head", "hypernetwork", "relu", value_depth=2),
+        "hyla_gated": AttentionSpec("gated_readout", "hypernetwork", "relu"),
+        "talking_heads": AttentionSpec("talking_heads", "linear"),
+        "query_composed": AttentionSpec("query_composed", "linear"),
     }
 )

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from hyla_lm.model.config import Features, ModelConfig, Tokens
+from hyla_lm.model.dense import dense
 from hyla_lm.model.feedforward import GeluMlp, MixtureOfExperts, SwiGlu
 from hyla_lm.model.head import Head, OwnHead
 from hyla_lm.model.norms import make_norm
@@ -89,7 +90,7 @@ class Decoder(nn.Module):
             if not c.tie_embeddings:
                 self.head = OwnHead(self.io.vocab_size, c.model_dim, c.use_bias)
         else:
-            self.embed = nn.Dense(c.model_dim, c.use_bias, dtype)
+            self.embed = dense(c.model_dim, c.use_bias, dtype)
             self.head = OwnHead(self.io.output_size, c.model_dim, c.use_bias)
         if c.positions == "learned":
             self.position_embed = TokenTable(c.max_length, c.model_dim)

@@ -4,6 +4,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from hyla_lm.model.dense import dense
+
 FEEDFORWARDS = ("gelu", "swiglu", "moe")
 _expert_init = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal", batch_axis=(0,))
 
@@ -17,8 +19,8 @@ class GeluMlp(nn.Module):
 
     @nn.compact
     def __call__(self, x_BxTxD: jax.Array) -> jax.Array:
-        up = nn.Dense(self.mlp_dim, self.use_bias, self.dtype, name="up")(x_BxTxD)
-        down = nn.Dense(x_BxTxD.shape[-1], self.use_bias, self.dtype, name="down")
+        up = dense(self.mlp_dim, self.use_bias, self.dtype, "up")(x_BxTxD)
+        down = dense(x_BxTxD.shape[-1], self.use_bias, self.dtype, "down")
         return down(jax.nn.gelu(up, approximate=True))
 
 
@@ -30,9 +32,9 @@ class SwiGlu(nn.Module):
 
     @nn.compact
     def __call__(self, x_BxTxD: jax.Array) -> jax.Array:
-        gate = nn.Dense(self.mlp_dim, False, self.dtype, name="gate")(x_BxTxD)
-        up = nn.Dense(self.mlp_dim, False, self.dtype, name="up")(x_BxTxD)
-        return nn.Dense(x_BxTxD.shape[-1], False, self.dtype, name="down")(jax.nn.silu(gate) * up)
+        gate = dense(self.mlp_dim, False, self.dtype, "gate")(x_BxTxD)
+        up = dense(self.mlp_dim, False, self.dtype, "up")(x_BxTxD)
+        return dense(x_BxTxD.shape[-1], False, self.dtype, "down")(jax.nn.silu(gate) * up)
 
 
 class MixtureOfExperts(nn.Module):

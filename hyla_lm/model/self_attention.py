@@ -3,14 +3,16 @@
 The letters of dimensions are those of decoder.py.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from hyla_lm.attention import AttentionSpec, attend_from, make_request
+from hyla_lm.attention import AttentionSpec, Request, attend_from, make_request
 from hyla_lm.model.config import ModelConfig
+from hyla_lm.model.dense import dense_heads
 from hyla_lm.model.norms import rms_norm
 from hyla_lm.model.positions import relative_buckets, rotate
 from hyla_lm.parallel.sharded_attention import attend_on_mesh
@@ -51,7 +53,7 @@ class SelfAttention(nn.Module):
         c, dtype = self.config, jnp.dtype(self.config.dtype)
 
         def project(x: jax.Array, heads: int, size: int, name: str) -> jax.Array:
-            return nn.DenseGeneral((heads, size), use_bias=c.use_bias, dtype=dtype, name=name)(x)
+            return dense_heads((heads, size), c.use_bias, dtype, name)(x)
 
         asking_BxTxD = last(x_BxTxD, self.answers)
         q = project(asking_BxTxD, c.num_heads, c.head_dim, "query")
@@ -62,17 +64,24 @@ class SelfAttention(nn.Module):
         if c.positions == "rotary":
             q = rotate(q, last(context.position_BxT, self.answers))
             k = rotate(k, context.position_BxT)
-        from_state = self.recurrent and context.cache_index is not None
-        y_BxTxHxU = (self._attend_from_state if from_state else self._attend)(q, k, v, context)
+        if self.recurrent and context.cache_index is not None:
+            y_BxTxHxU = self._attend_from_state(q, k, v, context)
+        else:
+            y_BxTxHxU = self._attend(q, k, v, self._pair_weights(asking_BxTxD), context)
         if c.gated_attention:
-            gate = nn.DenseGeneral(y_BxTxHxU.shape[2:], use_bias=False, dtype=dtype, name="gate")
+            gate = dense_heads(y_BxTxHxU.shape[2:], False, dtype, "gate")
             y_BxTxHxU *= jax.nn.sigmoid(gate(asking_BxTxD))
-        out = nn.DenseGeneral(
-            x_BxTxD.shape[-1], axis=(-2, -1), use_bias=c.use_bias, dtype=dtype, name="out"
-        )
+        out = dense_heads(x_BxTxD.shape[-1], c.use_bias, dtype, "out", axis=(-2, -1))
         return out(y_BxTxHxU)
 
-    def _attend(self, q: jax.Array, k: jax.Array, v: jax.Array, context: Context) -> jax.Array:
+    def _attend(
+        self,
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array,
+        weights: Mapping[str, jax.Array],
+        context: Context,
+    ) -> jax.Array:
         offset: int | jax.Array = k.shape[1] - q.shape[1]
         if context.cache_index is not None:
             start, offset = context.cache_index, context.cache_index + offset
@@ -88,8 +97,13 @@ class SelfAttention(nn.Module):
             q_offset=offset,
             deep_kernel_HxUxU=self._deep_kernel(),
             dropout=self._dropout_mask(q.shape[1], k.shape[1], context.dropout),
+            weights=weights,
         )
         self.sow("intermediates", "request", request)
+        return self.attend(request)
+
+    def attend(self, request: Request) -> jax.Array:
+        """Attention of the layer's request; changed_codes.py has another for changed codes."""
         return attend_on_mesh(request, self.config.attention_implementation)
 
     def _attend_from_state(
@@ -110,6 +124,20 @@ class SelfAttention(nn.Module):
         cache = self.variable("cache", name, jnp.zeros, shape, new_BxTxHxK.dtype)
         cache.value = jax.lax.dynamic_update_slice_in_dim(cache.value, new_BxTxHxK, index, 1)
         return cache.value
+
+    def _pair_weights(self, asking_BxTxD: jax.Array) -> dict[str, jax.Array]:
+        """The weights of a pair network; they start at 0, where heads do not mix."""
+        weights = {}
+        network = self.spec.pair_network
+        for key, weight in network.weights.items() if network else ():
+            shape, zeros = (self.config.num_heads,) * len(weight.axes), nn.initializers.zeros
+            name = f"pair_{key}"
+            if weight.by_query:
+                dense = nn.DenseGeneral(shape, use_bias=False, kernel_init=zeros, name=name)
+                weights[key] = dense(asking_BxTxD)
+            else:
+                weights[key] = self.param(name, zeros, shape)
+        return weights
 
     def _deep_kernel(self) -> jax.Array | None:
         if self.spec.value_depth == 1:

@@ -18,6 +18,8 @@ from hyla_lm.parallel.mesh import path_of
 
 BLOCK = re.compile(r"blocks/block_(\d+)/")
 
+NORMED_OVER_HEADS = ("rms_head", "pair_rms_head", "talking_rms_heads", "gated_readout")
+
 
 @dataclass(frozen=True)
 class Factors:
@@ -103,11 +105,21 @@ def _readout(growth: Growth, spec: AttentionSpec) -> Factors:
 
 def _query(growth: Growth, spec: AttentionSpec) -> Factors:
     shrunk = growth.head_dim**-0.5
-    return Factors(1.0 if spec.normalization == "rms_head" else shrunk, shrunk)
+    return Factors(1.0 if _normed(spec) else shrunk, shrunk)
 
 
 def _key(growth: Growth, spec: AttentionSpec) -> Factors:
-    return Factors(rate=growth.head_dim**-0.5 if spec.normalization == "rms_head" else 1.0)
+    return Factors(rate=growth.head_dim**-0.5 if _normed(spec) else 1.0)
+
+
+def _mixing(growth: Growth, spec: AttentionSpec) -> Factors:
+    """A sum over heads, whose scores do not average out."""
+    return Factors(rate=1 / growth.heads)
+
+
+def _normed(spec: AttentionSpec) -> bool:
+    """Whether the scale of queries and keys leaves the code alone."""
+    return spec.normalization in NORMED_OVER_HEADS
 
 
 def _value(growth: Growth, spec: AttentionSpec) -> Factors:
@@ -137,6 +149,8 @@ RULES: dict[str, Rule] = {
     r"attention/value/kernel": _matrix_to(_value),
     r"attention/value/bias": _value,
     r"attention/(out/kernel|gate/kernel|deep_kernel)": _matrix_to(_vector),
+    r"attention/pair_\w+": _mixing,
+    r"attention/pair_\w+/kernel": _matrix_to(_mixing),
     r"feedforward/(up|down|gate)/kernel": _matrix_to(_vector),
     r"feedforward/(up|down)": _matrix_to(_vector),  # of all experts
     r"feedforward/gate|head/kernel": _readout,

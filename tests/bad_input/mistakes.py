@@ -384,6 +384,9 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("evals report {new}", "{new}"),
         ("evals latent_codes {new}", "{new}"),
         ("evals look --workdir={new}", "{new}"),
+        ("evals interventions {new}", "--out is missing"),
+        ("evals interventions {new} --out={new}", "{new}"),
+        ("evals interventions --out={new}", "RUN"),
     ],
     "tpu": [
         ("tpu", "give one of create"),

@@ -6,10 +6,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hyla_lm.attention import VARIANTS, attend
+from hyla_lm.attention import VARIANTS, AttentionSpec, attend
 
 Program = tuple[Callable[..., Any], tuple[jax.ShapeDtypeStruct, ...]]
 HEADS, HEAD_DIM = 8, 64
+SPECS = {**VARIANTS, "hyla_as_a_tile": AttentionSpec("pair_rms_head", "hypernetwork", "relu")}
 
 
 def forward(
@@ -18,18 +19,30 @@ def forward(
     """Causal attention of one layer, bfloat16."""
     x = jax.ShapeDtypeStruct((batch, length, HEADS, HEAD_DIM), jnp.bfloat16)
 
-    def attention_layer(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-        return attend(q, k, v, VARIANTS[attention], causal=True, implementation=implementation)
+    spec = SPECS[attention]
+    of_pairs = spec.pair_network.weights if spec.pair_network else {}
+    weights = [
+        jax.ShapeDtypeStruct((batch, length) * weight.by_query + (HEADS,) * len(weight.axes), "f4")
+        for weight in of_pairs.values()
+    ]
 
-    return attention_layer, (x, x, x)
+    def attention_layer(q: jax.Array, k: jax.Array, v: jax.Array, *weights: jax.Array) -> jax.Array:
+        return attend(
+            *(q, k, v, spec),
+            causal=True,
+            weights=dict(zip(of_pairs, weights, strict=True)),
+            implementation=implementation,
+        )
+
+    return attention_layer, (x, x, x, *weights)
 
 
 def both(**options: Any) -> Program:
-    """The output and the gradient of its sum with respect to q, k and v."""
-    function, operands = forward(**options)
+    """The output and the gradient of its sum with respect to its operands."""
+    function, shapes = forward(**options)
 
-    def output_and_gradients(*qkv: jax.Array) -> Any:
-        y, pull_back = jax.vjp(function, *qkv)
+    def output_and_gradients(*operands: jax.Array) -> Any:
+        y, pull_back = jax.vjp(function, *operands)
         return y, pull_back(jnp.ones_like(y))
 
-    return output_and_gradients, operands
+    return output_and_gradients, shapes

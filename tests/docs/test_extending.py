@@ -91,9 +91,11 @@ def test_a_duty(copy: Path) -> None:
 
 def test_a_variant(copy: Path) -> None:
     apply(EXAMPLES["An attention variant"], copy)
-    trained, bound = outputs(EXAMPLES["An attention variant"], copy)
+    trained, bound, own, own_bound = outputs(EXAMPLES["An attention variant"], copy)
     assert "hyla_tanh (blocked)" in trained
     assert bound == "ModelConfig.attention = 'hyla_tanh'\n"
+    assert "hyla_neighbours (blocked)" in own
+    assert own_bound == "ModelConfig.attention = 'hyla_neighbours'\n"
 
 
 def test_a_task_learns_what_it_is_trained_on(copy: Path) -> None:

@@ -255,20 +255,13 @@ def test_error_of_bfloat16() -> None:
         assert root_mean_square(error) <= root_mean_square(plain) * 1.001
 
 
-UNITS_ON_LANES = [
-    Case(140, heads=7, key_dim=16, value_dim=61),
-    pytest.param(Case(300, heads=4, key_dim=8, value_dim=32), marks=pytest.mark.full),
-    pytest.param(Case(130, heads=16, key_dim=16, value_dim=128), marks=pytest.mark.full),
-]
-
-
-@pytest.mark.parametrize("case", UNITS_ON_LANES, ids=str)
-def test_error_with_units_on_lanes(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_with_units_on_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Codes and z are rounded as the reference rounds them, and y once more as it is laid out.
 
     So y, rounded to bfloat16 at the end, errs as the reference's rounded y, within 1 %.
     """
     monkeypatch.setattr(pallas_tpu, "forward", None)
+    case = Case(140, heads=7, key_dim=16, value_dim=61)
     error, plain, exact = errors_against_float64(case, "bfloat16")[0]
     rounded = np.float64(jnp.asarray(plain + exact).astype(jnp.bfloat16)) - exact
     assert root_mean_square(error) <= root_mean_square(rounded) * 1.01

@@ -56,10 +56,12 @@ def test_the_order_is_that_of_first_choice() -> None:
     assert [kernel.name for kernel in KERNELS] == [
         "pallas_hyla",
         "pallas_softmax",
+        "pallas_pairs",
         "splash_softmax",
         "linear_chunks_of_512",
         "cudnn_softmax",
         "linear_chunks",
+        "softmax_prefixes",
         "blocked",
         "reference",
     ]
@@ -70,7 +72,7 @@ def test_the_order_is_that_of_first_choice() -> None:
     ("name", "length", "expected"),
     [
         ("softmax", 128, "reference"),
-        ("softmax", MANY, "blocked"),
+        ("softmax", MANY, "softmax_prefixes"),
         ("linear", 128, "reference"),
         ("linear", MANY, "linear_chunks"),
         ("linear_rms_head", 128, "reference"),
@@ -88,7 +90,7 @@ def test_auto_saves_memory_but_for_small_matrices_without_a_hypernetwork(
 
 def test_auto_counts_pairs() -> None:
     assert chosen("auto", "softmax", 1, 128 * 128) == "reference"
-    assert chosen("auto", "softmax", 1, 128 * 128 + 1) == "blocked"
+    assert chosen("auto", "softmax", 1, 128 * 128 + 1) == "softmax_prefixes"
 
 
 @pytest.mark.usefixtures("on_tpu")
@@ -170,7 +172,8 @@ def test_auto_on_gpu_takes_cudnn_where_it_can(
         ("linear", {"causal": False}, "blocked"),
         ("linear", {"q_offset": 1}, "blocked"),
         ("linear", {"keys": 300}, "blocked"),
-        ("softmax", {}, "blocked"),
+        ("softmax", {}, "softmax_prefixes"),
+        ("softmax", BIAS, "blocked"),
         ("hyla", {}, "blocked"),
     ],
     ids=str,
@@ -207,12 +210,12 @@ def test_a_reason_of_several_kernels_is_told_once() -> None:
 def test_each_kernel_gives_its_reason() -> None:
     assert refusal("hyla_softmax") == (
         "attention implementation 'pallas_tpu' cannot do normalization 'softmax_rms_head' "
-        "(pallas_hyla), a hypernetwork (pallas_softmax, splash_softmax, linear_chunks_of_512): "
-        "use 'blocked' or 'reference'."
+        "(pallas_hyla, pallas_pairs), a hypernetwork (pallas_softmax, splash_softmax, "
+        "linear_chunks_of_512): use 'blocked' or 'reference'."
     )
     said = refusal("linear", causal=False)
     assert "a linear value network (pallas_hyla)" in said
-    assert "normalization 'identity' (pallas_softmax, splash_softmax)" in said
+    assert "normalization 'identity' (pallas_softmax, pallas_pairs, splash_softmax)" in said
     assert "linear attention that is not causal from the first token (linear_chunks_of_512)" in said
 
 

@@ -50,7 +50,7 @@ def test_every_layer_as_it_trains(fields: dict[str, Any], expected: list[str], s
 
 
 def test_elsewhere_no_kernel_for_tpu_is_claimed() -> None:
-    assert kernels(attention=MIXED) == ["blocked", "blocked"]
+    assert kernels(attention=MIXED) == ["blocked", "softmax_prefixes"]
     assert kernels(64, attention=MIXED) == ["blocked", "reference"]
 
 
@@ -73,7 +73,10 @@ def test_what_no_kernel_can_do_is_said_before_the_first_step() -> None:
         (["ModelConfig.positions = 'rotary'"], "hyla + softmax (pallas_hyla, reference)"),
         (["ModelConfig.positions = 'relative'"], "hyla + softmax (blocked, reference)"),
         (["ModelConfig.attention_dropout = 0.1"], "hyla + softmax (blocked, reference)"),
-        (["ModelConfig.attention_implementation = 'blocked'"], "hyla + softmax (blocked)"),
+        (
+            ["ModelConfig.attention_implementation = 'blocked'"],
+            "hyla + softmax (blocked, softmax_prefixes)",
+        ),
         (["ModelConfig.num_layers = 4"], "hyla + softmax (pallas_hyla, pallas_softmax, reference)"),
     ],
     ids=str,

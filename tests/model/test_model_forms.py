@@ -73,7 +73,7 @@ def test_scanned_layers_decode_too() -> None:
         ({"attention": "linear", "positions": "relative"}, [{"cached_key", "cached_value"}] * 2),
         ({"attention": "linear", "causal": False}, [{"cached_key", "cached_value"}] * 2),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
 def test_layers_whose_past_is_one_sum_keep_that_instead_of_keys_and_values(
     fields: dict[str, Any], kept: list[set[str]]

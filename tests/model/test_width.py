@@ -46,6 +46,7 @@ GENERATED_VALUES = {
     "attention/value/kernel": Factors(2**-0.5, 1 / 8),
     "attention/value/bias": Factors(2**-0.5, 1 / 2),
 }
+PER_HEADS = Factors(1, 1 / 2)
 OF_VARIANT = {
     "softmax": SCALED_SCORES | LINEAR_VALUES,
     "linear": SCALED_SCORES | LINEAR_VALUES,
@@ -57,6 +58,11 @@ OF_VARIANT = {
     "hyla_no_nonlinearity_no_rms_head": SCALED_SCORES | GENERATED_VALUES,
     "hyla_softmax_no_rms_head": SCALED_SCORES | GENERATED_VALUES,
     "hyla_softmax": SCALED_SCORES | GENERATED_VALUES,
+    "hyla_gated": NORMED_SCORES | GENERATED_VALUES | {"attention/pair_gate": PER_HEADS},
+    "talking_heads": SCALED_SCORES | LINEAR_VALUES | {"attention/pair_before": PER_HEADS},
+    "query_composed": SCALED_SCORES
+    | LINEAR_VALUES
+    | {"attention/pair_after/kernel": Factors(1, 1 / 8)},
     "hyla_deep": NORMED_SCORES | GENERATED_VALUES | {"attention/deep_kernel": MATRIX},
 }
 OF_FEEDFORWARD = {

@@ -93,12 +93,12 @@ CASES = [("rows", where) for where in ("training", "evaluation", "logging", "sav
 CASES += [("stream", "training")]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def data(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def gin_file(data: str, tiny_rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.conftest import SEQUENCE_LENGTH, TINY, sentences
     from tests.data.c4_layouts import write_json_gz
@@ -115,10 +115,23 @@ def gin_file(data: str, tiny_rows, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(gin_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    workdir = tmp_path_factory.mktemp("uninterrupted") / "run"
-    assert train(gin_file, workdir) == 0
-    return workdir
+def never_stopped() -> dict[str, Path]:
+    return {}
+
+
+@pytest.fixture
+def uninterrupted(
+    data: str,
+    gin_file: Path,
+    never_stopped: dict[str, Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """A run on each kind of data, trained once for all tests."""
+    if data not in never_stopped:
+        workdir = tmp_path_factory.mktemp("uninterrupted") / "run"
+        assert train(gin_file, workdir) == 0
+        never_stopped[data] = workdir
+    return never_stopped[data]
 
 
 @pytest.mark.parametrize(("data", "where"), CASES, indirect=["data"])

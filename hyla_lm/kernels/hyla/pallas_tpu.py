@@ -23,6 +23,7 @@ from hyla_lm.kernels.lanes import (
     rows_of_time,
     time_row,
 )
+from hyla_lm.kernels.pairwise import weight_rows
 from hyla_lm.kernels.request import Request, first_reason
 
 MAX_HEADS = 32
@@ -72,6 +73,7 @@ def attend_pallas(request: Request) -> jax.Array:
         causal=request.causal,
         q_offset=request.q_offset,
         has_segments=request.segments is not None,
+        weights=0 if request.weights_BxNxT is None else request.weights_BxNxT.shape[1],
         normalization=request.spec.normalization,
         activation=request.spec.activation,
         dtype=jnp.dtype(request.dtype),
@@ -82,7 +84,8 @@ def attend_pallas(request: Request) -> jax.Array:
     q = rows_of_time(request.q_BxTxHxK, padded_heads, problem.key_dim, problem.dtype)
     k = rows_of_time(request.k_BxSxHxK, padded_heads, problem.key_dim, problem.dtype)
     v = rows_of_time(request.v_BxSxHxU, padded_heads, problem.value_dim, problem.dtype)
-    y_BxHUxT = _attend(problem, q, k, v, segments, offset)
+    weights = weight_rows(request.weights_BxNxT, batch, q_length)
+    y_BxHUxT = _attend(problem, q, k, v, segments, offset, weights)
     return from_rows_of_time(y_BxHUxT, padded_heads, heads, value_dim, q_length)
 
 
@@ -98,9 +101,10 @@ def _attend(
     v_BxHUxS: jax.Array,
     segments: tuple[jax.Array, ...],
     q_offset: tuple[jax.Array, ...],
+    weights: tuple[jax.Array, ...],
 ) -> jax.Array:
     blocks = forward_blocks(p)
-    operands = q_BxHKxT, k_BxHKxS, v_BxHUxS, segments, q_offset
+    operands = q_BxHKxT, k_BxHKxS, v_BxHUxS, (*segments, *weights), q_offset
     if tpu_units.fits(p):
         return tpu_units.forward(p, blocks.query_blocks, *operands)
     return forward(p, blocks, *operands)
@@ -112,7 +116,7 @@ def _forward(p: Problem, *operands: Any) -> tuple[jax.Array, tuple[Any, ...]]:
 
 def _backward(p: Problem, operands: tuple[Any, ...], dy_BxHUxT: jax.Array) -> tuple[Any, ...]:
     """The gradients, computed in spans of queries whose dq fits on the chip."""
-    q, k, v, segments, q_offset = operands
+    q, k, v, segments, q_offset, weights = operands
     span = backward_query_blocks(p)
     parts = []
     for first in range(0, p.query_blocks, span):
@@ -130,15 +134,20 @@ def _backward(p: Problem, operands: tuple[Any, ...], dy_BxHUxT: jax.Array) -> tu
             k,
             v,
             dy_BxHUxT[:, :, columns],
-            (*(segment[:, :, columns] for segment in q_segments), *k_segments),
+            (
+                *(segment[:, :, columns] for segment in q_segments),
+                *k_segments,
+                *(rows[:, :, columns] for rows in weights),
+            ),
             tuple(offset + first * LANES for offset in q_offset),
             jnp.float32 if span < p.query_blocks else p.dtype,
         )
         parts.append(gradients)
-    dqs, dks, dvs = zip(*parts, strict=True)
+    dqs, dks, dvs, *dws = zip(*parts, strict=True)
     dq = jnp.concatenate(dqs, axis=2)
     dk, dv = (sum(terms[1:], terms[0]).astype(p.dtype) for terms in (dks, dvs))
-    return dq, dk, dv, tuple(None for _ in segments), tuple(None for _ in q_offset)
+    dw = tuple(jnp.concatenate(parts, axis=2) for parts in dws)
+    return dq, dk, dv, tuple(None for _ in segments), tuple(None for _ in q_offset), dw
 
 
 _attend.defvjp(_forward, _backward)

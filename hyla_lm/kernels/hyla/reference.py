@@ -17,8 +17,19 @@ def apply_values(
     z[t,s] = phi(sum_h a[h,t,s] v[s,h]) and y[t,h] = sum_s a[h,t,s] z[t,s], shape BxTxHxU. With a
     deep kernel there is a second hidden layer phi(sum_h a[h,t,s] z[t,s] W[h]) (Eq. 10).
     """
+    return apply_and_read(a_BxHxTxS, a_BxHxTxS, v_BxSxHxU, activation, deep_kernel_HxUxU)
+
+
+def apply_and_read(
+    a_BxHxTxS: jax.Array,
+    read_BxHxTxS: jax.Array,
+    v_BxSxHxU: jax.Array,
+    activation: str,
+    deep_kernel_HxUxU: jax.Array | None,
+) -> jax.Array:
+    """`apply_values` with another code to read the value network out."""
     z_BxTxSxU = hidden_layers(a_BxHxTxS, v_BxSxHxU, activation, deep_kernel_HxUxU)[-1]
-    return jnp.einsum("bhts,btsu->bthu", a_BxHxTxS, z_BxTxSxU)
+    return jnp.einsum("bhts,btsu->bthu", read_BxHxTxS, z_BxTxSxU)
 
 
 def hidden_layers(

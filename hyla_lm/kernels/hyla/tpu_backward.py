@@ -32,7 +32,9 @@ from hyla_lm.kernels.hyla.tpu_networks import (
     write_networks_by_unit,
     write_weights,
 )
+from hyla_lm.kernels.hyla.tpu_pairs import pull_back, weights_of
 from hyla_lm.kernels.lanes import LANES, matrix_product
+from hyla_lm.kernels.pairwise import PAIR_NETWORKS
 from hyla_lm.kernels.spec import ACTIVATIONS
 
 DQ_BYTES = 16 * 2**20
@@ -66,6 +68,8 @@ def backward(
         pl.BlockSpec((1, 1, LANES), maps.of_queries),
         pl.BlockSpec((1, 1, LANES), maps.of_keys),
     ]
+    of_weights = [pl.BlockSpec((1, p.weights, LANES), maps.of_queries)]
+    weights_shape = (p.batch, p.weights, p.query_blocks * LANES)
     pairs = (p.heads, LANES, LANES)
     rows = OCTET * p.value_dim
     call = pl.pallas_call(
@@ -73,12 +77,13 @@ def backward(
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(q_offset),
             grid=(p.batch, p.key_blocks, p.query_blocks),
-            in_specs=specs[: 4 + len(segments)],
+            in_specs=specs[: 4 + 2 * p.has_segments] + of_weights[: p.weights],
             out_specs=[
                 pl.BlockSpec((1, key_rows, p.query_blocks * LANES), lambda b, j, i, *_: (b, 0, 0)),
                 pl.BlockSpec((1, key_rows, LANES), lambda b, j, i, *_: (b, 0, j)),
                 pl.BlockSpec((1, value_rows, LANES), lambda b, j, i, *_: (b, 0, j)),
-            ],
+                pl.BlockSpec((1, *weights_shape[1:]), lambda b, j, i, *_: (b, 0, 0)),
+            ][: 4 if p.weights else 3],
             scratch_shapes=[
                 dict(
                     keys=pltpu.VMEM((p.heads, LANES, p.key_dim), p.dtype),
@@ -104,7 +109,8 @@ def backward(
             jax.ShapeDtypeStruct((p.batch, key_rows, p.query_blocks * LANES), p.dtype),
             jax.ShapeDtypeStruct((p.batch, key_rows, p.key_blocks * LANES), key_dtype),
             jax.ShapeDtypeStruct((p.batch, value_rows, p.key_blocks * LANES), key_dtype),
-        ],
+            jax.ShapeDtypeStruct(weights_shape, jnp.float32),
+        ][: 4 if p.weights else 3],
         compiler_params=pltpu.CompilerParams(vmem_limit_bytes=chip_in_use().kernel_vmem_bytes),
         name="hyla_backward",
     )
@@ -130,15 +136,17 @@ class _IndexMaps:
 
 def _kernel(p: Problem, maps: _IndexMaps, *refs: Any) -> None:
     prefetched, refs = refs[: p.q_offset is None], refs[p.q_offset is None :]
-    q_ref, k_ref, v_ref, dy_ref, *segment_refs = refs[:-4]
-    dq_ref, dk_ref, dv_ref, scratch = refs[-4:]
+    outputs = 4 if p.weights else 3
+    q_ref, k_ref, v_ref, dy_ref, *segment_refs = refs[: -outputs - 1]
+    dq_ref, dk_ref, dv_ref, *dw_refs, scratch = refs[-outputs - 1 :]
+    weight_refs = segment_refs[2 * p.has_segments :]
     j, i = pl.program_id(1), pl.program_id(2)
     offset = maps.offset(prefetched)
-    pair = _PairGradient(p, q_ref, k_ref, **scratch)
+    pair = _PairGradient(p, q_ref, k_ref, weight_refs, dw_refs, **scratch)
 
     @pl.when((j == 0) & (i == 0))
     def _() -> None:
-        for total in (pair.dq, pair.dk, pair.dv):
+        for total in (pair.dq, pair.dk, pair.dv, *dw_refs):
             total[...] = jnp.zeros_like(total)
 
     @pl.when(p.sees(i, j, offset))
@@ -180,11 +188,13 @@ def _kernel(p: Problem, maps: _IndexMaps, *refs: Any) -> None:
 
 @dataclass(frozen=True)
 class _PairGradient:
-    """The gradient of one block pair; every field but the first three is scratch memory."""
+    """The gradient of one block pair; fields from `keys` on are scratch memory."""
 
     p: Problem
     q_ref: Any
     k_ref: Any
+    weight_refs: list[Any]
+    dw_refs: list[Any]
     keys: Any
     network: Any
     weights: Any
@@ -266,22 +276,44 @@ class _PairGradient:
             self.da_read[head, keys] = da[head]
 
     def _through_scores(self, query_block: Any) -> None:
-        """ds = scale * (da - code * mean over heads of code * da), then dq and dk."""
+        """ds = scale * (da - code * mean over heads of code * da), then dq and dk.
+
+        A pair network's gradient is pulled back from the scores, which are made again.
+        """
         p, octets = self.p, 4
         for first in range(0, OCTETS, octets):
             keys = slice(first * OCTET, (first + octets) * OCTET)
-            da = []
+            da_made = []
             for head in range(p.heads):
                 rows = p.head(head, OCTET)
                 made = [self.da_made[octet, rows] for octet in range(first, first + octets)]
-                da.append(self.da_read[head, keys] + jnp.concatenate(made))
+                da_made.append(jnp.concatenate(made))
+            da_read = [self.da_read[head, keys] for head in range(p.heads)]
+            da = [read + made for read, made in zip(da_read, da_made, strict=True)]
             codes = [self.code[head, keys] for head in range(p.heads)]
             if p.normalization == "rms_head":
                 along = sum(d * a for d, a in zip(da, codes, strict=True)) * (1 / p.true_heads)
                 da = [d - a * along for d, a in zip(da, codes, strict=True)]
+            if p.normalization in PAIR_NETWORKS:
+                scale = self.scale[keys]
+                s = [
+                    scale * matrix_product(self.keys[h, keys], self.q_ref[0, p.head(h, p.key_dim)])
+                    for h in range(p.heads)
+                ]
+                weights, d_codes = weights_of(self.weight_refs), (da_made, da_read)
+                pulled = pull_back(p.normalization, p.true_heads, s, scale > 0, weights, d_codes)
+                da = pulled[0]
+                self._add_weights(query_block, pulled[1])
             for head in range(p.heads):
                 self.ds[head, keys] = (da[head] * self.scale[keys]).astype(p.dtype)
         for head in range(p.heads):
             rows, ds = p.head(head, p.key_dim), self.ds[head]
             self.dq[query_block, rows] += matrix_product(self.k_ref[0, rows], ds)
             self.dk[rows] += matrix_product(self.q_ref[0, rows], ds, (1, 1))
+
+    def _add_weights(self, query_block: Any, dw_Nx1xT: jax.Array | None) -> None:
+        columns = pl.ds(pl.multiple_of(query_block * LANES, LANES), LANES)
+        for dw_ref in self.dw_refs:
+            assert dw_Nx1xT is not None
+            for row in range(self.p.weights):
+                dw_ref[0, row : row + 1, columns] += dw_Nx1xT[row]

@@ -3,6 +3,7 @@
 Time lies on lanes (hyla_lm/kernels/lanes.py). README.md draws the layout and counts its cost.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
+from hyla_lm.kernels.hyla.tpu_pairs import codes_of_scores, weights_of
 from hyla_lm.kernels.lanes import LANES, matrix_product
+from hyla_lm.kernels.pairwise import PAIR_NETWORKS
 from hyla_lm.kernels.scores import RMS_HEAD_EPSILON
 
 GROUP_KEYS = 16
@@ -25,7 +28,8 @@ class Problem:
     """Sizes and options of one call, all known when it is traced.
 
     The arrays have `heads` (4, 8, 16 or 32), `key_dim` and `value_dim` (multiples of 16), and whole
-    blocks of 128 queries and keys; `true_heads` and `true_key_dim` are the sizes before
+    blocks of 128 queries and keys; a query has `weights` numbers
+    for its pair network; `true_heads` and `true_key_dim` are the sizes before
     padding. `q_offset` is None if it is an operand.
     """
 
@@ -40,6 +44,7 @@ class Problem:
     causal: bool
     q_offset: int | None
     has_segments: bool
+    weights: int
     normalization: str
     activation: str
     dtype: jnp.dtype
@@ -95,17 +100,19 @@ def write_codes(
     """Writes the codes of a block pair: float32, heads x 128 keys x 128 queries, and as operands.
 
     An operand has the codes of one group of 16 keys in rows of (head, key) and the operands' dtype.
-    `positions` are the positions of the first query and key. `scale_ref`, if given, receives the
-    factor that normalised each pair's score, 128 keys x 128 queries.
+    The code that reads out is the float32 one, the code that makes the value network the operand.
+    `positions` are the positions of the first query and key; `segment_refs` end with the weights.
+    `scale_ref`, if given, receives the factor that normalised each pair's score, 128 keys x 128
+    queries.
     """
     chunk = LANES // 2
     for start in range(0, LANES, chunk):
         keys = slice(start, start + chunk)
-        codes, scale = codes_of_keys(p, q_ref, keys_ref, segment_refs, positions, keys)
+        made, read, scale = codes_of_keys(p, q_ref, keys_ref, segment_refs, positions, keys)
         if scale_ref is not None:
             scale_ref[keys] = scale
-        for head, a in enumerate(codes):
-            code_ref[head, keys] = a
+        for head, a in enumerate(made):
+            code_ref[head, keys] = read[head]
             for group in range(start // GROUP_KEYS, (start + chunk) // GROUP_KEYS):
                 row = group * GROUP_KEYS - start
                 operand = a[row : row + GROUP_KEYS].astype(p.dtype)
@@ -119,8 +126,11 @@ def codes_of_keys(
     segment_refs: list[Any],
     positions: tuple[Any, Any],
     keys: slice,
-) -> tuple[list[jax.Array], jax.Array]:
-    """Each head's codes of some keys, keys x 128 queries, and the factor that normalised them."""
+) -> tuple[Sequence[jax.Array], Sequence[jax.Array], jax.Array]:
+    """Codes of some keys, keys x 128 queries a head, and the factor that normalised scores.
+
+    The first make the value network, the second read it out.
+    """
     s_SxT = [
         matrix_product(keys_ref[head, keys], q_ref[0, p.head(head, p.key_dim)])
         for head in range(p.heads)
@@ -130,7 +140,11 @@ def codes_of_keys(
         mean_square = sum(s * s for s in s_SxT) * (1 / (p.true_heads * p.true_key_dim))
         scale *= lax.rsqrt(mean_square + RMS_HEAD_EPSILON)
     scale = _hide(p, scale, segment_refs, positions, keys.start)
-    return [s * scale for s in s_SxT], scale
+    codes = [s * scale for s in s_SxT]
+    if p.normalization in PAIR_NETWORKS:
+        weights = weights_of(segment_refs[2 * p.has_segments :])
+        return *codes_of_scores(p.normalization, p.true_heads, codes, scale > 0, weights), scale
+    return codes, codes, scale
 
 
 def _hide(

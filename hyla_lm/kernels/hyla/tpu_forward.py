@@ -45,7 +45,7 @@ def forward(
     segments: tuple[jax.Array, ...],
     q_offset: tuple[jax.Array, ...],
 ) -> jax.Array:
-    """y, shape B x HU x T; segments are (Bx1xT, Bx1xS) or empty, q_offset (1,) or empty."""
+    """y, shape B x HU x T; segments are (Bx1xT, Bx1xS) or empty, then weights BxNxT."""
     span = min(blocks.query_blocks, p.query_blocks)
     maps = IndexMaps(p, span)
     width = p.heads * p.value_dim
@@ -55,7 +55,7 @@ def forward(
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(q_offset),
             grid=maps.grid,
-            in_specs=maps.operands(len(segments)),
+            in_specs=maps.operands(),
             out_specs=pl.BlockSpec((1, width, span * LANES), maps.of_output),
             scratch_shapes=[
                 pltpu.VMEM((p.heads, LANES, p.key_dim), p.dtype),
@@ -90,8 +90,8 @@ class IndexMaps:
         p = self.p
         return p.batch, pl.cdiv(p.query_blocks, self.span), p.key_blocks, self.span
 
-    def operands(self, segments: int) -> list[pl.BlockSpec]:
-        """The blocks of q, k and v, and of the segments of queries and keys if there are two."""
+    def operands(self) -> list[pl.BlockSpec]:
+        """The blocks of q, k and v, of the segments of queries and keys, and of weights."""
         p = self.p
         specs = [
             pl.BlockSpec((1, p.heads * p.key_dim, LANES), self.of_queries),
@@ -100,7 +100,8 @@ class IndexMaps:
             pl.BlockSpec((1, 1, LANES), self.of_queries),
             pl.BlockSpec((1, 1, LANES), self.of_keys),
         ]
-        return specs[: 3 + segments]
+        of_weights = [pl.BlockSpec((1, p.weights, LANES), self.of_queries)]
+        return specs[: 3 + 2 * p.has_segments] + of_weights[: p.weights]
 
     def offset(self, prefetched: tuple[Any, ...]) -> Any:
         return prefetched[0][0] if prefetched else self.p.q_offset

@@ -26,6 +26,7 @@ from hyla_lm.kernels.hyla.tpu_common import (
 )
 from hyla_lm.kernels.hyla.tpu_forward import IndexMaps
 from hyla_lm.kernels.lanes import LANES, matrix_product
+from hyla_lm.kernels.pairwise import PAIR_NETWORKS
 from hyla_lm.kernels.spec import ACTIVATIONS
 
 SET_ROWS = 16  # rows (query of a set, head) of bfloat16 in a vector register
@@ -33,8 +34,12 @@ CODE_KEYS = 64
 
 
 def fits(p: Problem) -> bool:
-    """Whether `forward` computes the problem."""
-    return p.dtype == jnp.bfloat16 and p.value_dim == OCTET * p.heads and p.value_dim <= LANES
+    """Whether `forward` computes the problem: the shape whose cycles are counted."""
+    return (
+        p.dtype == jnp.bfloat16
+        and (p.heads, p.value_dim) == (OCTET, OCTET * OCTET)
+        and p.normalization not in PAIR_NETWORKS
+    )
 
 
 @partial(jax.jit, static_argnums=(0, 1))  # traced and lowered once for all layers
@@ -56,7 +61,7 @@ def forward(
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(q_offset),
             grid=maps.grid,
-            in_specs=maps.operands(len(segments)),
+            in_specs=maps.operands(),
             out_specs=pl.BlockSpec((1, width, span * LANES), maps.of_output),
             scratch_shapes=[
                 dict(
@@ -185,7 +190,7 @@ class _Pairs:
         query = lax.broadcasted_iota(jnp.int32, (OCTET, LANES), 1) % self.set_queries
         for start in range(0, LANES, CODE_KEYS):
             keys = slice(start, start + CODE_KEYS)
-            codes, _ = codes_of_keys(p, q_ref, self.keys, segment_refs, positions, keys)
+            codes, _, _ = codes_of_keys(p, q_ref, self.keys, segment_refs, positions, keys)
             for head, a in enumerate(codes):
                 self.by_head[head, keys] = a.astype(p.dtype)
             for octet in range(start // OCTET, (start + CODE_KEYS) // OCTET):

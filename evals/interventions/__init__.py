@@ -1,0 +1,1 @@
+"""What latent codes cause: a trained model runs with the codes of other sequences."""

@@ -1,0 +1,95 @@
+"""Changes the latent codes of trained fuzzy-logic runs: hyla-lm evals interventions RUN... --out=F.
+
+Writes one JSON a run to F/results, and F/report.md with its picture.
+"""
+
+import argparse
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hyla_lm.config import UserError
+from hyla_lm.evals.latent_codes.look import check_extra, count
+from hyla_lm.input.files import write_retrying
+
+if TYPE_CHECKING:
+    from hyla_lm.running.restored import RestoredRun
+
+HELP = "run trained models with other latent codes than their own"
+RESULTS = "results"
+
+
+@dataclass(frozen=True)
+class Changed:
+    """What the interventions on one run left."""
+
+    attention: str
+    seed: int
+    step: int
+    steps: int
+    examples: int
+    command: str
+    found: dict[str, dict[str, float]]
+
+    @property
+    def name(self) -> str:
+        return f"{self.attention}-seed{self.seed}"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("runs", nargs="+", metavar="RUN", help="folder of a fuzzy-logic run with checkpoints")
+    add("--out", type=Path, required=True, help="folder of results and report")
+    add("--examples", type=count, default=2048, help="held-out examples (default 2048)")
+    add("--seed", type=int, default=0, help="seed of donors and of other points")
+
+
+def run(options: argparse.Namespace, bindings: list[str]) -> None:
+    """Measures every run that has no result yet, then writes the report."""
+    from hyla_lm.evals.interventions.report import write_report
+    from hyla_lm.parallel.devices import devices
+    from hyla_lm.running.restored import open_run
+
+    check_extra()
+    if bindings:
+        raise UserError(f"evals interventions takes no bindings: leave out {bindings[0]}.")
+    for workdir in options.runs:
+        restored = open_run(workdir, None, (), (), devices()[:1])
+        experiment = restored.program.experiment
+        empty = Changed(
+            "_".join(dict.fromkeys(experiment.model.pattern)),
+            experiment.train.seed,
+            restored.step,
+            experiment.train.steps,
+            options.examples,
+            options.command,
+            {},
+        )
+        path = options.out / RESULTS / f"{empty.name}.json"
+        if path.is_file():
+            print(f"{path} is there, and is kept", flush=True)
+            continue
+        print(empty.name, flush=True)
+        _write(path, empty, restored, options.seed)
+    write_report(options.out, read(options.out))
+    print(options.out / "report.md")
+
+
+def read(folder: Path) -> list[Changed]:
+    """The results of a folder; raises UserError without any."""
+    paths = sorted((folder / RESULTS).glob("*.json"))
+    if not paths:
+        raise UserError(f"{folder} has no results: give runs to hyla-lm evals interventions.")
+    return [Changed(**json.loads(path.read_text())) for path in paths]
+
+
+def _write(path: Path, empty: Changed, restored: "RestoredRun", seed: int) -> None:
+    from hyla_lm.evals.interventions.measure import measure
+    from hyla_lm.evals.interventions.subject import Subject
+
+    found = measure(Subject(restored, seed), empty.examples)
+    text = json.dumps({**asdict(empty), "found": found}, indent=1)
+    rounded = json.loads(text, parse_float=lambda digits: round(float(digits), 5))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_retrying(path, (json.dumps(rounded, indent=1) + "\n").encode())

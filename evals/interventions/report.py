@@ -1,0 +1,135 @@
+"""The report of interventions: tables of R2 by kind and method, and a picture."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+
+from hyla_lm.evals.experiments.results import Mean, mean_of
+from hyla_lm.evals.experiments.tables import markdown, shown
+from hyla_lm.evals.interventions.command import Changed
+from hyla_lm.input.files import write_retrying
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+ORDER = ("softmax", "linear", "hyla")
+HEAD = "layer "
+HEADER = """# Interventions on latent codes
+
+R2 times 100 on held-out functions of fuzzy logic, all queries together. Errors are standard errors
+over seeds. Codes of all layers, heads and pairs of tokens are replaced by those of the sequence or
+mean that is named, taken from a model that was left alone. Values stay, unless it says so. "Own" is
+R2 toward the function of the sequence, "donor" toward that whose codes it got. Donors have the same
+points, but for "another sequence".
+"""
+
+
+def methods(results: Sequence[Changed]) -> list[str]:
+    """The kinds of attention, the main ones first."""
+    found = {one.attention for one in results}
+    return [*(x for x in ORDER if x in found), *sorted(found - set(ORDER))]
+
+
+def mean_over_seeds(
+    results: Sequence[Changed], attention: str, change: str, toward: str
+) -> Mean | None:
+    """R2 times 100 of one cell; None where it was not measured."""
+    cells = [one.found.get(change, {}) for one in results if one.attention == attention]
+    return mean_of([100 * cell[toward] for cell in cells if toward in cell])
+
+
+def write_report(folder: Path, results: Sequence[Changed]) -> None:
+    """Writes report.md and interventions.png from the results alone."""
+    changes = list(dict.fromkeys(name for one in results for name in one.found))
+    whole = [name for name in changes if not name.startswith(HEAD)]
+    steps = sorted({one.step for one in results})
+    examples = sorted({one.examples for one in results})
+    lines = [
+        HEADER,
+        f"- Checkpoints of step {_listed(steps)}; {_listed(examples)} examples.",
+        f"- Runs: {', '.join(one.name for one in results)}.",
+        "",
+        "![R2 after interventions](interventions.png)",
+        "",
+        *_table(results, whole),
+        "",
+        "## One head at a time",
+        "",
+        "The lowest R2 that replacing the codes of one head leaves, in each layer, and how many of "
+        "its heads cost more than 5.",
+        "",
+        *_heads(results, [name for name in changes if name.startswith(HEAD)]),
+        "",
+    ]
+    write_retrying(folder / "interventions.png", _picture(results, whole))
+    write_retrying(folder / "report.md", "\n".join(lines).encode())
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(f"{number:,}" for number in numbers)
+
+
+def _table(results: Sequence[Changed], changes: Sequence[str]) -> list[str]:
+    columns = [
+        (attention, toward) for attention in methods(results) for toward in ("own_r2", "donor_r2")
+    ]
+    header = ["codes", *(f"{a}, {toward.removesuffix('_r2')}" for a, toward in columns)]
+    rows = [
+        [change, *(shown(mean_over_seeds(results, a, change, toward), 1) for a, toward in columns)]
+        for change in changes
+    ]
+    return markdown(header, rows)
+
+
+def _heads(results: Sequence[Changed], changes: Sequence[str]) -> list[str]:
+    """A row for each layer and kind of replacement."""
+    groups = dict.fromkeys((name.split(",")[0], name.rpartition(" to ")[2]) for name in changes)
+    rows = []
+    for layer, kind in groups:
+        names = [c for c in changes if c.startswith(f"{layer},") and c.endswith(f" to {kind}")]
+        cells = []
+        for attention in methods(results):
+            runs = [one.found for one in results if one.attention == attention]
+            left = [[100 * run[name]["own_r2"] for name in names] for run in runs]
+            costly = [
+                sum(100 * run["none"]["own_r2"] - x > 5 for x in found)
+                for run, found in zip(runs, left, strict=True)
+            ]
+            cells += [shown(mean_of([min(x) for x in left]), 1), shown(mean_of(costly), 1)]
+        rows.append([f"{layer}, to {kind}", *cells])
+    titles = [f"{a}, {what}" for a in methods(results) for what in ("lowest", "heads")]
+    return markdown(["replaced", *titles], rows)
+
+
+def _picture(results: Sequence[Changed], changes: Sequence[str]) -> bytes:
+    """Bars of R2 toward the own and the donor's function, one panel a method."""
+    names = methods(results)
+    figure, grid = plt.subplots(
+        1,
+        len(names),
+        figsize=(3 + 2.6 * len(names), 4.6),
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
+    for axes, attention in zip(grid[0], names, strict=True):
+        for place, change in enumerate(changes):
+            for toward, shift, colour in (
+                ("own_r2", -0.2, "tab:blue"),
+                ("donor_r2", 0.2, "tab:orange"),
+            ):
+                found = mean_over_seeds(results, attention, change, toward)
+                if found:
+                    height = max(found.value, -100)
+                    axes.barh(place + shift, height, 0.38, xerr=found.error, color=colour)
+        axes.set(title=attention, xlim=(-105, 105), xlabel="R2 x 100, cut at -100")
+        axes.axvline(0, color="black", linewidth=0.6)
+        axes.set_yticks(range(len(changes)), changes)
+    grid[0][0].invert_yaxis()
+    figure.suptitle("Blue: toward its own function; orange: toward the donor's", fontsize=10)
+    png = io.BytesIO()
+    figure.savefig(png, format="png", dpi=80)
+    plt.close(figure)
+    return png.getvalue()

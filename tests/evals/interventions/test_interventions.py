@@ -1,0 +1,146 @@
+"""Interventions: nothing changed is the evaluation, and what is put in decides the answer."""
+
+import json
+import re
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from hyla_lm.cli import main
+from hyla_lm.config import UserError
+from hyla_lm.evals.interventions.command import read
+from hyla_lm.evals.interventions.measure import r2
+from hyla_lm.evals.interventions.report import write_report
+from hyla_lm.evals.interventions.subject import Subject
+from hyla_lm.parallel.devices import devices
+from hyla_lm.running.restored import RestoredRun, open_run
+
+EXAMPLES = 128
+RUN = """
+include "gin/evals/fuzzy_logic_strict.gin"
+TrainConfig.steps = 30
+TrainConfig.batch_size = 32
+TrainConfig.eval_every = 30
+ModelConfig.num_layers = 2
+ModelConfig.model_dim = 16
+ModelConfig.num_heads = 2
+ModelConfig.mlp_dim = 16
+OptimizerConfig.warmup_steps = 2
+FuzzyLogic.evaluation_examples = 128
+SEQUENCE_LENGTH = 8
+"""
+# Codes made by the definition differ from those of the kernel by the order of sums in float32.
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("interventions")
+    (home / "run.gin").write_text(RUN)
+    assert main(["train", f"--gin_file={home / 'run.gin'}", f"--workdir={home / 'run'}"]) == 0
+    return home / "run"
+
+
+@pytest.fixture(scope="module")
+def restored(workdir: Path) -> RestoredRun:
+    return open_run(str(workdir), None, (), (), devices()[:1])
+
+
+@pytest.fixture(scope="module")
+def subject(restored: RestoredRun) -> Subject:
+    return Subject(restored, seed=0)
+
+
+def test_own_codes_give_the_r2_of_the_evaluation(workdir: Path, subject: Subject) -> None:
+    batch = subject.examples(0, EXAMPLES)
+    answer = subject.predict(batch, subject.observe(batch), subject.masks(True, True))
+    summary = json.loads((workdir / "summary.json").read_text())
+    want = summary["validation"]["held_out_r2_pooled"]
+    assert r2(answer, np.asarray(batch["target"])) == pytest.approx(want, abs=1e-4)
+
+
+def test_an_empty_mask_takes_nothing_of_the_donor(subject: Subject) -> None:
+    batch = subject.examples(0, EXAMPLES)
+    own = subject.predict(batch, subject.observe(batch), subject.masks())
+    theirs = subject.observe(subject.donors(batch, 0, 0))
+    kept = subject.predict(batch, theirs, subject.masks(False, False))
+    np.testing.assert_allclose(kept, own, atol=TOLERANCE)
+    assert np.abs(subject.predict(batch, theirs, subject.masks()) - own).max() > 1e-3
+
+
+def test_codes_and_values_of_the_donor_give_its_answers(subject: Subject) -> None:
+    """The query's token is the same in both, for its target is not shown."""
+    batch = subject.examples(0, EXAMPLES)
+    donor = subject.donors(batch, 0, 0)
+    theirs = subject.observe(donor)
+    swapped = subject.predict(batch, theirs, subject.masks(True, True))
+    alone = subject.predict(donor, theirs, subject.masks())
+    np.testing.assert_allclose(swapped, alone, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("shared", [0, 1])
+def test_donors_share_so_many_terms_and_all_points(subject: Subject, shared: int) -> None:
+    batch = subject.examples(0, EXAMPLES)
+    donor = subject.donors(batch, shared, 0)
+    np.testing.assert_array_equal(donor["features"][..., :-1], batch["features"][..., :-1])
+    for own, other in zip(np.asarray(batch["terms"]), np.asarray(donor["terms"]), strict=True):
+        assert len(set(own) & set(other)) == shared
+        assert sorted(other) in subject.table_CxK.tolist()
+
+
+def test_one_head_is_silenced_alone(subject: Subject) -> None:
+    batch = subject.examples(0, EXAMPLES)
+    own = subject.observe(batch)
+    one = np.zeros((2, 2), bool)
+    one[1, 0] = True
+    by_mask = subject.predict(batch, jax.tree.map(np.zeros_like, own), subject.masks(one))
+    silent = [
+        own[0],
+        own[1]._replace(codes=jax.tree.map(lambda x: x.at[:, 0].set(0), own[1].codes)),
+    ]
+    np.testing.assert_allclose(
+        by_mask, subject.predict(batch, silent, subject.masks()), atol=TOLERANCE
+    )
+
+
+def test_a_command_from_runs_to_the_report(
+    workdir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["evals", "interventions", str(workdir), f"--out={tmp_path}", "--examples=128"]
+    assert main(arguments) == 0
+    [found] = read(tmp_path)
+    assert found.found["none"]["own_r2"] == pytest.approx(
+        json.loads((workdir / "summary.json").read_text())["validation"]["held_out_r2_pooled"],
+        abs=1e-4,
+    )
+    assert found.found["swap of both"]["own_r2"] != found.found["none"]["own_r2"]
+    assert len([name for name in found.found if name.endswith(" to 0")]) == 4
+    text = (tmp_path / "report.md").read_text()
+    assert all(f"| {name} |" in text for name in found.found if not name.startswith("layer"))
+    assert (tmp_path / "interventions.png").read_bytes().startswith(b"\x89PNG")
+    capsys.readouterr()
+    assert main(arguments) == 0
+    assert "is kept" in capsys.readouterr().out
+
+
+def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no results"):
+        read(tmp_path)
+
+
+COMMITTED = Path("docs/results/interventions")
+
+
+def test_the_committed_report_is_that_of_its_results(tmp_path: Path) -> None:
+    write_report(tmp_path, read(COMMITTED))
+    assert (tmp_path / "report.md").read_text() == (COMMITTED / "report.md").read_text()
+
+
+def test_every_figure_of_the_page_is_in_the_report() -> None:
+    page = Path("docs/interventions.md").read_text()
+    cells = re.findall(r"-?\d+\.\d ± \d+\.\d", page)
+    report = (COMMITTED / "report.md").read_text()
+    assert len(cells) > 30
+    assert [cell for cell in cells if f"| {cell} |" not in report] == []

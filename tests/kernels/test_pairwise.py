@@ -1,0 +1,172 @@
+"""Attention by functions of a tile: outputs and gradients of every kernel, inputs and weights."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.pallas import tpu as pltpu
+
+from hyla_lm.attention import VARIANTS, AttentionSpec, attend
+from hyla_lm.config import UserError
+from hyla_lm.kernels import blocked
+from hyla_lm.kernels.pairwise import PAIR_NETWORKS
+from hyla_lm.model.config import Tokens
+from hyla_lm.model.decoder import Decoder
+from hyla_lm.parallel.mesh import path_of
+from tests.model.small_model import VOCABULARY, small, tokens
+
+B, T, H, K, U = 2, 43, 3, 5, 6
+SPECS = {
+    "hyla": AttentionSpec("pair_rms_head", "hypernetwork", "relu"),
+    "linear": AttentionSpec("pair_rms_head", "linear"),
+    "talking_heads": AttentionSpec("talking_heads", "linear"),
+    "talking_rms_heads": AttentionSpec("talking_rms_heads", "linear"),
+    "query_composed": AttentionSpec("query_composed", "linear"),
+    "hyla_gated": AttentionSpec("gated_readout", "hypernetwork", "relu"),
+    "hyla_talking": AttentionSpec("talking_rms_heads", "hypernetwork", "relu"),
+}
+# Relative to the largest entry; float32 sums of the same terms in another order.
+TOLERANCE = 2e-5
+
+
+def operands(spec: AttentionSpec, length: int = T) -> dict[str, Any]:
+    key = iter(jax.random.split(jax.random.key(0), 9))
+    shapes = {"q": (B, length, H, K), "k": (B, length, H, K), "v": (B, length, H, U)}
+    arrays: dict[str, Any] = {n: jax.random.normal(next(key), s) for n, s in shapes.items()}
+    network = PAIR_NETWORKS[spec.normalization]
+    arrays["weights"] = {
+        name: 0.5 * jax.random.normal(next(key), (*([B, length] * weight.by_query), H, H))
+        for name, weight in network.weights.items()
+    }
+    return arrays
+
+
+def by_hand(spec: AttentionSpec, x: dict[str, Any], segments: jax.Array) -> jax.Array:
+    """The definition, written out without the library."""
+    t = x["q"].shape[1]
+    s = jnp.einsum("bthk,bshk->bhts", x["q"], x["k"]) / np.sqrt(K)
+    seen = jnp.tril(jnp.ones((t, t), bool)) & (segments[:, :, None] == segments[:, None])
+    seen = seen[:, None]
+
+    def mixed(name: str, a: jax.Array) -> jax.Array:
+        w = x["weights"][name]
+        pattern = "btgh,bhts->bgts" if w.ndim == 4 else "gh,bhts->bgts"
+        return jnp.einsum(pattern, w, a)
+
+    def rms(a: jax.Array) -> jax.Array:
+        return a / jnp.sqrt((a**2).mean(1, keepdims=True) + 1e-6)
+
+    name = spec.normalization
+    if name in ("talking_heads", "query_composed"):
+        a = jax.nn.softmax(jnp.where(seen, s + mixed("before", s), -1e30), -1)
+        a = a + mixed("after", a)
+    elif name == "talking_rms_heads":
+        a = rms(s + mixed("before", s))
+        a = a + mixed("after", a)
+    else:
+        a = rms(s)
+    read = a * jax.nn.sigmoid(mixed("gate", a)) if name == "gated_readout" else a
+    a, read = jnp.where(seen, a, 0), jnp.where(seen, read, 0)
+    if spec.value_network == "linear":
+        return jnp.einsum("bhts,bshu->bthu", read, x["v"])
+    z = jax.nn.relu(jnp.einsum("bhts,bshu->btsu", a, x["v"]))
+    return jnp.einsum("bhts,btsu->bthu", read, z)
+
+
+def segments(length: int = T) -> jax.Array:
+    return jnp.broadcast_to(jnp.arange(length) // 30, (B, length))
+
+
+@pytest.fixture(autouse=True)
+def several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocked, "BLOCK_SIZE", 16)
+
+
+@pytest.mark.parametrize("implementation", ["reference", "blocked"])
+@pytest.mark.parametrize("name", SPECS)
+def test_output_and_every_gradient_equal_the_definition(name: str, implementation: str) -> None:
+    spec = SPECS[name]
+    x = operands(spec)
+
+    def loss(function: Any) -> Any:
+        return lambda x: (
+            function(x) * jnp.cos(jnp.arange(B * T * H * U).reshape(B, T, H, U))
+        ).sum()
+
+    def ours(x: dict[str, Any]) -> jax.Array:
+        return attend(
+            *(x["q"], x["k"], x["v"], spec),
+            causal=True,
+            segment_ids=segments(),
+            weights=x["weights"],
+            implementation=implementation,
+        )
+
+    def wanted(x: dict[str, Any]) -> jax.Array:
+        return by_hand(spec, x, segments())
+
+    same(ours(x), wanted(x))
+    jax.tree.map(same, jax.jit(jax.grad(loss(ours)))(x), jax.jit(jax.grad(loss(wanted)))(x))
+
+
+def same(ours: jax.Array, wanted: jax.Array) -> None:
+    assert ours.shape == wanted.shape
+    assert jnp.abs(wanted).max() > 0
+    np.testing.assert_allclose(ours, wanted, atol=TOLERANCE * float(jnp.abs(wanted).max()))
+
+
+def test_weights_are_those_of_the_pair_network() -> None:
+    x = operands(SPECS["talking_heads"])
+    with pytest.raises(UserError, match="want before, after"):
+        attend(
+            *(x["q"], x["k"], x["v"], SPECS["talking_heads"]),
+            weights={"after": x["weights"]["after"]},
+        )
+    with pytest.raises(UserError, match="want none"):
+        attend(x["q"], x["k"], x["v"], AttentionSpec("rms_head", "linear"), weights=x["weights"])
+
+
+def test_weights_left_out_are_0() -> None:
+    x = operands(SPECS["talking_heads"])
+    plain = attend(x["q"], x["k"], x["v"], AttentionSpec("softmax", "linear"))
+    same(attend(x["q"], x["k"], x["v"], SPECS["talking_heads"]), plain)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_tpu_kernels_equal_the_definition(name: str) -> None:
+    spec, length = SPECS[name], 140
+    x = operands(spec, length)
+    direction = jnp.cos(jnp.arange(B * length * H * U).reshape(B, length, H, U))
+
+    def ours(x: dict[str, Any]) -> jax.Array:
+        return attend(
+            *(x["q"], x["k"], x["v"], spec),
+            causal=True,
+            segment_ids=segments(length),
+            weights=x["weights"],
+            implementation="pallas_tpu",
+        )
+
+    with pltpu.force_tpu_interpret_mode(pltpu.InterpretParams(uninitialized_memory="nan")):
+        y, pull_back = jax.vjp(ours, x)
+        grads = pull_back(direction)
+    wanted, pull_back = jax.vjp(lambda x: by_hand(spec, x, segments(length)), x)
+    same(y, wanted)
+    jax.tree.map(same, grads, pull_back(direction))
+
+
+@pytest.mark.parametrize("name", ["talking_heads", "query_composed", "hyla_gated"])
+def test_a_layer_learns_its_weights(name: str) -> None:
+    model = Decoder(small(attention=name, num_layers=1), Tokens(VOCABULARY))
+    params = model.init(jax.random.key(0), tokens())
+
+    def loss(params: Any) -> jax.Array:
+        return jnp.square(model.apply(params, tokens())).sum()
+
+    gradients = jax.tree_util.tree_leaves_with_path(jax.grad(loss)(params))
+    found = {path_of(path): float(jnp.abs(x).max()) for path, x in gradients}
+    of_weights = {path: size for path, size in found.items() if "pair_" in path}
+    assert len(of_weights) == len(VARIANTS[name].pair_network.weights)  # type: ignore[union-attr]
+    assert min(of_weights.values()) > 0
