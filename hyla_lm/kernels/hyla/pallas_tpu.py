@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from hyla_lm.kernels.hyla import tpu_units
 from hyla_lm.kernels.hyla.blocks import forward_blocks
 from hyla_lm.kernels.hyla.tpu_backward import backward, backward_query_blocks
 from hyla_lm.kernels.hyla.tpu_common import Problem
@@ -102,8 +103,11 @@ def _attend(
     q_offset: tuple[jax.Array, ...],
     weights: tuple[jax.Array, ...],
 ) -> jax.Array:
+    blocks = forward_blocks(p)
     operands = q_BxHKxT, k_BxHKxS, v_BxHUxS, (*segments, *weights), q_offset
-    return forward(p, forward_blocks(p), *operands)
+    if tpu_units.fits(p):
+        return tpu_units.forward(p, blocks.query_blocks, *operands)
+    return forward(p, blocks, *operands)
 
 
 def _forward(p: Problem, *operands: Any) -> tuple[jax.Array, tuple[Any, ...]]:

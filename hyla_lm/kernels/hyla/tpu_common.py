@@ -3,6 +3,7 @@
 Time lies on lanes (hyla_lm/kernels/lanes.py). README.md draws the layout and counts its cost.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,19 +108,7 @@ def write_codes(
     chunk = LANES // 2
     for start in range(0, LANES, chunk):
         keys = slice(start, start + chunk)
-        s_SxT = [
-            matrix_product(keys_ref[head, keys], q_ref[0, p.head(head, p.key_dim)])
-            for head in range(p.heads)
-        ]
-        scale = jnp.full((chunk, LANES), p.true_key_dim**-0.5, jnp.float32)
-        if p.normalization == "rms_head":
-            mean_square = sum(s * s for s in s_SxT) * (1 / (p.true_heads * p.true_key_dim))
-            scale *= lax.rsqrt(mean_square + RMS_HEAD_EPSILON)
-        scale = _hide(p, scale, segment_refs, positions, start)
-        made = read = [s * scale for s in s_SxT]
-        if p.normalization in PAIR_NETWORKS:
-            weights = weights_of(segment_refs[2 * p.has_segments :])
-            made, read = codes_of_scores(p.normalization, p.true_heads, made, scale > 0, weights)
+        made, read, scale = codes_of_keys(p, q_ref, keys_ref, segment_refs, positions, keys)
         if scale_ref is not None:
             scale_ref[keys] = scale
         for head, a in enumerate(made):
@@ -128,6 +117,34 @@ def write_codes(
                 row = group * GROUP_KEYS - start
                 operand = a[row : row + GROUP_KEYS].astype(p.dtype)
                 operand_ref[group, p.head(head, GROUP_KEYS)] = operand
+
+
+def codes_of_keys(
+    p: Problem,
+    q_ref: Any,
+    keys_ref: Any,
+    segment_refs: list[Any],
+    positions: tuple[Any, Any],
+    keys: slice,
+) -> tuple[Sequence[jax.Array], Sequence[jax.Array], jax.Array]:
+    """Codes of some keys, keys x 128 queries a head, and the factor that normalised scores.
+
+    The first make the value network, the second read it out.
+    """
+    s_SxT = [
+        matrix_product(keys_ref[head, keys], q_ref[0, p.head(head, p.key_dim)])
+        for head in range(p.heads)
+    ]
+    scale = jnp.full((keys.stop - keys.start, LANES), p.true_key_dim**-0.5, jnp.float32)
+    if p.normalization == "rms_head":
+        mean_square = sum(s * s for s in s_SxT) * (1 / (p.true_heads * p.true_key_dim))
+        scale *= lax.rsqrt(mean_square + RMS_HEAD_EPSILON)
+    scale = _hide(p, scale, segment_refs, positions, keys.start)
+    codes = [s * scale for s in s_SxT]
+    if p.normalization in PAIR_NETWORKS:
+        weights = weights_of(segment_refs[2 * p.has_segments :])
+        return *codes_of_scores(p.normalization, p.true_heads, codes, scale > 0, weights), scale
+    return codes, codes, scale
 
 
 def _hide(

@@ -47,23 +47,15 @@ def forward(
 ) -> jax.Array:
     """y, shape B x HU x T; segments are (Bx1xT, Bx1xS) or empty, then weights BxNxT."""
     span = min(blocks.query_blocks, p.query_blocks)
-    maps = _IndexMaps(p, span)
-    specs = [
-        pl.BlockSpec((1, p.heads * p.key_dim, LANES), maps.of_queries),
-        pl.BlockSpec((1, p.heads * p.key_dim, LANES), maps.of_keys),
-        pl.BlockSpec((1, p.heads * p.value_dim, LANES), maps.of_keys),
-        pl.BlockSpec((1, 1, LANES), maps.of_queries),
-        pl.BlockSpec((1, 1, LANES), maps.of_keys),
-    ]
-    of_weights = [pl.BlockSpec((1, p.weights, LANES), maps.of_queries)]
+    maps = IndexMaps(p, span)
     width = p.heads * p.value_dim
     stage = pltpu.VMEM((STAGE_KEYS * p.value_dim, LANES), jnp.float32)
     call = pl.pallas_call(
         partial(_kernel, p, blocks, maps),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(q_offset),
-            grid=(p.batch, pl.cdiv(p.query_blocks, span), p.key_blocks, span),
-            in_specs=specs[: 3 + 2 * p.has_segments] + of_weights[: p.weights],
+            grid=maps.grid,
+            in_specs=maps.operands(),
             out_specs=pl.BlockSpec((1, width, span * LANES), maps.of_output),
             scratch_shapes=[
                 pltpu.VMEM((p.heads, LANES, p.key_dim), p.dtype),
@@ -84,7 +76,7 @@ def forward(
 
 
 @dataclass(frozen=True)
-class _IndexMaps:
+class IndexMaps:
     """Index maps of the grid (batch, span of query blocks, key block, query block in the span).
 
     Fully masked steps repeat a neighbour's blocks, so nothing is fetched for them.
@@ -92,6 +84,24 @@ class _IndexMaps:
 
     p: Problem
     span: int
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        p = self.p
+        return p.batch, pl.cdiv(p.query_blocks, self.span), p.key_blocks, self.span
+
+    def operands(self) -> list[pl.BlockSpec]:
+        """The blocks of q, k and v, of the segments of queries and keys, and of weights."""
+        p = self.p
+        specs = [
+            pl.BlockSpec((1, p.heads * p.key_dim, LANES), self.of_queries),
+            pl.BlockSpec((1, p.heads * p.key_dim, LANES), self.of_keys),
+            pl.BlockSpec((1, p.heads * p.value_dim, LANES), self.of_keys),
+            pl.BlockSpec((1, 1, LANES), self.of_queries),
+            pl.BlockSpec((1, 1, LANES), self.of_keys),
+        ]
+        of_weights = [pl.BlockSpec((1, p.weights, LANES), self.of_queries)]
+        return specs[: 3 + 2 * p.has_segments] + of_weights[: p.weights]
 
     def offset(self, prefetched: tuple[Any, ...]) -> Any:
         return prefetched[0][0] if prefetched else self.p.q_offset
@@ -117,7 +127,7 @@ class _IndexMaps:
         return b, 0, m
 
 
-def _kernel(p: Problem, blocks: ForwardBlocks, maps: _IndexMaps, *refs: Any) -> None:
+def _kernel(p: Problem, blocks: ForwardBlocks, maps: IndexMaps, *refs: Any) -> None:
     prefetched, refs = refs[: p.q_offset is None], refs[p.q_offset is None :]
     q_ref, k_ref, v_ref, *segment_refs = refs[:-9]
     y_ref, keys_ref, network_ref, code_ref, operand_ref, even_ref, odd_ref = refs[-9:-2]

@@ -1,0 +1,277 @@
+"""HYLA forward on TPU with the hidden units on lanes: the matrix units sum y too.
+
+For bfloat16 and eight times as many units as heads: then the codes of a set of 128 / U queries and
+8 keys fill the depth of a matrix unit, and the set's sums of y are one of its 16 row tiles. While
+it sums y over the last block pair, it computes the hidden layer z of this one. README.md has the
+layout and the count.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from hyla_lm.kernels.chips import chip_in_use
+from hyla_lm.kernels.hyla.tpu_common import (
+    OCTET,
+    OCTETS,
+    Problem,
+    codes_of_keys,
+    write_keys,
+)
+from hyla_lm.kernels.hyla.tpu_forward import IndexMaps
+from hyla_lm.kernels.lanes import LANES, matrix_product
+from hyla_lm.kernels.pairwise import PAIR_NETWORKS
+from hyla_lm.kernels.spec import ACTIVATIONS
+
+SET_ROWS = 16  # rows (query of a set, head) of bfloat16 in a vector register
+CODE_KEYS = 64
+
+
+def fits(p: Problem) -> bool:
+    """Whether `forward` computes the problem: the shape whose cycles are counted."""
+    return (
+        p.dtype == jnp.bfloat16
+        and (p.heads, p.value_dim) == (OCTET, OCTET * OCTET)
+        and p.normalization not in PAIR_NETWORKS
+    )
+
+
+@partial(jax.jit, static_argnums=(0, 1))  # traced and lowered once for all layers
+def forward(
+    p: Problem,
+    query_blocks: int,
+    q_BxHKxT: jax.Array,
+    k_BxHKxS: jax.Array,
+    v_BxHUxS: jax.Array,
+    segments: tuple[jax.Array, ...],
+    q_offset: tuple[jax.Array, ...],
+) -> jax.Array:
+    """y, shape B x HU x T; `query_blocks` share a block of keys. Operands as in tpu_forward."""
+    span = min(query_blocks, p.query_blocks)
+    maps = IndexMaps(p, span)
+    width, sets = p.heads * p.value_dim, p.value_dim
+    call = pl.pallas_call(
+        partial(_kernel, p, maps),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=len(q_offset),
+            grid=maps.grid,
+            in_specs=maps.operands(),
+            out_specs=pl.BlockSpec((1, width, span * LANES), maps.of_output),
+            scratch_shapes=[
+                dict(
+                    keys=pltpu.VMEM((p.heads, LANES, p.key_dim), p.dtype),
+                    network=pltpu.VMEM((OCTETS, LANES, LANES), p.dtype),
+                    by_octet=pltpu.VMEM((OCTETS, LANES // 2, LANES), jnp.int32),
+                    by_head=pltpu.VMEM((p.heads, LANES, LANES), p.dtype),
+                    mix=pltpu.VMEM((OCTETS, sets, LANES), jnp.int32),
+                    read=pltpu.VMEM((2, sets * SET_ROWS // 2, LANES), jnp.int32),
+                    z=pltpu.VMEM((2, sets, LANES // 2, LANES), jnp.int32),
+                    sums=pltpu.VMEM((span, sets * SET_ROWS, LANES), jnp.float32),
+                    last=pltpu.SMEM((2,), jnp.int32),
+                )
+            ],
+        ),
+        out_shape=jax.ShapeDtypeStruct((p.batch, width, p.query_blocks * LANES), p.dtype),
+        compiler_params=pltpu.CompilerParams(vmem_limit_bytes=chip_in_use().kernel_vmem_bytes),
+        name="hyla_forward",
+    )
+    return call(*q_offset, q_BxHKxT, k_BxHKxS, v_BxHUxS, *segments)
+
+
+def _kernel(p: Problem, maps: IndexMaps, *refs: Any) -> None:
+    prefetched, refs = refs[: p.q_offset is None], refs[p.q_offset is None :]
+    q_ref, k_ref, v_ref, *segment_refs = refs[:-2]
+    y_ref, scratch = refs[-2:]
+    m, j, i = (pl.program_id(axis) for axis in (1, 2, 3))
+    offset, block = maps.offset(prefetched), m * maps.span + i
+    last_block = maps.last_query_block(m)
+    starts = (j == 0) & (i == 0)
+    ends = (block == last_block) & (j == maps.last_key_block(m, offset))
+    pair = _Pairs(p, **scratch)
+
+    @pl.when(starts)
+    def _() -> None:
+        pair.sums[...] = jnp.zeros_like(pair.sums)
+        pair.last[0] = 0
+        pair.last[1] = 0
+
+    @pl.when((block <= last_block) & p.sees(block, j, offset))
+    def _() -> None:
+        old = _Pair(pair.last[0], pair.last[1])
+        new = _Pair(1 - old.slot, i)
+
+        @pl.when(block == maps.first_query_block(m, j, offset))
+        def _() -> None:
+            write_keys(p, k_ref, pair.keys)
+            pair.write_networks(v_ref)
+
+        pair.write_codes(q_ref, segment_refs, (offset + block * LANES, j * LANES))
+        pair.turn_codes(new)
+
+        pl.when(starts)(lambda: pair.make_z(new))
+
+        @pl.when(~starts)
+        def _() -> None:
+            pair.sum_y(old)
+            pair.make_z(new)
+
+        pl.when(ends)(lambda: pair.sum_y(new))
+        pair.last[0], pair.last[1] = new
+
+    @pl.when(ends)
+    def _() -> None:
+        for query_block in range(maps.span):
+            pair.write_y(query_block, y_ref)
+
+
+class _Pair(NamedTuple):
+    """The slot of a block pair's z and codes, and its query block in the span."""
+
+    slot: Any
+    query_block: Any
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """The steps of a block pair; every field but the first is scratch memory.
+
+    Query P i + n is number n of set i, P = 128 / U. `mix` has the codes that mix v to z: a row a
+    set, columns (query, head, key of 8). `read` has those that read z out: rows (set, query, head),
+    columns of keys. z has rows (set, key), columns (query, unit).
+    """
+
+    p: Problem
+    keys: Any
+    network: Any
+    by_octet: Any
+    by_head: Any
+    mix: Any
+    read: Any
+    z: Any
+    sums: Any
+    last: Any
+
+    @property
+    def set_queries(self) -> int:
+        return LANES // self.p.value_dim
+
+    @property
+    def sets(self) -> int:
+        return self.p.value_dim
+
+    def write_networks(self, v_ref: Any) -> None:
+        """v of 8 keys at a time: rows (query, head, key), columns (query, unit)."""
+        p = self.p
+        unit = lax.broadcasted_iota(jnp.int32, (p.value_dim, LANES), 0)
+        column = lax.broadcasted_iota(jnp.int32, (p.value_dim, LANES), 1)
+        spread_UxPU = (column % p.value_dim == unit).astype(p.dtype)
+        query = lax.broadcasted_iota(jnp.int32, (SET_ROWS, LANES), 1) // p.value_dim
+        for head in range(0, p.heads, 2):
+            v_SxPU = [
+                matrix_product(v_ref[0, p.head(head + odd, p.value_dim)].T, spread_UxPU)
+                for odd in range(2)
+            ]
+            for octet in range(OCTETS):
+                both = jnp.concatenate([v[p.head(octet, OCTET)] for v in v_SxPU])
+                for n in range(self.set_queries):
+                    rows = pl.ds((n * p.heads + head) * OCTET, 2 * OCTET)
+                    own = jnp.where(query == n, both, 0.0).astype(p.dtype)
+                    self.network[octet, rows] = own
+
+    def write_codes(self, q_ref: Any, segment_refs: list[Any], positions: tuple[Any, Any]) -> None:
+        """The codes with queries on lanes, by octet of keys and by head."""
+        p = self.p
+        query = lax.broadcasted_iota(jnp.int32, (OCTET, LANES), 1) % self.set_queries
+        for start in range(0, LANES, CODE_KEYS):
+            keys = slice(start, start + CODE_KEYS)
+            codes, _, _ = codes_of_keys(p, q_ref, self.keys, segment_refs, positions, keys)
+            for head, a in enumerate(codes):
+                self.by_head[head, keys] = a.astype(p.dtype)
+            for octet in range(start // OCTET, (start + CODE_KEYS) // OCTET):
+                rows = p.head(octet - start // OCTET, OCTET)
+                for head in range(0, p.heads, 2):
+                    two = jnp.concatenate([codes[head][rows], codes[head + 1][rows]])
+                    words = pltpu.bitcast(two.astype(p.dtype), jnp.int32)
+                    for n in range(self.set_queries):
+                        row = (n * p.heads + head) * OCTET // 2
+                        own = jnp.where(query == n, words, 0)
+                        self.by_octet[octet, row : row + OCTET] = own
+
+    def turn_codes(self, pair: _Pair) -> None:
+        """Moves queries from lanes to rows, by products with ones and zeros, which are exact."""
+        p = self.p
+        row = lax.broadcasted_iota(jnp.int32, (self.sets, LANES), 0)
+        column = lax.broadcasted_iota(jnp.int32, (self.sets, LANES), 1)
+        gather = (column // self.set_queries == row).astype(p.dtype)
+        is_even = lax.broadcasted_iota(jnp.int32, (1, LANES), 1) % 2 == 0
+        for octet in range(OCTETS):
+            codes = pltpu.bitcast(self.by_octet[octet], p.dtype)
+            bits = pltpu.bitcast(matrix_product(gather, codes, (1, 1)), jnp.int32)
+            self.mix[octet] = jnp.where(is_even, _low_half(bits), bits)
+        row = lax.broadcasted_iota(jnp.int32, (LANES, LANES), 0)
+        column = lax.broadcasted_iota(jnp.int32, (LANES, LANES), 1)
+        same = (row == column).astype(p.dtype)
+        for head in range(0, p.heads, 2):
+            low, high = (
+                pltpu.bitcast(matrix_product(same, self.by_head[head + odd], (1, 1)), jnp.int32)
+                for odd in range(2)
+            )
+            rows = pl.ds(head // 2, LANES, stride=p.heads // 2)
+            self.read[pair.slot, rows] = _low_half(low) | high
+
+    def make_z(self, pair: _Pair) -> None:
+        """z of all keys and queries of the pair."""
+        p = self.p
+        phi = ACTIVATIONS[p.activation]
+        word = lax.broadcasted_iota(jnp.int32, (OCTET, LANES), 0)
+        key = lax.broadcasted_iota(jnp.int32, (OCTET, LANES), 1) % OCTET
+        is_own = key // 2 == word % (OCTET // 2)
+        first, second = (is_own & (word // (OCTET // 2) == n) for n in range(2))
+        for octet in range(0, OCTETS, 2):
+            z = []
+            for odd in range(2):
+                words = []
+                for i in range(0, self.sets, 2):
+                    row, other = (self.mix[octet + odd, pl.ds(i + n, 1)] for n in range(2))
+                    words.append(jnp.where(first, row, jnp.where(second, other, 0)))
+                codes = pltpu.bitcast(jnp.concatenate(words), p.dtype)
+                z.append(phi(matrix_product(codes, self.network[octet + odd])))
+            for i in range(self.sets):
+                both = jnp.concatenate([x[p.head(i, OCTET)] for x in z]).astype(p.dtype)
+                rows = pl.ds(octet * OCTET // 2, OCTET)
+                self.z[pair.slot, i, rows] = pltpu.bitcast(both, jnp.int32)
+
+    def sum_y(self, pair: _Pair) -> None:
+        """Adds the pair's y of each set, summed over its 128 keys."""
+        p = self.p
+        for i in range(self.sets):
+            words = self.read[pair.slot, pl.ds(i * OCTET, OCTET)]
+            z = pltpu.bitcast(self.z[pair.slot, i], p.dtype)
+            rows = pl.ds(i * SET_ROWS, SET_ROWS)
+            y = matrix_product(pltpu.bitcast(words, p.dtype), z)
+            self.sums[pair.query_block, rows] += y
+
+    def write_y(self, query_block: int, y_ref: Any) -> None:
+        """y of a query block, HU x 128, from the sums of each query's own columns."""
+        p = self.p
+        row = lax.broadcasted_iota(jnp.int32, (self.sets, LANES), 0)
+        column = lax.broadcasted_iota(jnp.int32, (self.sets, LANES), 1)
+        for head in range(p.heads):
+            y = jnp.zeros((p.value_dim, LANES), jnp.float32)
+            for n in range(self.set_queries):
+                rows = pl.ds(n * p.heads + head, self.sets, stride=SET_ROWS)
+                own = self.sums.at[query_block][rows][:, p.head(n, p.value_dim)]
+                place = (row * self.set_queries + n == column).astype(p.dtype)
+                y += matrix_product(own.astype(p.dtype).T, place)
+            columns = pl.ds(query_block * LANES, LANES)
+            y_ref[0, p.head(head, p.value_dim), columns] = y.astype(y_ref.dtype)
+
+
+def _low_half(bits: jax.Array) -> jax.Array:
+    return lax.shift_right_logical(bits, 16)
