@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from PIL import Image
 
 from docs.studies.records import METHODS
 from docs.studies.records_numbers import Cell
@@ -14,6 +15,7 @@ from hyla_lm.comparing.shapes import COLOURS, short
 LINES = ("-", "--", ":", "-.")
 LABELS = {"flops": "training TFLOPs by formula", "seconds": "CPU seconds of steps, one core"}
 UNITS = {"flops": 1e12, "seconds": 1.0}
+SHADES = 64  # a third of the bytes, and lines look the same
 TICKS = (1, 1.5, 2, 3, 5, 7)
 FIRST = 2  # evaluations before it lie far above the others
 
@@ -23,8 +25,12 @@ def draw(cells: Sequence[Cell]) -> bytes:
     figure = Figure(figsize=(10, 4.4), layout="constrained")
     for axes, at in zip(figure.subplots(1, 2, sharey=True), LABELS, strict=True):
         _curves(axes, cells, at)
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=90)
+    drawn, file = io.BytesIO(), io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=90)
+    with Image.open(drawn) as image:
+        image.convert("RGB").quantize(SHADES, dither=Image.Dither.NONE).save(
+            file, "PNG", optimize=True
+        )
     return file.getvalue()
 
 

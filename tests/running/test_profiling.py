@@ -22,7 +22,7 @@ from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.run_lines import measured
 
 SCOPES = (
-    "jvp(Decoder.hidden)/blocks/block_0/attention/attention._attend/blocked/",
+    "jvp(Decoder.hidden)/blocks/block_0/attention/attention._attend/attention.attend/blocked/",
     "jvp(Decoder.hidden)/blocks/block_0/feedforward/up/",
     "jvp(loss)/",
     "head",

@@ -265,8 +265,12 @@ def test_make_evals_smoke_trains_both_suites_in_one_folder(
     )
     text = done.stdout.replace("\\\n", " ")
     commands = [shlex.split(line) for line in text.splitlines() if " -m evals " in line]
-    assert [main(words[words.index("evals") + 1 :]) for words in commands] == [0, 0]
+    *suites, interventions = [words[words.index("evals") + 1 :] for words in commands]
+    assert [main(words) for words in suites] == [0, 0]
     assert len(training.populations) == 4
+    assert interventions[0] == "interventions"
+    changed = sorted(Path("/").glob(interventions[1].removeprefix("/")))
+    assert [path.name for path in changed] == ["seed0", "seed1", "seed0", "seed1"]
     assert "## SRAVEN: Table A1" in (tmp_path / "report.md").read_text()
     plain = subprocess.run(["make", "-n", "evals-smoke"], capture_output=True, text=True, cwd=ROOT)
     assert "rm -rf runs/evals_smoke\n" in plain.stdout
