@@ -121,6 +121,10 @@ class FuzzyLogicTask(GeneratedTask):
 
         return {"row": row_B, **jax.vmap(example)(keys_of_rows(key, row_B))}
 
+    def functions(self, batch: Batch) -> jax.Array:
+        """See hyla_lm.tasks.protocol.Labelled."""
+        return batch["terms"]
+
     def score(
         self, output_BxTxO: jax.Array, batch: Batch, weight_B: jax.Array
     ) -> tuple[Pair, Metrics]:
