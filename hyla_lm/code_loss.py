@@ -59,7 +59,7 @@ def with_code_loss(config: CodeLoss | None, objective: Objective, model: Decoder
     if config is None:
         return objective.loss(model)
     _check_codes(config, model.config)
-    of_batch = _term(config, objective, model)
+    of_batch = term_of(config, objective, model)
     layers = config.layers or range(model.config.num_layers)
 
     def loss_fn(
@@ -81,7 +81,7 @@ def with_code_loss(config: CodeLoss | None, objective: Objective, model: Decoder
     return loss_fn
 
 
-def _term(
+def term_of(
     config: CodeLoss, objective: Objective, model: Decoder
 ) -> Callable[[Request, Batch], jax.Array]:
     """The loss of one layer's codes, a mean over all devices."""
