@@ -49,6 +49,13 @@ class CodeLoss:
         if self.temperature <= 0:
             raise UserError(f"CodeLoss.temperature = {self.temperature} must be above 0.")
 
+    @property
+    def told(self) -> str:
+        """The kind, its weight and its layers, in words."""
+        kind = f"{self.kind}, temperature {self.temperature:g}" * (self.kind == "contrastive")
+        layers = f"layers {', '.join(map(str, self.layers))}" if self.layers else "all layers"
+        return f"{kind or self.kind}, weight {self.weight:g}, {layers}"
+
 
 def with_code_loss(config: CodeLoss | None, objective: Objective, model: Decoder) -> LossFn:
     """The loss that is trained: the objective's own, or with the code loss and its metric.

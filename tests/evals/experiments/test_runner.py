@@ -266,8 +266,10 @@ def test_make_evals_smoke_trains_both_suites_in_one_folder(
     text = done.stdout.replace("\\\n", " ")
     commands = [shlex.split(line) for line in text.splitlines() if " -m evals " in line]
     *suites, interventions = [words[words.index("evals") + 1 :] for words in commands]
-    assert [main(words) for words in suites] == [0, 0]
-    assert len(training.populations) == 4
+    assert [main(words) for words in suites] == [0, 0, 0]
+    assert len(training.populations) == 5
+    changed_report = (tmp_path / "code_loss" / "report.md").read_text()
+    assert "`TrainConfig.code_loss=@CodeLoss()`, `CodeLoss.kind=contrastive`" in changed_report
     assert interventions[0] == "interventions"
     changed = sorted(Path("/").glob(interventions[1].removeprefix("/")))
     assert [path.name for path in changed] == ["seed0", "seed1", "seed0", "seed1"]
