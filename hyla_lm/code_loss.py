@@ -52,9 +52,9 @@ class CodeLoss:
     @property
     def told(self) -> str:
         """The kind, its weight and its layers, in words."""
-        kind = f"{self.kind}, temperature {self.temperature:g}" * (self.kind == "contrastive")
+        at = f" at temperature {self.temperature:g}" if self.kind == "contrastive" else ""
         layers = f"layers {', '.join(map(str, self.layers))}" if self.layers else "all layers"
-        return f"{kind or self.kind}, weight {self.weight:g}, {layers}"
+        return f"{self.kind}{at} of {layers}, weight {self.weight:g}"
 
 
 def with_code_loss(config: CodeLoss | None, objective: Objective, model: Decoder) -> LossFn:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hyla_lm.code_loss import METRIC, CodeLoss, with_code_loss
-from hyla_lm.config import UserError, as_dict
+from hyla_lm.config import UserError
 from hyla_lm.evals.populations.population import Population
 from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogic
 from hyla_lm.evals.tasks.sraven import Sraven
@@ -24,6 +24,7 @@ from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.inspection import LayerView, attention_layers
 from hyla_lm.running import program as program_module
 from hyla_lm.running.program import Program, identity, lower_step, make_program
+from hyla_lm.running.summary import startup_lines
 from hyla_lm.tasks.language_model import PlannedVocabulary
 from hyla_lm.tasks.next_token import NextToken
 from hyla_lm.tasks.protocol import Labelled, LossFn, Task
@@ -186,8 +187,12 @@ def test_without_it_the_step_and_what_names_a_run_are_those_of_before(
     monkeypatch.setattr(program_module, "with_code_loss", lambda _, task, model: task.loss(model))
     assert ours == text(make_program(without.experiment)) != other
     assert identity(without) == identity(with_it)
+    told = [
+        startup_lines(p, p.abstract_state.params, 0).get("code loss") for p in (without, with_it)
+    ]
+    assert told == [None, "contrastive at temperature 0.1 of all layers, weight 0.01"]
     assert jax.tree.structure(without.abstract_state) == jax.tree.structure(with_it.abstract_state)
-    assert as_dict(without.experiment.train)["code_loss"] is None
+    assert "code_loss" not in without.experiment.text.lower()  # config.gin, to the byte
 
 
 def test_runs_that_train_together_have_it() -> None:
