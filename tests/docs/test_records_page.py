@@ -32,7 +32,7 @@ from hyla_lm.running.throughput import count_parameters
 ROOT = Path(__file__).parents[2]
 VOCABULARY = 2048
 LARGEST_BYTES, LARGEST_PICTURE_BYTES = 60_000, 80_000
-SIZES_TOLD = {"500k": 0.53, "1m": 1.06, "2m": 1.99, "4m": 3.95}
+SIZES_TOLD = {"270k": 0.27, "500k": 0.53, "1m": 1.06, "2m": 1.99, "4m": 3.95}
 FIGURE = re.compile(r"\d+\.\d{4}")
 
 
