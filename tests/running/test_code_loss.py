@@ -23,7 +23,13 @@ from hyla_lm.model.code_terms import contrast, entropy_over_heads, moments
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.inspection import LayerView, attention_layers
 from hyla_lm.running import program as program_module
-from hyla_lm.running.program import Program, identity, lower_step, make_program
+from hyla_lm.running.program import (
+    Program,
+    abstract_batch,
+    identity,
+    lower_step,
+    make_program,
+)
 from hyla_lm.running.summary import startup_lines
 from hyla_lm.tasks.language_model import PlannedVocabulary
 from hyla_lm.tasks.next_token import NextToken
@@ -187,6 +193,10 @@ def test_without_it_the_step_and_what_names_a_run_are_those_of_before(
     monkeypatch.setattr(program_module, "with_code_loss", lambda _, task, model: task.loss(model))
     assert ours == text(make_program(without.experiment)) != other
     assert identity(without) == identity(with_it)
+    with jax.set_mesh(with_it.mesh):
+        batch = abstract_batch(with_it)
+        metrics = jax.eval_shape(with_it.evaluation_step, with_it.abstract_state.params, batch)
+    assert "mse" in metrics and METRIC not in metrics, "validation is the task's alone"
     told = [
         startup_lines(p, p.abstract_state.params, 0).get("code loss") for p in (without, with_it)
     ]
