@@ -25,6 +25,11 @@ def below(bits: jax.Array, bound: int | jax.Array) -> jax.Array:
     return (bits % jnp.asarray(bound, jnp.uint32)).astype(jnp.int32)
 
 
+def fraction(bits: jax.Array) -> jax.Array:
+    """Uniform numbers in [0, 1), multiples of 2^-24."""
+    return (bits >> 8).astype(jnp.float32) * 2.0**-24
+
+
 def orders(bits: jax.Array) -> jax.Array:
     """Uniform permutations along the last axis, but for ties, of probability about n^2 / 2^33."""
     return jnp.argsort(bits, axis=-1)

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hyla_lm.config import UserError, configurable, setting
-from hyla_lm.evals.tasks.draws import below, random_bits
+from hyla_lm.evals.tasks.draws import below, fraction, random_bits
 from hyla_lm.evals.tasks.generated import GeneratedConfig
 from hyla_lm.evals.tasks.regression import RegressionTask
 from hyla_lm.evals.tasks.splits import make_split
@@ -91,11 +91,11 @@ class HyperteacherTask(RegressionTask):
 
     def example(self, key: jax.Array, combinations_CxM: jax.Array) -> dict[str, jax.Array]:
         c = self.config
-        choice_key, z_key, input_key = jax.random.split(key, 3)
-        (choice,) = random_bits(choice_key, ())
+        shapes = (), (c.num_combined,), (c.sequence_length, c.input_dim)
+        choice, z_bits, x_bits = random_bits(key, *shapes)
         modules_K = jnp.asarray(combinations_CxM)[below(choice, len(combinations_CxM))]
-        z_K = jax.random.uniform(z_key, (c.num_combined,), minval=0.5, maxval=1.5)
-        x_NxL = jax.random.normal(input_key, (c.sequence_length, c.input_dim))
+        z_K = 0.5 + fraction(z_bits)
+        x_NxL = of_variance_one(x_bits)
         theta_KxHxL = jax.vmap(lambda m: module(m, c.hidden_dim, c.input_dim))(modules_K)
         target_N = network(x_NxL, theta_KxHxL, z_K / jnp.linalg.norm(z_K))
         return {
@@ -122,15 +122,20 @@ class HyperteacherTask(RegressionTask):
 
 
 def module(number: jax.Array, hidden_dim: int, input_dim: int) -> jax.Array:
-    """Theta, HxL, of a module's number: independent normal numbers of variance 1 / L."""
-    key = jax.random.fold_in(jax.random.key(0), number)
-    return jax.random.normal(key, (hidden_dim, input_dim)) / input_dim**0.5
+    """Theta, HxL, of a module's number: independent uniform numbers of variance 1 / L."""
+    bits = jax.random.bits(jax.random.key(number), (hidden_dim, input_dim))
+    return of_variance_one(bits) / input_dim**0.5
+
+
+def of_variance_one(bits: jax.Array) -> jax.Array:
+    """Uniform numbers about 0."""
+    return 12**0.5 * (fraction(bits) - 0.5)
 
 
 def network(x_NxL: jax.Array, theta_KxHxL: jax.Array, z_K: jax.Array) -> jax.Array:
     """Targets, N: readout . relu(W(z) x). The readout's signs alternate.
 
-    The variance over standard normal inputs is about 1 where z has a norm of 1.
+    The variance over inputs of variance 1 is about 1 where z has a norm of 1.
     """
     hidden_NxH = jax.nn.relu(x_NxL @ jnp.einsum("k,khl->lh", z_K, theta_KxHxL))
     hidden_dim = hidden_NxH.shape[1]

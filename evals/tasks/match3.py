@@ -44,15 +44,18 @@ class Match3(GeneratedConfig):
     ranked_by: ClassVar[str] = "validation/held_out_accuracy"
 
     held_out_fraction: float = setting(0.25, "share of triples held out of training")
-    modulus: int = setting(29, "M, modulus; integers are below it", minimum=2)
+    modulus: int = setting(47, "M, modulus; integers are below it", minimum=2)
     num_triples: int = setting(1, "T, triples of a sequence, which has 6 T integers", minimum=1)
+    num_frequencies: int = setting(
+        2, "F, frequencies: an integer x is shown as cos and sin of 2 pi f x / M", minimum=1
+    )
 
     def check(self) -> None:
         before_last = 6 * self.num_triples - 1
         if self.modulus <= most_taken(before_last, self.num_triples, self.modulus):
             raise UserError(
-                f"Match3.modulus = {self.modulus} is too small for sequences with Match3.num_triples "
-                f"= {self.num_triples}: every integer may complete a triple; raise the modulus."
+                f"Match3.modulus = {self.modulus} is too small for Match3.num_triples = "
+                f"{self.num_triples}: every integer may complete a triple; raise the modulus."
             )
 
     def prepare_task(self, batch_size: int) -> "Match3Task":
@@ -77,7 +80,7 @@ class Match3Task(GeneratedTask):
 
     @cached_property
     def io(self) -> Features:
-        return Features(self.config.modulus, 1)
+        return Features(2 * self.config.num_frequencies, 1)
 
     @property
     def sequence_length(self) -> int:
@@ -96,8 +99,9 @@ class Match3Task(GeneratedTask):
         modulus, triples_Cx3 = self.config.modulus, jnp.asarray(combinations_CxM)
         residue_N = draw_residues(key, triples_Cx3, modulus, self.config.num_triples)
         return {
-            "features": jax.nn.one_hot(residue_N, modulus),
+            "features": angles(residue_N, modulus, self.config.num_frequencies),
             "target": matches(residue_N, modulus),
+            "residue": residue_N,
         }
 
     def score(
@@ -143,6 +147,13 @@ def matches(residue_N: jax.Array, modulus: int) -> jax.Array:
     """Whether each integer sums to 0 with two of the sequence, N; two may be one, or itself."""
     sum_NxNxN = residue_N[:, None, None] + residue_N[:, None] + residue_N
     return (sum_NxNxN % modulus == 0).any((1, 2))
+
+
+def angles(residue_N: jax.Array, modulus: int, num_frequencies: int) -> jax.Array:
+    """Cosines and sines, Nx2F, of each integer turned 1 to F times round the circle of M."""
+    frequency_F = np.arange(1, num_frequencies + 1)
+    turn_NxF = 2 * np.pi * (residue_N[:, None] * frequency_F % modulus) / modulus
+    return jnp.concatenate([jnp.cos(turn_NxF), jnp.sin(turn_NxF)], axis=1)
 
 
 def most_taken(count: int, triples: int, modulus: int) -> int:

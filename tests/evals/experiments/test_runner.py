@@ -17,6 +17,7 @@ from hyla_lm.ending import STOPPED as EXIT_STATUS
 from hyla_lm.ending import Preempted
 from hyla_lm.evals.__main__ import main
 from hyla_lm.evals.experiments import runner
+from hyla_lm.evals.experiments.benchmarks import BENCHMARKS
 from hyla_lm.evals.experiments.runner import Request, plan, populations
 from hyla_lm.evals.populations.train_many import Member
 from hyla_lm.experiment import read_experiment
@@ -253,7 +254,7 @@ def test_a_report_needs_results(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "x.json is not the result of a run" in capsys.readouterr().err
 
 
-def test_make_evals_smoke_trains_both_suites_in_one_folder(
+def test_make_evals_smoke_trains_all_suites_in_one_folder(
     training: FakeTraining, tmp_path: Path
 ) -> None:
     done = subprocess.run(
@@ -266,12 +267,14 @@ def test_make_evals_smoke_trains_both_suites_in_one_folder(
     text = done.stdout.replace("\\\n", " ")
     commands = [shlex.split(line) for line in text.splitlines() if " -m evals " in line]
     *suites, interventions = [words[words.index("evals") + 1 :] for words in commands]
-    assert [main(words) for words in suites] == [0, 0]
-    assert len(training.populations) == 4
+    assert [words[0] for words in suites] == list(BENCHMARKS)
+    assert [main(words) for words in suites] == [0] * len(suites)
+    assert len(training.populations) == 2 * len(suites)
     assert interventions[0] == "interventions"
     changed = sorted(Path("/").glob(interventions[1].removeprefix("/")))
     assert [path.name for path in changed] == ["seed0", "seed1", "seed0", "seed1"]
-    assert "## SRAVEN: Table A1" in (tmp_path / "report.md").read_text()
+    report = (tmp_path / "report.md").read_text()
+    assert [report.count(f"\n## {b.title}: ") for b in BENCHMARKS.values()] == [1] * len(suites)
     plain = subprocess.run(["make", "-n", "evals-smoke"], capture_output=True, text=True, cwd=ROOT)
     assert "rm -rf runs/evals_smoke\n" in plain.stdout
 
