@@ -169,9 +169,29 @@ def test_options_reach_the_runs(training: FakeTraining, tmp_path: Path) -> None:
     assert "**Changed**: `ModelConfig.mlp_dim=64`" in report
 
 
+@pytest.mark.parametrize("suite", ["match3", "hyperteacher"])
+def test_a_task_of_ours_takes_its_gin_file_and_three_kinds_of_attention(
+    suite: str, training: FakeTraining, tmp_path: Path
+) -> None:
+    assert main([suite, f"--workdir={tmp_path}", "--seeds=0,1"]) == 0
+    point = "lr0.003_wd0.1_warmup100"
+    assert training.populations == [
+        [f"{attention}/{point}/seed{seed}" for seed in (0, 1)]
+        for attention in ("softmax", "linear", "hyla")
+    ]
+    folder = tmp_path / suite / "plain" / "attention"
+    found = read_experiment([str(folder / training.populations[2][1] / "config.gin")], [])
+    assert found.text == read_experiment([f"gin/evals/{suite}.gin"], ["SEED = 1"]).text
+    report = (tmp_path / "report.md").read_text()
+    assert report.startswith("# Measured\n") and "the whole schedule" in report
+    assert "|  | held out | seeds | in distribution | training loss |" in report
+    assert "paper" not in report and "difference" not in report
+
+
 MISTAKES = {
     "a row": (["--variants=softmax,hylla"], "--variants=hylla is not known: use one of softmax,"),
     "an experiment": (["--experiment=table_b1"], "--experiment=table_b1 .* table_a1"),
+    "a preset of others": (["--preset=plain"], "--preset=plain is not known: use one of paper,"),
     "a preset": (["--preset=clean"], "--preset=clean is not known: use one of paper, strict"),
     "a split": (["--split=random"], "FuzzyLogic.split = 'random' must be one of 'covering'"),
     "a seed without a split": (
