@@ -4,11 +4,12 @@ The label at position i is 1 if there are positions j and k with x_i + x_j + x_k
 Sanford, Hsu and Telgarsky, "Representational strengths and limitations of transformers" (2023).
 
 A part is a residue, a combination a triple of different residues that sums to 0. A sequence has T
-triples of its set's table and 3 T other residues, which make no triple with any: so exactly half of
-the labels are 1, and whoever does not look has an accuracy of 1/2. All residues of a sequence
-differ. Those that match alone (3 x = 0) are left out. The others are drawn as often as they are in
-the table's triples, so a residue hardly tells its label. A held-out triple is in no training
-sequence, planted or by chance.
+triples of its set's table and 3 T other residues, which complete no triple. So exactly half of the
+labels are 1, and whoever does not look has an accuracy of 1/2. A held-out triple is in no training
+sequence, not even by chance.
+
+All residues of a sequence differ. Those with 3 x = 0, which match alone, are left out. Those that
+complete no triple are drawn as often as they are in the table, so a residue hardly tells its label.
 
 Dimensions: B batch, N = 6 T tokens, T triples planted, M residues, C triples of a table.
 """
@@ -89,8 +90,8 @@ class Match3Task(GeneratedTask):
     def summary(self) -> dict[str, str]:
         c = self.config
         return {
-            "data": f"Match3, {self.sequence_length} integers modulo {c.modulus}, half of which "
-            f"are in {c.num_triples} triple(s) that sum to 0",
+            "data": f"Match3, {self.sequence_length} integers modulo {c.modulus}, "
+            f"{3 * c.num_triples} of them in triples that sum to 0",
             "split": f"{c.split}, seed {c.seed}: {len(self.tables['train'])} triples trained, "
             f"{len(self.tables['held_out'])} held out",
         }
