@@ -135,12 +135,14 @@ def of_variance_one(bits: jax.Array) -> jax.Array:
 def network(x_NxL: jax.Array, theta_KxHxL: jax.Array, z_K: jax.Array) -> jax.Array:
     """Targets, N: readout . relu(W(z) x). The readout's signs alternate.
 
-    The variance over inputs of variance 1 is about 1 where z has a norm of 1.
+    The variance over inputs of variance 1 is about 1 where z has a norm of 1. Products are in
+    float32 on every device.
     """
-    hidden_NxH = jax.nn.relu(x_NxL @ jnp.einsum("k,khl->lh", z_K, theta_KxHxL))
+    layer_LxH = jnp.einsum("k,khl->lh", z_K, theta_KxHxL, precision="highest")
+    hidden_NxH = jax.nn.relu(jnp.matmul(x_NxL, layer_LxH, precision="highest"))
     hidden_dim = hidden_NxH.shape[1]
-    size = (hidden_dim * VARIANCE_OF_RELU) ** -0.5
-    return hidden_NxH @ (size * (-1.0) ** np.arange(hidden_dim))
+    readout_H = (hidden_dim * VARIANCE_OF_RELU) ** -0.5 * (-1.0) ** np.arange(hidden_dim)
+    return jnp.matmul(hidden_NxH, readout_H, precision="highest")
 
 
 def predicted_by_line(features_BxNxI: np.ndarray) -> np.ndarray:

@@ -47,7 +47,7 @@ SUITES = {
         "r2",
     ),
 }
-SLOW, FULL = ("sraven", "hyperteacher"), pytest.mark.full
+SLOW, FULL = ("sraven", "match3", "hyperteacher"), pytest.mark.full
 SETS = {suite: {"in_distribution", "held_out"} for suite in SUITES}
 SETS["fuzzy_logic"] = {*SETS["sraven"], "unknown_terms"}
 
@@ -60,7 +60,7 @@ def small_gin(suite: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "suite", ["fuzzy_logic", "match3", *(pytest.param(name, marks=FULL) for name in SLOW)]
+    "suite", ["fuzzy_logic", *(pytest.param(name, marks=FULL) for name in SLOW)]
 )
 def test_a_run_logs_every_set(
     suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

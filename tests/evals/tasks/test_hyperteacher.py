@@ -81,16 +81,18 @@ def test_combinations_are_held_out_and_every_module_is_trained(seed: int) -> Non
     assert set(tables["train"].ravel().tolist()) == set(modules)
 
 
-def test_runs_of_two_seeds_together_have_the_teacher_of_each(task: HyperteacherTask) -> None:
-    """A population draws with one task's function and every run's table."""
+def test_a_table_tells_the_teacher_of_its_seed(
+    draw: Callable[..., Batch], batches: dict[str, Batch]
+) -> None:
+    """So a population, which draws with one task's function and every run's table, is right."""
     other = Hyperteacher(seed=1).prepare_task(8)
-    keys = jnp.stack([task.train_key(0), other.train_key(1)])
-    tables = jnp.stack([jnp.asarray(t.tables["train"]) for t in (task, other)])
-    together = jax.jit(jax.vmap(task.draw, in_axes=(0, None, 0)))(keys, ROWS[:4], tables)
+    together = draw(other.train_key(1), ROWS, other.tables["train"])
     alone = next(other.train_stream(BatchShard(4, 1), None))
+    # A variance of 32 numbers may be summed in another order in a larger batch.
+    np.testing.assert_allclose(together["variance"][:4], alone.pop("variance"), rtol=1e-6)
     for name, values in alone.items():
-        np.testing.assert_array_equal(together[name][1], values)
-    assert not np.isin(together["modules"][0], together["modules"][1]).any()
+        np.testing.assert_array_equal(together[name][:4], values)
+    assert not np.isin(together["modules"], batches["train"]["modules"]).any()
     assert not np.array_equal(module(jnp.int32(0), 8, 4), module(jnp.int32(8), 8, 4))
 
 
