@@ -6,6 +6,7 @@ operands, README.md the layout and the count.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -24,6 +25,8 @@ from hyla_lm.kernels.hyla.tpu_sets import (
     column_query,
     mix_of_octet,
     network_of_octet,
+    repeat,
+    rows_at,
     rows_of_mix,
     twice,
 )
@@ -106,19 +109,13 @@ class UnitsGradient:
         """Adds the pair's part to dq, dk and the sums that dv is read from."""
         p = self.p
         self._write_dy(dy_ref)
-        for octet in range(OCTETS):
-            self._make_x(0, octet)
-        tiles = SETS // TILE_SETS
-        for tile in range(tiles):
-            for step in range(TILE_SETS):
-                if tile + 1 < tiles:
-                    self._make_x(tile + 1, step)
-                self._make_dx(tile, step)
+        repeat(OCTETS, partial(self._make_x, 0))
+        for tile in range(SETS // TILE_SETS):
+            repeat(TILE_SETS, partial(self._make_dx_and_next_x, tile))
         for head in range(p.heads):
             self.da_read[head] = self.da_by_set[pl.ds(head, LANES, stride=p.heads)].T
         for first in range(0, LANES, DS_KEYS):
-            for key in range(first, first + DS_KEYS, 2):
-                self._sum_over_queries(key)
+            repeat(DS_KEYS // 2, partial(self._sum_over_queries, first // 2))
             self._make_ds(query_block, first)
         self.scores.add(query_block)
 
@@ -126,11 +123,11 @@ class UnitsGradient:
         """dv of a block of keys, from each query's own columns; sets the sums to zero."""
         p = self.p
         for head in range(p.heads):
-            by_query = [
+            first, second = (
                 self.dv[pl.ds(n * p.heads + head, LANES, stride=SET_ROWS)]
                 for n in range(SET_QUERIES)
-            ]
-            own = jnp.where(column_query() == 0, *by_query).T
+            )
+            own = jnp.where(column_query() == 0, first, second).T
             dv = own[: p.value_dim] + own[p.value_dim :]
             dv_ref[0, p.head(head, p.value_dim)] = dv.astype(dv_ref.dtype)
         self.dv[...] = jnp.zeros_like(self.dv)
@@ -183,18 +180,24 @@ class UnitsGradient:
             for i, words in enumerate(codes):
                 self.read[i, rows] = words
 
-    def _make_x(self, tile: int, octet: int) -> None:
+    def _make_dx_and_next_x(self, tile: int, index: Any) -> None:
+        """dx of a set, and x of 8 keys and the sets of the next tile: a tile has 16 of both."""
+        if (tile + 1) * TILE_SETS < SETS:
+            self._make_x(tile + 1, index)
+        self._make_dx(tile, index)
+
+    def _make_x(self, tile: int, octet: Any) -> None:
         """x of 8 keys and a tile of sets."""
         codes = rows_of_mix(self.p, self.mix.at[octet], tile * TILE_SETS, TILE_SETS)
         x = matrix_product(codes, self.v_network[octet])
-        keys = self.p.head(octet, OCTET)
+        keys = rows_at(octet, OCTET)
         self.x[tile % 2][:, keys] = x.reshape(TILE_SETS, OCTET, LANES)
 
-    def _make_dx(self, tile: int, index: int) -> None:
+    def _make_dx(self, tile: int, index: Any) -> None:
         """dx = phi'(x) * sum over heads of code times dy; da = sum over units of z times dy."""
         p = self.p
         i = tile * TILE_SETS + index
-        group, member = divmod(i, OCTET)
+        group, member = i // OCTET, i % OCTET
         column_set = lax.broadcasted_iota(jnp.int32, (1, LANES), 1) // SET_QUERIES % OCTET
         codes = jnp.where(column_set == member, self.read[group], 0)
         dz = matrix_product(pltpu.bitcast(codes, p.dtype), self.dy_network[group])
@@ -203,25 +206,26 @@ class UnitsGradient:
         dy = [self._heads(self.dy, SET_QUERIES * i + n) for n in range(SET_QUERIES)]
         dy_HxPU = jnp.concatenate(dy).astype(p.dtype)
         da = matrix_product(dy_HxPU, z.astype(p.dtype), (1, 1))
-        self.da_by_set[pl.ds(i * SET_ROWS, SET_ROWS)] = da
+        self.da_by_set[rows_at(i, SET_ROWS)] = da
         words = pltpu.bitcast(dx.astype(p.dtype), jnp.int32)
-        rows = p.head(member, OCTET)
-        self.dx[group, :, rows] = words.reshape(OCTET, OCTET, LANES)
+        self.dx[group, :, rows_at(member, OCTET)] = words.reshape(OCTET, OCTET, LANES)
 
-    def _sum_over_queries(self, key: int) -> None:
-        """Of two keys: dv = sum over queries of dx times code, da = sum over units of dx times v.
+    def _sum_over_queries(self, first: int, index: Any) -> None:
+        """Of pair `first + index` of keys: dv = sum over queries of dx times code, and
+        da = sum over units of dx times v.
 
         dx has rows (set, key of two), the codes columns (set, key of two).
         """
-        p, even, odd = self.p, key, key + 1
-        block, row = divmod(key // 2, OCTET)
+        p, pair = self.p, first + index
+        block, row = pair // OCTET, pair % OCTET
+        even, odd = 2 * pair, 2 * pair + 1
         words = self.dx[:, block, pl.ds(row, OCTET, stride=OCTET)]
         dx = pltpu.bitcast(words.reshape(SETS, LANES), p.dtype)
         is_even = lax.broadcasted_iota(jnp.int32, (1, LANES), 1) % 2 == 0
         a, b = self._heads(self.code, even), self._heads(self.code, odd)
         codes = [jnp.where(is_even, x, 0.0) for x in (a, _to_even(a))]
         codes += [jnp.where(is_even, 0.0, x) for x in (_to_odd(b), b)]
-        rows = pl.ds(key * SET_ROWS, 2 * SET_ROWS)
+        rows = rows_at(pair, 2 * SET_ROWS)
         self.dv[rows] += matrix_product(jnp.concatenate(codes).astype(p.dtype), dx)
         v = [
             jnp.where(column_query() == n, self._heads(self.v, position), 0.0)
@@ -231,7 +235,7 @@ class UnitsGradient:
         da = matrix_product(jnp.concatenate(v).astype(p.dtype), dx, (1, 1))
         a, a_next, b_last, b = (da[p.head(n, p.heads)] for n in range(4))
         both = jnp.where(is_even, a, _to_odd(a_next)), jnp.where(is_even, _to_even(b_last), b)
-        self.da_made[pl.ds(key * p.heads, 2 * p.heads)] = jnp.concatenate(both)
+        self.da_made[rows_at(pair, 2 * p.heads)] = jnp.concatenate(both)
 
     def _make_ds(self, query_block: Any, first: int) -> None:
         p, keys = self.p, slice(first, first + DS_KEYS)
@@ -243,9 +247,9 @@ class UnitsGradient:
             da_read.append(self.da_read[head, keys])
         self.scores.make_ds(query_block, keys, codes, da_made, da_read)
 
-    def _heads(self, ref: Any, position: int) -> jax.Array:
+    def _heads(self, ref: Any, position: Any) -> jax.Array:
         """A position's rows of all heads."""
-        octet, row = divmod(position, OCTET)
+        octet, row = position // OCTET, position % OCTET
         return ref[octet, pl.ds(row, self.p.heads, stride=OCTET)]
 
 

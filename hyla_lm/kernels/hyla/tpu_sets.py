@@ -4,6 +4,7 @@ Query 2 i + n is number n of set i. A set's codes for 8 keys, its `mix`, fill th
 unit: (query, head, key). Its hidden layers fill the columns: (query, unit). README.md draws both.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from hyla_lm.kernels.lanes import LANES, matrix_product
 SET_QUERIES = 2
 SETS = LANES // SET_QUERIES
 SET_ROWS = SET_QUERIES * OCTET  # (query, head): the rows of bfloat16 in a vector register
+UNROLL = True
 
 
 def fits(p: Problem) -> bool:
@@ -74,6 +76,21 @@ def rows_of_mix(p: Problem, mix_ref: Any, first: int, sets: int) -> jax.Array:
         row, other = (mix_ref[pl.ds(i + n, 1)] for n in range(2))
         words.append(jnp.where(low, row, jnp.where(high, other, 0)))
     return pltpu.bitcast(jnp.concatenate(words), p.dtype)
+
+
+def repeat(times: int, step: Callable[[Any], None]) -> None:
+    """Calls `step` with 0, 1, ...: unrolled, so that the compiler overlaps the calls."""
+
+    def body(index: Any, carry: int) -> int:
+        step(index)
+        return carry
+
+    lax.fori_loop(0, times, body, 0, unroll=UNROLL)
+
+
+def rows_at(index: Any, size: int) -> Any:
+    """Rows number `index` of a stack of equally many."""
+    return pl.ds(pl.multiple_of(index * size, size), size)
 
 
 def low_half(bits: jax.Array) -> jax.Array:

@@ -31,6 +31,8 @@ from hyla_lm.kernels.hyla.tpu_sets import (
     low_half,
     mix_of_octet,
     network_of_octet,
+    repeat,
+    rows_at,
     rows_of_mix,
     twice,
 )
@@ -193,27 +195,31 @@ class _Pairs:
 
     def make_z(self, pair: _Pair) -> None:
         """z of all keys and queries of the pair."""
+        repeat(OCTETS // 2, partial(self._make_z_of_octets, pair))
+
+    def _make_z_of_octets(self, pair: _Pair, index: Any) -> None:
+        """z of 16 keys: z of a set is rounded to whole registers."""
         p = self.p
         phi = ACTIVATIONS[p.activation]
-        for octet in range(0, OCTETS, 2):
-            z = []
-            for odd in range(2):
-                codes = rows_of_mix(p, self.mix.at[octet + odd], 0, SETS)
-                z.append(phi(matrix_product(codes, self.network[octet + odd])))
-            for i in range(SETS):
-                both = jnp.concatenate([x[p.head(i, OCTET)] for x in z]).astype(p.dtype)
-                rows = pl.ds(octet * OCTET // 2, OCTET)
-                self.z[pair.slot, i, rows] = pltpu.bitcast(both, jnp.int32)
+        z = []
+        for odd in range(2):
+            octet = 2 * index + odd
+            codes = rows_of_mix(p, self.mix.at[octet], 0, SETS)
+            z.append(phi(matrix_product(codes, self.network[octet])))
+        for i in range(SETS):
+            both = jnp.concatenate([x[p.head(i, OCTET)] for x in z]).astype(p.dtype)
+            self.z[pair.slot, i, rows_at(index, OCTET)] = pltpu.bitcast(both, jnp.int32)
 
     def sum_y(self, pair: _Pair) -> None:
         """Adds the pair's y of each set, summed over its 128 keys."""
+        repeat(SETS, partial(self._sum_y_of_set, pair))
+
+    def _sum_y_of_set(self, pair: _Pair, i: Any) -> None:
         p = self.p
-        for i in range(SETS):
-            words = self.read[pair.slot, pl.ds(i * OCTET, OCTET)]
-            z = pltpu.bitcast(self.z[pair.slot, i], p.dtype)
-            rows = pl.ds(i * SET_ROWS, SET_ROWS)
-            y = matrix_product(pltpu.bitcast(words, p.dtype), z)
-            self.sums[pair.query_block, rows] += y
+        words = self.read[pair.slot, rows_at(i, OCTET)]
+        z = pltpu.bitcast(self.z[pair.slot, i], p.dtype)
+        y = matrix_product(pltpu.bitcast(words, p.dtype), z)
+        self.sums[pair.query_block, rows_at(i, SET_ROWS)] += y
 
     def write_y(self, query_block: int, y_ref: Any) -> None:
         """y of a query block, HU x 128, from the sums of each query's own columns."""
