@@ -34,7 +34,7 @@ from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.running.program import Program, make_program
 
 RESULTS = Path(__file__).parents[1] / "results" / "records"
-SIZES = ("500k", "1m", "2m")
+SIZES = ("270k", "500k", "1m", "2m")
 METHODS = {
     "softmax": "'softmax'",
     "linear": "'linear'",

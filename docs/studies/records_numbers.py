@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from scipy.stats import linregress
 
 from docs.studies.records import (
     METHODS,
@@ -23,6 +24,7 @@ from hyla_lm.comparing.intervals import Difference, differences, holm
 from hyla_lm.config import UserError
 
 BASELINE = "softmax"
+FIT_SIZES = 3
 BUDGETS = ("tokens", "flops", "seconds")
 
 
@@ -82,6 +84,15 @@ class Pair:
     p: float
 
 
+@dataclass(frozen=True)
+class Scaling:
+    """Bits per byte of a method fall as parameters to the power of -exponent."""
+
+    method: str
+    exponent: float
+    error: float
+
+
 def cells_of(folder: Path, size: str) -> list[Cell]:
     """The methods of a size of which a seed has ended."""
     results, times = read_all(folder), folder / f"{size}_step_time.json"
@@ -104,6 +115,18 @@ def ended(folder: Path, size: str) -> tuple[int, int]:
 
 def sizes_begun(folder: Path) -> list[str]:
     return [size for size in SIZES if any(ended(folder, size))]
+
+
+def scalings(cells: Sequence[Cell]) -> list[Scaling]:
+    """Least squares on logarithms of all runs; methods with three sizes or more."""
+    found = []
+    for method in METHODS:
+        runs = [run for cell in cells if cell.method == method for run in cell.runs]
+        x_R, y_R = np.log([[run["parameters"], run["bits_per_byte"]] for run in runs] or [[1, 1]]).T
+        if len(set(x_R)) >= FIT_SIZES:
+            fit = linregress(x_R, y_R)
+            found.append(Scaling(method, -float(fit.slope), float(fit.stderr)))
+    return found
 
 
 def budget(cells: Sequence[Cell], at: str) -> float:

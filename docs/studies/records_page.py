@@ -29,6 +29,7 @@ from docs.studies.records_numbers import (
     cells_of,
     ended,
     pairs,
+    scalings,
     sizes_begun,
 )
 from hyla_lm import ending
@@ -78,6 +79,12 @@ are linear between two evaluations. FLOPs are those of the formula of
 is read before its end has a learning rate that has not fallen yet. So a costlier method looks a
 little worse than a shorter run of it would.
 """
+SCALING_TEXT = """## Over sizes
+
+Bits per byte as a power of the parameters: {fits}. The fit is least squares on logarithms over
+all sizes and seeds; ± is its standard error. All runs see the same tokens, so this is what a
+larger model gains from this little text, and no law of scaling.
+"""
 TUNING_TEXT = """## Learning rates
 
 One run of {steps} steps and another seed at each rate, the same rates for each method and size.
@@ -113,6 +120,7 @@ def page(folder: Path) -> str:
     if cells:
         parts += ["## Results\n", picture(), results_table(cells), costs_note(folder)]
         parts += [difference_text(), difference_table(cells), BUDGET_TEXT, budget_table(cells)]
+        parts += scaling_text([cell for found in cells.values() for cell in found])
     parts += [TUNING_TEXT.format(steps=TUNING_STEPS), tuning_table(folder, sizes)]
     parts += [CORPUS.format(packages=packages, digest=COMMITTED.read_text().strip())]
     return "\n".join(parts)
@@ -194,6 +202,12 @@ def budget_table(cells: dict[str, list[Cell]]) -> str:
         flops, seconds = f"{budgets['flops'] / 1e12:.2f} TFLOPs", f"{budgets['seconds']:.0f} s"
         rows.append([size, "*spent*", f"{budgets['tokens'] / 1e6:.2f}M", flops, seconds])
     return markdown(rows)
+
+
+def scaling_text(cells: Sequence[Cell]) -> list[str]:
+    """The fits over sizes; nothing while no method has enough of them."""
+    fits = [f"{s.method} {-s.exponent:.3f} ± {s.error:.3f}" for s in scalings(cells)]
+    return [SCALING_TEXT.format(fits=", ".join(fits))] if fits else []
 
 
 def tuning_table(folder: Path, sizes: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ from docs.studies.records import (
     best_rate,
     read_all,
 )
-from docs.studies.records_numbers import budget, cells_of, pairs
+from docs.studies.records_numbers import budget, cells_of, pairs, scalings
 from docs.studies.records_page import PAGE, PICTURE, page
 from hyla_lm.config import UserError
 from hyla_lm.experiment import read_experiment
@@ -32,7 +32,7 @@ from hyla_lm.running.throughput import count_parameters
 ROOT = Path(__file__).parents[2]
 VOCABULARY = 2048
 LARGEST_BYTES, LARGEST_PICTURE_BYTES = 60_000, 80_000
-SIZES_TOLD = {"500k": 0.53, "1m": 1.06, "2m": 1.99, "4m": 3.95}
+SIZES_TOLD = {"270k": 0.27, "500k": 0.53, "1m": 1.06, "2m": 1.99, "4m": 3.95}
 FIGURE = re.compile(r"\d+\.\d{4}")
 
 
@@ -51,7 +51,7 @@ def write_run(folder: Path, method: str, seed: int, bits: float | None, **more: 
         **{"environment": {"git_revision": "0123456789abcdef"}, **sound, **more},
     }
     (folder / "runs").mkdir(exist_ok=True)
-    name = f"{method}_{seed}_{run['learning_rate']}.json"
+    name = f"{run['size']}_{method}_{seed}_{run['learning_rate']}.json"
     (folder / "runs" / name).write_text(json.dumps(run))
 
 
@@ -103,6 +103,19 @@ def test_curves_are_read_at_equal_flops_and_equal_time(tmp_path: Path) -> None:
     read = {at: cells[1].bits_at(at, budget(cells, at)) for at in ("tokens", "flops", "seconds")}
     assert read == pytest.approx({"tokens": 1.5, "flops": 2.5, "seconds": 2.0})
     assert "| 500k | hyla | 1.5000 | 2.5000 | 2.0000 |" in page(tmp_path)
+
+
+def test_the_power_over_sizes_is_that_of_the_results(tmp_path: Path) -> None:
+    for size, parameters in (("270k", 1000), ("500k", 2000), ("1m", 4000)):
+        write_run(tmp_path, "hyla", 0, 4.0 * parameters**-0.25, size=size, parameters=parameters)
+        write_run(tmp_path, "linear", 0, 2.0, size=size, parameters=1000)
+        (tmp_path / f"{size}_step_time.json").write_text(
+            '{"cpu_milliseconds": {"hyla": 1.0, "linear": 1.0}}'
+        )
+    cells = [cell for size in ("270k", "500k", "1m") for cell in cells_of(tmp_path, size)]
+    (one,) = scalings(cells)
+    assert (one.method, one.exponent) == ("hyla", pytest.approx(0.25, abs=1e-4))
+    assert "parameters: hyla -0.250 ± 0.000." in page(tmp_path)
 
 
 def test_what_is_not_finished_is_told(tmp_path: Path) -> None:
