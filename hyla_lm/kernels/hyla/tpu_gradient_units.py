@@ -115,7 +115,7 @@ class UnitsGradient:
         for head in range(p.heads):
             self.da_read[head] = self.da_by_set[pl.ds(head, LANES, stride=p.heads)].T
         for first in range(0, LANES, DS_KEYS):
-            repeat(DS_KEYS // 2, partial(self._sum_over_queries, first // 2))
+            repeat(DS_KEYS // 2, partial(self._sum_by_keys, first // 2))
             self._make_ds(query_block, first)
         self.scores.add(query_block)
 
@@ -210,32 +210,36 @@ class UnitsGradient:
         words = pltpu.bitcast(dx.astype(p.dtype), jnp.int32)
         self.dx[group, :, rows_at(member, OCTET)] = words.reshape(OCTET, OCTET, LANES)
 
-    def _sum_over_queries(self, first: int, index: Any) -> None:
-        """Of pair `first + index` of keys: dv = sum over queries of dx times code, and
-        da = sum over units of dx times v.
-
-        dx has rows (set, key of two), the codes columns (set, key of two).
-        """
-        p, pair = self.p, first + index
+    def _sum_by_keys(self, first: int, index: Any) -> None:
+        """The sums of dx of pair `first + index` of keys: its rows are (set, key of two)."""
+        pair = first + index
         block, row = pair // OCTET, pair % OCTET
-        even, odd = 2 * pair, 2 * pair + 1
         words = self.dx[:, block, pl.ds(row, OCTET, stride=OCTET)]
-        dx = pltpu.bitcast(words.reshape(SETS, LANES), p.dtype)
-        is_even = lax.broadcasted_iota(jnp.int32, (1, LANES), 1) % 2 == 0
-        a, b = self._heads(self.code, even), self._heads(self.code, odd)
-        codes = [jnp.where(is_even, x, 0.0) for x in (a, _to_even(a))]
-        codes += [jnp.where(is_even, 0.0, x) for x in (_to_odd(b), b)]
-        rows = rows_at(pair, 2 * SET_ROWS)
-        self.dv[rows] += matrix_product(jnp.concatenate(codes).astype(p.dtype), dx)
+        dx = pltpu.bitcast(words.reshape(SETS, LANES), self.p.dtype)
+        self._add_dv(pair, dx)
+        self._make_da(pair, dx)
+
+    def _add_dv(self, pair: Any, dx: jax.Array) -> None:
+        """dv = sum over queries of code times dx, of rows (key, query, head)."""
+        even, odd = (self._heads(self.code, 2 * pair + n) for n in range(2))
+        codes = [jnp.where(_is_even(), a, 0.0) for a in (even, _to_even(even))]
+        codes += [jnp.where(_is_even(), 0.0, a) for a in (_to_odd(odd), odd)]
+        operand = jnp.concatenate(codes).astype(self.p.dtype)
+        self.dv[rows_at(pair, 2 * SET_ROWS)] += matrix_product(operand, dx)
+
+    def _make_da(self, pair: Any, dx: jax.Array) -> None:
+        """da = sum over units of v times dx; from rows (key, query, head) to (key, head)."""
+        p = self.p
         v = [
-            jnp.where(column_query() == n, self._heads(self.v, position), 0.0)
-            for position in (even, odd)
+            jnp.where(column_query() == n, self._heads(self.v, 2 * pair + odd), 0.0)
+            for odd in range(2)
             for n in range(SET_QUERIES)
         ]
         da = matrix_product(jnp.concatenate(v).astype(p.dtype), dx, (1, 1))
-        a, a_next, b_last, b = (da[p.head(n, p.heads)] for n in range(4))
-        both = jnp.where(is_even, a, _to_odd(a_next)), jnp.where(is_even, _to_even(b_last), b)
-        self.da_made[rows_at(pair, 2 * p.heads)] = jnp.concatenate(both)
+        even_0, even_1, odd_0, odd_1 = (da[p.head(n, p.heads)] for n in range(4))
+        even = jnp.where(_is_even(), even_0, _to_odd(even_1))
+        odd = jnp.where(_is_even(), _to_even(odd_0), odd_1)
+        self.da_made[rows_at(pair, 2 * p.heads)] = jnp.concatenate([even, odd])
 
     def _make_ds(self, query_block: Any, first: int) -> None:
         p, keys = self.p, slice(first, first + DS_KEYS)
@@ -251,6 +255,10 @@ class UnitsGradient:
         """A position's rows of all heads."""
         octet, row = position // OCTET, position % OCTET
         return ref[octet, pl.ds(row, self.p.heads, stride=OCTET)]
+
+
+def _is_even() -> jax.Array:
+    return lax.broadcasted_iota(jnp.int32, (1, LANES), 1) % 2 == 0
 
 
 def _to_even(x: jax.Array) -> jax.Array:
