@@ -38,17 +38,19 @@ faults: export HYPOTHESIS_PROFILE = faults
 faults: .venv/dev
 	$(BIN)/pytest -s -m "not full and not seqio and not torch" tests/faults
 
-# Both evaluation suites from small runs to a report with figures, which says only that all of it works.
+# All evaluation tasks from small runs to a report with figures, which says only that all of it works.
 # Without XLA's optimisations these runs compile in half the time.
 EVALS_SMOKE ?= runs/evals_smoke
-SMALL := --variants=softmax,hyla --seeds=0,1 --preset=strict --steps=20 --workdir=$(EVALS_SMOKE) \
+SMALL := --variants=softmax,hyla --seeds=0,1 --steps=20 --workdir=$(EVALS_SMOKE) \
 	--gin.ModelConfig.num_layers=1 --gin.ModelConfig.model_dim=16 --gin.ModelConfig.mlp_dim=16 \
 	--gin.TrainConfig.batch_size=16 --gin.LogConfig.every=10 --gin.OptimizerConfig.warmup_steps=5
 evals-smoke: export JAX_DISABLE_MOST_OPTIMIZATIONS = 1
 evals-smoke: .venv/dev
 	rm -rf $(EVALS_SMOKE)
-	$(BIN)/python -m evals fuzzy_logic $(SMALL) --gin.FuzzyLogic.evaluation_examples=64
-	$(BIN)/python -m evals sraven $(SMALL) --gin.Sraven.evaluation_examples=64
+	$(BIN)/python -m evals fuzzy_logic $(SMALL) --preset=strict --gin.FuzzyLogic.evaluation_examples=64
+	$(BIN)/python -m evals sraven $(SMALL) --preset=strict --gin.Sraven.evaluation_examples=64
+	$(BIN)/python -m evals match3 $(SMALL) --gin.Match3.evaluation_examples=64
+	$(BIN)/python -m evals hyperteacher $(SMALL) --gin.Hyperteacher.evaluation_examples=64
 	$(BIN)/python -m evals interventions $(EVALS_SMOKE)/fuzzy_logic/*/*/*/*/seed? --out=$(EVALS_SMOKE)/interventions --examples=128
 	cat $(EVALS_SMOKE)/report.md $(EVALS_SMOKE)/interventions/report.md
 

@@ -1,4 +1,4 @@
-"""The paper's experiments on fuzzy logic and SRAVEN."""
+"""Experiments on the evaluation tasks: those of the paper, and ours."""
 
 import argparse
 import shlex
@@ -8,9 +8,12 @@ from pathlib import Path
 
 from hyla_lm import command_line, ending
 from hyla_lm.arguments import Parser
+from hyla_lm.evals.experiments.benchmarks import BENCHMARKS
 from hyla_lm.evals.interventions import command as interventions
 from hyla_lm.evals.latent_codes import look
 from hyla_lm.signals import signals
+
+EXPERIMENT = "what to compare (evals/README.md)"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,10 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """The parser of all commands on experiments."""
     parser = Parser("hyla-lm evals", description=__doc__)
-    commands = parser.add_subparsers(
-        required=True, metavar="fuzzy_logic|sraven|latent_codes|look|interventions|report"
-    )
-    for suite in ("fuzzy_logic", "sraven"):
+    others = ("latent_codes", "look", "interventions", "report")
+    commands = parser.add_subparsers(required=True, metavar="|".join([*BENCHMARKS, *others]))
+    for suite, benchmark in BENCHMARKS.items():
         command = commands.add_parser(
             suite,
             help=f"train the rows of an experiment on {suite} and report them",
@@ -36,12 +38,12 @@ def parser() -> argparse.ArgumentParser:
         command.set_defaults(run=_train, suite=suite)
         add = command.add_argument
         add("--workdir", required=True, help="folder of the runs, results and report")
-        add("--experiment", default="table_a1", help="what to compare (evals/README.md)")
-        add("--preset", default="paper", help="paper or strict")
+        add("--experiment", default=next(iter(benchmark.experiments)), help=EXPERIMENT)
+        add("--preset", default=next(iter(benchmark.presets)), help=" or ".join(benchmark.presets))
         add("--variants", type=_names, default=(), help="rows, such as softmax,hyla; all")
         add("--seeds", type=_seeds, default=(0, 1, 2), help="such as 0,1,2 (default)")
-        add("--grid", action="store_true", help="train the published grid and choose by row")
-        add("--steps", type=look.count, help="a shortened schedule; default: the published one")
+        add("--grid", action="store_true", help="train all points of the grid and choose by row")
+        add("--steps", type=look.count, help="a shortened schedule; default: the whole one")
         add("--split", help="covering, published or published_new_jax; default: the preset's")
         add("--runs_at_once", type=look.count, help="trained together; default: 3, 24 on a GPU")
     every = commands.add_parser("latent_codes", help="look inside all finished runs of a folder")
@@ -80,7 +82,6 @@ def _train(options: argparse.Namespace, bindings: list[str]) -> None:
 
 def _train_and_report(options: argparse.Namespace, bindings: list[str]) -> None:
     from hyla_lm.evals.experiments import board
-    from hyla_lm.evals.experiments.paper import BENCHMARKS
     from hyla_lm.evals.experiments.report import write_report
     from hyla_lm.evals.experiments.runner import Request, train
 

@@ -1,1 +1,1 @@
-"""The paper's experiments as data, their runner, results and reports."""
+"""The experiments as data, their runner, results and reports."""

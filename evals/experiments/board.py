@@ -20,7 +20,7 @@ def show(workdir: Path, sections: Iterable[Section]) -> None:
         last = max(run.steps for run in section.runs)
         board.image(last, section.benchmark.metric, (workdir / f"{section.name}.png").read_bytes())
         for row, point in section.best(section.benchmark.chosen_by):
-            found = point.mean(section.benchmark.published)
+            found = point.mean(section.benchmark.main)
             if found:
                 board.scalars(point.runs[0].steps, {f"final/{row.name}": found.value})
         board.close()

@@ -32,16 +32,15 @@ def _bars(section: Section) -> Figure:
     rows = section.best(section.benchmark.chosen_by)
     figure, axes = plt.subplots(figsize=(8, 1.4 + 0.42 * len(rows)), layout="constrained")
     for place, (row, point) in enumerate(rows):
-        measured = point.mean(section.benchmark.published)
+        measured = point.mean(section.benchmark.main)
         if measured:
             axes.barh(place - 0.2, measured.value, 0.38, xerr=measured.error, color="tab:blue")
         if row.published:
             mean, error = row.published
             axes.barh(place + 0.2, mean, 0.38, xerr=error, color="lightgray")
     axes.set_yticks(range(len(rows)), [row.label for row, _ in rows])
-    axes.set_xlabel(
-        f"{section.benchmark.metric} × 100 (blue: {_measured(section)}; gray: published)"
-    )
+    published = "; gray: published" * section.benchmark.is_published
+    axes.set_xlabel(f"{section.benchmark.metric} × 100 (blue: {_measured(section)}{published})")
     axes.invert_yaxis()
     return figure
 
@@ -66,7 +65,7 @@ def _curves(section: Section) -> Figure:
 def _curve(axes: Axes, section: Section, label: str, panel: str) -> None:
     x, y, errors = [], [], []
     for row, point in section.best(section.benchmark.chosen_by):
-        mean = point.mean(section.benchmark.published)
+        mean = point.mean(section.benchmark.main)
         is_here = (row.label, row.setting.panel) == (label, panel)
         if is_here and mean is not None and row.setting.x is not None:
             x.append(row.setting.x)

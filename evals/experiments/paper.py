@@ -189,6 +189,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         ),
         {"learning_rate": (1e-3, 3e-3), "weight_decay": (0.03, 0.1)},
         {"table_a1": table_a1(FUZZY_LOGIC_A1, Setting()), "context_length": CONTEXT_LENGTH},
+        {preset: f"fuzzy_logic_{preset}.gin" for preset in PRESETS},
     ),
     "sraven": Benchmark(
         "SRAVEN",
@@ -215,5 +216,6 @@ BENCHMARKS: Mapping[str, Benchmark] = {
             "held_out": HELD_OUT,
             "ambiguity": AMBIGUITY,
         },
+        {preset: f"sraven_{preset}.gin" for preset in PRESETS},
     ),
 }

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hyla_lm.evals.experiments import figures, results
-from hyla_lm.evals.experiments.paper import BENCHMARKS
+from hyla_lm.evals.experiments.benchmarks import BENCHMARKS
 from hyla_lm.evals.experiments.results import Mean, Point, Section
 from hyla_lm.evals.experiments.rows import Estimate, Experiment, Row
 from hyla_lm.evals.experiments.tables import NONE, markdown, shown
@@ -22,8 +22,8 @@ DECIDE_CEILING = {
         "filter_ambiguous",
     )
 }
-HEADER = """# Published against measured
-
+PUBLISHED, MEASURED = "# Published against measured", "# Measured"
+HEADER = """
 R2 and accuracy are times 100. Errors are standard errors over seeds; published figures have three.
 `hyla-lm evals report FOLDER` makes this page from the JSON files in `FOLDER/results`.
 """
@@ -36,7 +36,8 @@ def write_report(folder: Path) -> list[Section]:
     """
     sections = results.sections(results.read(folder / "results"))
     decoded = latent_table.read(folder)
-    parts = [HEADER]
+    is_published = any(section.benchmark.is_published for section in sections)
+    parts = [PUBLISHED if is_published else MEASURED, HEADER]
     for section in sections:
         parts += [section_text(section), *latent_table.text(section, decoded)]
         write_retrying(folder / f"{section.name}.png", figures.draw(section))
@@ -59,11 +60,12 @@ def section_text(section: Section) -> str:
         ]
     lines += [*table(section, section.best(benchmark.chosen_by)), ""]
     if section.has_grid:
+        unsaid = " (the paper does not say by which it chose)" * benchmark.is_published
         lines += [
-            f"Each row at its point with the best mean {benchmark.published.title} figure, which "
-            "looks at what is to be predicted (the paper does not say by which it chose):",
+            f"Each row at its point with the best mean {benchmark.main.title} figure, which "
+            f"looks at what is to be predicted{unsaid}:",
             "",
-            *table(section, section.best(benchmark.published)),
+            *table(section, section.best(benchmark.main)),
             "",
         ]
     commands = dict.fromkeys(run.command for run in section.runs)
@@ -77,7 +79,8 @@ def conditions(section: Section) -> list[str]:
     runs, benchmark = section.runs, section.benchmark
     steps = sorted({run.steps for run in runs})
     share, said = runs[0].share, " or ".join(f"{count:,}" for count in steps)
-    schedule = f"{said} steps a run, the published schedule"
+    whole = "published" if benchmark.is_published else "whole"
+    schedule = f"{said} steps a run, the {whole} schedule"
     if share != 1:
         schedule = f"{said} steps a run: **{100 * share:.3g} % of the schedule**"
     points = _listed(f"`{results.point_name(run.point)}`" for run in runs)
@@ -86,11 +89,12 @@ def conditions(section: Section) -> list[str]:
         f"revision {(run.summary['git_revision'] or 'unknown')[:10]}"
         for run in runs
     )
+    owner = "the paper's " if benchmark.is_published else ""
     lines = [
         f"- Preset `{runs[0].preset}`; split {_listed(f'`{run.split}`' for run in runs)}; seeds "
         f"{', '.join(map(str, sorted({run.seed for run in runs})))}.",
         f"- {schedule}; optimizer {points}.",
-        f"- “{benchmark.published.title}” is the paper's {benchmark.metric}.",
+        f"- “{benchmark.main.title}” is {owner}{benchmark.metric}.",
         f"- Made on {made_by}.",
     ]
     if runs[0].bindings:
@@ -103,14 +107,15 @@ def table(section: Section, rows: Sequence[tuple[Row, Point]]) -> list[str]:
     benchmark = section.benchmark
     columns = (benchmark.chosen_by, *benchmark.others)
     has_ceiling = any(ceiling_of(section, row) for row, _ in rows)
-    header = ["", benchmark.published.title, "published", "difference", "seeds"]
-    header += [column.title for column in columns]
+    header = ["", benchmark.main.title, *["published", "difference"] * benchmark.is_published]
+    header += ["seeds", *(column.title for column in columns)]
     header += ["best possible"] * has_ceiling + ["optimizer"] * section.has_grid
     body = []
     for row, point in rows:
-        measured = point.mean(benchmark.published)
-        cells = [label_of(row), shown(measured), estimate(row.published)]
-        cells += [difference(measured, row.published), seeds(point, measured)]
+        measured = point.mean(benchmark.main)
+        beside = [estimate(row.published), difference(measured, row.published)]
+        cells = [label_of(row), shown(measured), *beside * benchmark.is_published]
+        cells += [seeds(point, measured)]
         cells += [shown(point.mean(column), column.digits) for column in columns]
         cells += [estimate(ceiling_of(section, row), NONE)] * has_ceiling
         body.append(cells + [f"`{point.name}`"] * section.has_grid)

@@ -10,7 +10,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from hyla_lm.config import UserError
-from hyla_lm.evals.experiments.paper import BENCHMARKS
+from hyla_lm.evals.experiments.benchmarks import BENCHMARKS
 from hyla_lm.evals.experiments.rows import Benchmark, Column, Experiment, Row
 from hyla_lm.input.files import write_retrying
 

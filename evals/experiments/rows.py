@@ -63,16 +63,21 @@ class Column:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A task's published metric, the metric that chooses runs, its grid and its experiments."""
+    """A task's main metric, the metric that chooses runs, its grid, experiments and gin files.
+
+    `presets` has the gin files by name, below gin/evals; the first is the default.
+    """
 
     title: str
     task: str
     metric: str
-    published: Column
+    main: Column
     chosen_by: Column
     others: tuple[Column, ...]
     grid: Mapping[str, tuple[float, ...]]
     experiments: Mapping[str, Experiment]
+    presets: Mapping[str, str]
+    is_published: bool = True
 
 
 def attention(name: str) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from etils import epath
 
 from hyla_lm.config import PACKAGE, UserError
 from hyla_lm.evals.experiments import results
-from hyla_lm.evals.experiments.paper import BENCHMARKS, PRESETS
+from hyla_lm.evals.experiments.benchmarks import BENCHMARKS
 from hyla_lm.evals.experiments.results import Result
 from hyla_lm.evals.experiments.rows import Benchmark, Row
 from hyla_lm.evals.populations.population import Population
@@ -32,7 +32,7 @@ RUNS_AT_ONCE = 24  # three seeds at SRAVEN's eight points
 
 @dataclass(frozen=True)
 class Request:
-    """The runs asked for; without variants all rows, without steps the published schedule."""
+    """The runs asked for; without variants all rows, without steps the whole schedule."""
 
     suite: str
     workdir: str
@@ -51,7 +51,7 @@ class Request:
 
     @property
     def gin_file(self) -> str:
-        return str(PACKAGE / "gin" / "evals" / f"{self.suite}_{self.preset}.gin")
+        return str(PACKAGE / "gin" / "evals" / BENCHMARKS[self.suite].presets[self.preset])
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _points(benchmark: Benchmark, grid: bool) -> list[tuple[str, ...]]:
 def chosen_rows(request: Request, benchmark: Benchmark) -> list[Row]:
     """The rows whose name or variant is asked for; raises UserError for unknown ones."""
     _check_known("--experiment", request.experiment, benchmark.experiments)
-    _check_known("--preset", request.preset, PRESETS)
+    _check_known("--preset", request.preset, benchmark.presets)
     rows = benchmark.experiments[request.experiment].rows
     if any(row.measured for row in rows):
         raise UserError(

@@ -1,1 +1,1 @@
-"""Fuzzy logic and SRAVEN: examples drawn on the device, splits, ambiguity."""
+"""Fuzzy logic, SRAVEN, Match3, hyperteacher: examples drawn on the device, splits, ambiguity."""

@@ -22,12 +22,10 @@ import numpy as np
 
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.evals.tasks.draws import below, random_bits
-from hyla_lm.evals.tasks.generated import GeneratedConfig, GeneratedTask, keys_of_rows
+from hyla_lm.evals.tasks.generated import GeneratedConfig
+from hyla_lm.evals.tasks.regression import RegressionTask
 from hyla_lm.evals.tasks.splits import make_split
-from hyla_lm.metrics import Metrics, Pair
 from hyla_lm.model.config import Features
-from hyla_lm.model.decoder import Decoder
-from hyla_lm.tasks.protocol import Batch
 
 MAX_VARIABLES = 10
 
@@ -85,7 +83,7 @@ class FuzzyLogic(GeneratedConfig):
 
 
 @dataclass(frozen=True)
-class FuzzyLogicTask(GeneratedTask):
+class FuzzyLogicTask(RegressionTask):
     """The prepared task; see hyla_lm.tasks.protocol.Task."""
 
     config: FuzzyLogic
@@ -111,46 +109,9 @@ class FuzzyLogicTask(GeneratedTask):
             + (f"; terms {missing} are held out but never trained" if missing else ""),
         }
 
-    def draw(
-        self, key: jax.Array, row_B: jax.Array, combinations_CxM: jax.Array
-    ) -> dict[str, jax.Array]:
-        def example(key: jax.Array) -> dict[str, jax.Array]:
-            return draw_example(
-                key, combinations_CxM, self.config.num_variables, self.config.sequence_length
-            )
-
-        return {"row": row_B, **jax.vmap(example)(keys_of_rows(key, row_B))}
-
-    def score(
-        self, output_BxTxO: jax.Array, batch: Batch, weight_B: jax.Array
-    ) -> tuple[Pair, Metrics]:
-        """Squared error and R2 of the query, which is the last token."""
-        prediction_B = output_BxTxO[:, -1, 0]
-        metrics = regression_metrics(prediction_B, batch["target"], batch["variance"], weight_B)
-        return metrics["mse"], metrics
-
-    def logged_metrics(self, means: Mapping[str, float]) -> dict[str, float]:
-        """Adds `r2_pooled`, R2 over all queries; `r2` is the mean of the sequences' own R2."""
-        shown = dict(means)
-        spread = shown.pop("target_squared") - shown.pop("target") ** 2
-        return {**shown, "r2_pooled": 1 - shown["mse"] / spread if spread > 0 else float("nan")}
-
-    def describe(self, values: Mapping[str, float]) -> str:
-        if "mse" in values:
-            return f"loss {values['mse']:.4f}  r2 {values['r2']:.3f}"
-        return "  ".join(
-            f"{name} r2 {values[f'{name}_r2']:.3f}" for name in self.evaluation_names()
-        )
-
-    def closing_lines(
-        self, model: Decoder, params: Any, validation: Mapping[str, float]
-    ) -> list[str]:
-        """R2 of each evaluation set: the mean over sequences, as in the paper, and pooled."""
-        lines = [f"{'R2 of':<18}{'mean of sequences':>18}{'pooled':>10}"]
-        for name in self.evaluation_names():
-            r2, pooled = validation[f"{name}_r2"], validation[f"{name}_r2_pooled"]
-            lines.append(f"  {name:<16}{r2:>18.4f}{pooled:>10.4f}")
-        return lines
+    def example(self, key: jax.Array, combinations_CxM: jax.Array) -> dict[str, jax.Array]:
+        c = self.config
+        return draw_example(key, combinations_CxM, c.num_variables, c.sequence_length)
 
 
 def term_bits(term: Any, num_variables: int) -> jax.Array:
@@ -185,22 +146,4 @@ def example_of(x_NxL: jax.Array, terms_K: jax.Array) -> dict[str, jax.Array]:
         "target": target_N[-1],
         "variance": jnp.var(target_N),
         "terms": terms_K,
-    }
-
-
-def regression_metrics(
-    prediction_B: jax.Array, target_B: jax.Array, variance_B: jax.Array, weight_B: jax.Array
-) -> Metrics:
-    """Squared error and R2; the paper's R2 is the mean over sequences of 1 - error / variance."""
-    error_B = jnp.square(prediction_B - target_B)
-    count = jnp.sum(weight_B)
-
-    def summed(x_B: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return jnp.sum(weight_B * x_B), count
-
-    return {
-        "mse": summed(error_B),
-        "r2": summed(1 - error_B / variance_B),
-        "target": summed(target_B),
-        "target_squared": summed(jnp.square(target_B)),
     }

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -77,19 +77,24 @@ class GeneratedTask(ABC):
     ) -> tuple[Pair, Metrics]:
         """Objective and metrics of the model's outputs; examples have weight 0 or 1."""
 
-    @abstractmethod
     def logged_metrics(self, means: Mapping[str, float]) -> dict[str, float]:
         """See hyla_lm.tasks.protocol.Task."""
+        return dict(means)
 
     @abstractmethod
     def describe(self, values: Mapping[str, float]) -> str:
         """See hyla_lm.tasks.protocol.Task."""
 
     @abstractmethod
+    def example(self, key: jax.Array, combinations_CxM: jax.Array) -> dict[str, jax.Array]:
+        """One example, `features` TxI and more: a pure function, for any table of its shape."""
+
     def draw(
         self, key: jax.Array, row_B: jax.Array, combinations_CxM: jax.Array
     ) -> dict[str, jax.Array]:
-        """The examples of the given rows: a pure function, for any table of the same shape."""
+        """The examples of the given rows."""
+        example = partial(self.example, combinations_CxM=combinations_CxM)
+        return {"row": row_B, **jax.vmap(example)(keys_of_rows(key, row_B))}
 
     def draw_for_evaluation(
         self, key: jax.Array, row_B: jax.Array, combinations_CxM: jax.Array

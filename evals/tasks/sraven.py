@@ -24,7 +24,7 @@ import numpy as np
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.evals.tasks.ambiguity import is_ambiguous, posterior
 from hyla_lm.evals.tasks.draws import below, orders, random_bits
-from hyla_lm.evals.tasks.generated import GeneratedConfig, GeneratedTask, keys_of_rows
+from hyla_lm.evals.tasks.generated import GeneratedConfig, GeneratedTask
 from hyla_lm.evals.tasks.splits import make_split
 from hyla_lm.evals.tasks.sraven_rules import COLUMNS, RULES, draw_grids
 from hyla_lm.metrics import Metrics, Pair
@@ -91,22 +91,15 @@ class SravenTask(GeneratedTask):
             f"trained, {len(self.tables['held_out'])} held out",
         }
 
-    def draw(
-        self, key: jax.Array, row_B: jax.Array, combinations_CxM: jax.Array
-    ) -> dict[str, jax.Array]:
+    def example(self, key: jax.Array, combinations_CxM: jax.Array) -> dict[str, jax.Array]:
         c, table = self.config, jnp.asarray(combinations_CxM)
 
         def once(key: jax.Array) -> tuple[jax.Array, jax.Array]:
             return draw_instance(key, table, c.grid_rows, c.num_symbols, c.permute_features)
 
-        def example(key: jax.Array) -> dict[str, jax.Array]:
-            filtered = c.filter_ambiguous
-            rules_M, instance = (
-                draw_unambiguous(once, key, c.num_symbols) if filtered else once(key)
-            )
-            return {"rules": rules_M, "instance": instance, **tokenize(instance, c.num_symbols)}
-
-        return {"row": row_B, **jax.vmap(example)(keys_of_rows(key, row_B))}
+        filtered = c.filter_ambiguous
+        rules_M, instance = draw_unambiguous(once, key, c.num_symbols) if filtered else once(key)
+        return {"rules": rules_M, "instance": instance, **tokenize(instance, c.num_symbols)}
 
     def draw_for_evaluation(
         self, key: jax.Array, row_B: jax.Array, combinations_CxM: jax.Array
@@ -127,9 +120,6 @@ class SravenTask(GeneratedTask):
             metrics["ambiguous"] = (jnp.sum(flagged_B), jnp.sum(weight_B))
             metrics["unambiguous_accuracy"] = clear["accuracy"]
         return metrics["loss_nats"], metrics
-
-    def logged_metrics(self, means: Mapping[str, float]) -> dict[str, float]:
-        return dict(means)
 
     def describe(self, values: Mapping[str, float]) -> str:
         if "loss_nats" in values:

@@ -40,7 +40,7 @@ COMMANDS: dict[str, Command] = {
 }
 FOLDERS = {
     "data": "rows and tokenizers of text: prepare, verify, tokenizer, sample_corpus",
-    "evals": "the paper's experiments: fuzzy_logic, sraven, latent_codes, look, report",
+    "evals": "experiments on small tasks: fuzzy_logic, sraven, …, look, report",
     "tpu": "launch on Cloud TPU: create, run, supervise, delete and more",
 }
 

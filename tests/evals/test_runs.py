@@ -1,4 +1,4 @@
-"""Fuzzy logic and SRAVEN through the trainer: output, files, resumes, presets and sizes."""
+"""Evaluation tasks through the trainer: output, files, resumes, presets and sizes."""
 
 import json
 import os
@@ -16,6 +16,7 @@ import pytest
 from hyla_lm.attention import VARIANTS
 from hyla_lm.cli import main
 from hyla_lm.config import UserError
+from hyla_lm.evals.experiments.benchmarks import BENCHMARKS
 from hyla_lm.experiment import Experiment, read_experiment
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.sharded_attention import check_mesh
@@ -36,23 +37,31 @@ ModelConfig.num_heads = 2
 ModelConfig.mlp_dim = 8
 OptimizerConfig.warmup_steps = 2
 """
+PAPER = ("fuzzy_logic", "sraven")
 SUITES = {
     "fuzzy_logic": ("FuzzyLogic.evaluation_examples = 20\nSEQUENCE_LENGTH = 8", "r2"),
     "sraven": ("Sraven.evaluation_examples = 20\nSraven.num_features = 2", "accuracy"),
+    "match3": ("Match3.evaluation_examples = 20", "accuracy"),
+    "hyperteacher": (
+        "Hyperteacher.evaluation_examples = 20\nHyperteacher.sequence_length = 8",
+        "r2",
+    ),
 }
-SETS = {
-    "fuzzy_logic": {"in_distribution", "held_out", "unknown_terms"},
-    "sraven": {"in_distribution", "held_out"},
-}
+SLOW, FULL = ("sraven", "match3", "hyperteacher"), pytest.mark.full
+SETS = {suite: {"in_distribution", "held_out"} for suite in SUITES}
+SETS["fuzzy_logic"] = {*SETS["sraven"], "unknown_terms"}
 
 
 def small_gin(suite: str, folder: Path) -> Path:
-    path = folder / f"{suite}.gin"
-    path.write_text(f'include "gin/evals/{suite}_strict.gin"\n{SMALL}{SUITES[suite][0]}\n')
+    path, of_suite = folder / f"{suite}.gin", BENCHMARKS[suite].presets
+    name = of_suite.get("strict") or of_suite["plain"]
+    path.write_text(f'include "gin/evals/{name}"\n{SMALL}{SUITES[suite][0]}\n')
     return path
 
 
-@pytest.mark.parametrize("suite", ["fuzzy_logic", pytest.param("sraven", marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "suite", ["fuzzy_logic", *(pytest.param(name, marks=FULL) for name in SLOW)]
+)
 def test_a_run_logs_every_set(
     suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -102,8 +111,7 @@ def test_a_run_goes_on_from_its_checkpoint_and_another_cannot(
     again = json.loads(capsys.readouterr().out)
     assert again == {"step": 6, **summary["validation"]}
 
-    name = {"fuzzy_logic": "FuzzyLogic", "sraven": "Sraven"}[suite]
-    assert main([*arguments, f"--gin.{name}.held_out_fraction=0.4"]) == 2
+    assert main([*arguments, f"--gin.{BENCHMARKS[suite].task}.held_out_fraction=0.4"]) == 2
     assert "data.held_out_fraction" in capsys.readouterr().err
 
 
@@ -120,7 +128,7 @@ def test_models_have_the_parameters_of_the_paper(suite: str, count: int, variant
     assert model.relative_buckets == model.relative_max_distance == program.task.sequence_length
 
 
-@pytest.mark.parametrize("suite", SUITES)
+@pytest.mark.parametrize("suite", PAPER)
 def test_presets_differ_in_nothing_but_what_they_say(suite: str) -> None:
     paper, strict = preset(f"{suite}_paper"), preset(f"{suite}_strict")
     assert paper.model.attention_dropout == 0.1 and strict.model.attention_dropout == 0
@@ -135,9 +143,9 @@ def test_presets_differ_in_nothing_but_what_they_say(suite: str) -> None:
     assert replace(paper.train, task=None) == replace(strict.train, task=None)
 
 
-@pytest.mark.parametrize("suite", SUITES)
-def test_one_seed_drives_split_data_and_initialisation(suite: str) -> None:
-    experiment = preset(f"{suite}_paper", "SEED = 2")
+@pytest.mark.parametrize("name", ["fuzzy_logic_paper", "sraven_paper", "match3", "hyperteacher"])
+def test_one_seed_drives_split_data_and_initialisation(name: str) -> None:
+    experiment = preset(name, "SEED = 2")
     assert (experiment.train.seed, experiment.train.task.seed) == (2, 2)  # type: ignore
 
 

@@ -16,7 +16,7 @@ from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.ending import STOPPED as EXIT_STATUS
 from hyla_lm.ending import Preempted
 from hyla_lm.evals.populations.train_many import Member, open_member
-from hyla_lm.evals.suites import FuzzyLogicSuite, SravenSuite, mean_metrics, steps_at
+from hyla_lm.evals.suites import FuzzyLogicSuite, SravenSuite, TaskSuite, mean_metrics, steps_at
 from hyla_lm.experiment import CheckpointConfig, Experiment, LogConfig, TrainConfig
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.optim import OptimizerConfig
@@ -248,6 +248,18 @@ def test_suites_of_one_name_and_of_several_processes_are_refused(
     with pytest.raises(UserError, match=r"one process, and this run has 4"):
         check_suites(twice[:1], ModelConfig())
     check_suites((), ModelConfig())
+
+
+@pytest.mark.parametrize("task", ["match3", "hyperteacher"])
+def test_any_generated_task_can_be_a_suite(task: str) -> None:
+    suite = TaskSuite(gin_file=f"gin/evals/{task}.gin", name=task)
+    check_suites((suite,), ModelConfig(attention="linear"))
+    with pytest.raises(UserError, match=r"TaskSuite cannot train .* ModelConfig.num_layers = 2"):
+        check_suites((suite,), ModelConfig(attention=("hyla", "linear", "hyla")))
+    with pytest.raises(UserError, match=r"TaskSuite.gin_file is empty"):
+        TaskSuite(name=task)
+    with pytest.raises(UserError, match=r"TaskSuite.name = '' must be of letters"):
+        TaskSuite(gin_file="gin/evals/match3.gin")
 
 
 def test_when_suites_are_due() -> None:

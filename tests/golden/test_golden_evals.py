@@ -18,9 +18,9 @@ from hyla_lm.evals.tasks.fuzzy_logic import (
     FuzzyLogic,
     example_of,
     fuzzy_function,
-    regression_metrics,
     term_bits,
 )
+from hyla_lm.evals.tasks.regression import regression_metrics
 from hyla_lm.evals.tasks.sraven import Sraven, panel_metrics, permute_columns, tokenize
 from hyla_lm.evals.tasks.sraven_rules import completions, draw_grids
 from hyla_lm.metrics import means, to_host

@@ -17,6 +17,7 @@ from hyla_lm.ending import STOPPED as EXIT_STATUS
 from hyla_lm.ending import Preempted
 from hyla_lm.evals.__main__ import main
 from hyla_lm.evals.experiments import runner
+from hyla_lm.evals.experiments.benchmarks import BENCHMARKS
 from hyla_lm.evals.experiments.runner import Request, plan, populations
 from hyla_lm.evals.populations.train_many import Member
 from hyla_lm.experiment import read_experiment
@@ -168,9 +169,29 @@ def test_options_reach_the_runs(training: FakeTraining, tmp_path: Path) -> None:
     assert "**Changed**: `ModelConfig.mlp_dim=64`" in report
 
 
+@pytest.mark.parametrize("suite", ["match3", "hyperteacher"])
+def test_a_task_of_ours_takes_its_gin_file_and_three_kinds_of_attention(
+    suite: str, training: FakeTraining, tmp_path: Path
+) -> None:
+    assert main([suite, f"--workdir={tmp_path}", "--seeds=0,1"]) == 0
+    point = "lr0.003_wd0.1_warmup100"
+    assert training.populations == [
+        [f"{attention}/{point}/seed{seed}" for seed in (0, 1)]
+        for attention in ("softmax", "linear", "hyla")
+    ]
+    folder = tmp_path / suite / "plain" / "attention"
+    found = read_experiment([str(folder / training.populations[2][1] / "config.gin")], [])
+    assert found.text == read_experiment([f"gin/evals/{suite}.gin"], ["SEED = 1"]).text
+    report = (tmp_path / "report.md").read_text()
+    assert report.startswith("# Measured\n") and "the whole schedule" in report
+    assert "|  | held out | seeds | in distribution | training loss |" in report
+    assert "paper" not in report and "difference" not in report
+
+
 MISTAKES = {
     "a row": (["--variants=softmax,hylla"], "--variants=hylla is not known: use one of softmax,"),
     "an experiment": (["--experiment=table_b1"], "--experiment=table_b1 .* table_a1"),
+    "a preset of others": (["--preset=plain"], "--preset=plain is not known: use one of paper,"),
     "a preset": (["--preset=clean"], "--preset=clean is not known: use one of paper, strict"),
     "a split": (["--split=random"], "FuzzyLogic.split = 'random' must be one of 'covering'"),
     "a seed without a split": (
@@ -253,7 +274,7 @@ def test_a_report_needs_results(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "x.json is not the result of a run" in capsys.readouterr().err
 
 
-def test_make_evals_smoke_trains_both_suites_in_one_folder(
+def test_make_evals_smoke_trains_all_suites_in_one_folder(
     training: FakeTraining, tmp_path: Path
 ) -> None:
     done = subprocess.run(
@@ -266,12 +287,14 @@ def test_make_evals_smoke_trains_both_suites_in_one_folder(
     text = done.stdout.replace("\\\n", " ")
     commands = [shlex.split(line) for line in text.splitlines() if " -m evals " in line]
     *suites, interventions = [words[words.index("evals") + 1 :] for words in commands]
-    assert [main(words) for words in suites] == [0, 0]
-    assert len(training.populations) == 4
+    assert [words[0] for words in suites] == list(BENCHMARKS)
+    assert [main(words) for words in suites] == [0] * len(suites)
+    assert len(training.populations) == 2 * len(suites)
     assert interventions[0] == "interventions"
     changed = sorted(Path("/").glob(interventions[1].removeprefix("/")))
     assert [path.name for path in changed] == ["seed0", "seed1", "seed0", "seed1"]
-    assert "## SRAVEN: Table A1" in (tmp_path / "report.md").read_text()
+    report = (tmp_path / "report.md").read_text()
+    assert [report.count(f"\n## {b.title}: ") for b in BENCHMARKS.values()] == [1] * len(suites)
     plain = subprocess.run(["make", "-n", "evals-smoke"], capture_output=True, text=True, cwd=ROOT)
     assert "rm -rf runs/evals_smoke\n" in plain.stdout
 

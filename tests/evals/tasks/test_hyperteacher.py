@@ -1,0 +1,154 @@
+"""Hyperteacher: targets by definition, splits, teachers of seeds, baselines and bad sizes."""
+
+from collections.abc import Callable
+from itertools import combinations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hyla_lm.config import UserError
+from hyla_lm.evals.tasks.hyperteacher import (
+    Hyperteacher,
+    HyperteacherTask,
+    module,
+    network,
+    predicted_by_line,
+)
+from hyla_lm.metrics import means, to_host
+from hyla_lm.parallel.batch_shard import BatchShard
+
+COUNT = 2000
+ROWS = jnp.arange(COUNT)
+Batch = dict[str, np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def task() -> HyperteacherTask:
+    return Hyperteacher().prepare_task(8)
+
+
+@pytest.fixture(scope="module")
+def draw(task: HyperteacherTask) -> Callable[..., Batch]:
+    return jax.jit(task.draw)
+
+
+@pytest.fixture(scope="module")
+def batches(task: HyperteacherTask, draw: Callable[..., Batch]) -> dict[str, Batch]:
+    tables = {name: task.tables[name] for name in ("train", "held_out")}
+    key = task.train_key(0)
+    return {name: jax.device_get(draw(key, ROWS, table)) for name, table in tables.items()}
+
+
+def test_targets_are_those_of_the_combined_network(batches: dict[str, Batch]) -> None:
+    """In numpy: relu of the combined layer, read out with alternating signs."""
+    theta_MxHxL = np.array([module(jnp.int32(m), 8, 4) for m in range(8)])
+    size = (8 * (1 / 2 - 1 / (2 * np.pi))) ** -0.5
+    for batch in batches.values():
+        for row in range(20):
+            x_NxL, modules, z = (batch[n][row] for n in ("features", "modules", "z"))
+            z = z / (z**2).sum() ** 0.5
+            layer_HxL = sum(a * theta_MxHxL[m] for a, m in zip(z, modules, strict=True))
+            hidden_NxH = np.maximum(x_NxL[:, :4] @ layer_HxL.T, 0)
+            target_N = size * (hidden_NxH[:, ::2].sum(1) - hidden_NxH[:, 1::2].sum(1))
+            # Sums of eight float32 numbers of order 1, in another order: a few 1e-6.
+            np.testing.assert_allclose(x_NxL[:-1, 4], target_N[:-1], atol=1e-5)
+            assert batch["target"][row] == pytest.approx(target_N[-1], abs=1e-5)
+            assert batch["variance"][row] == pytest.approx(target_N.var(), rel=1e-4)
+        assert (batch["features"][:, -1, 4] == 0).all()
+
+
+def test_every_set_draws_its_own_combinations_alone(
+    task: HyperteacherTask, batches: dict[str, Batch]
+) -> None:
+    for name, batch in batches.items():
+        drawn, counts = np.unique(batch["modules"], axis=0, return_counts=True)
+        np.testing.assert_array_equal(drawn, np.array(sorted(task.tables[name].tolist())))
+        # 2000 draws of C: each count is within five standard deviations of its mean.
+        mean = COUNT / len(drawn)
+        assert (np.abs(counts - mean) < 5 * mean**0.5).all()
+        assert batch["z"].min() >= 0.5 and batch["z"].max() < 1.5
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_combinations_are_held_out_and_every_module_is_trained(seed: int) -> None:
+    tables = Hyperteacher(seed=seed).prepare_task(1).tables
+    train, held_out = ({tuple(t) for t in tables[name].tolist()} for name in ("train", "held_out"))
+    modules = range(8 * seed, 8 * seed + 8)
+    assert (len(train), len(held_out)) == (21, 7) and not train & held_out
+    assert train | held_out == set(combinations(modules, 2))
+    assert set(tables["train"].ravel().tolist()) == set(modules)
+
+
+def test_a_table_tells_the_teacher_of_its_seed(
+    draw: Callable[..., Batch], batches: dict[str, Batch]
+) -> None:
+    """So a population, which draws with one task's function and every run's table, is right."""
+    other = Hyperteacher(seed=1).prepare_task(8)
+    together = draw(other.train_key(1), ROWS, other.tables["train"])
+    alone = next(other.train_stream(BatchShard(4, 1), None))
+    # A variance of 32 numbers may be summed in another order in a larger batch.
+    np.testing.assert_allclose(together["variance"][:4], alone.pop("variance"), rtol=1e-6)
+    for name, values in alone.items():
+        np.testing.assert_array_equal(together[name][:4], values)
+    assert not np.isin(together["modules"], batches["train"]["modules"]).any()
+    assert not np.array_equal(module(jnp.int32(0), 8, 4), module(jnp.int32(8), 8, 4))
+
+
+def test_an_example_is_a_function_of_key_and_row_alone(
+    task: HyperteacherTask, draw: Callable[..., Batch], batches: dict[str, Batch]
+) -> None:
+    table = task.tables["train"]
+    for name, values in draw(task.train_key(0), ROWS[::-1], table).items():
+        np.testing.assert_array_equal(values[::-1], batches["train"][name])
+    elsewhere = draw(task.train_key(1), ROWS, table)
+    assert not np.array_equal(elsewhere["features"], batches["train"]["features"])
+    first, second = batches["train"]["features"][:2]
+    assert not np.array_equal(first, second)
+
+
+def test_the_mean_of_a_sequence_has_no_r2_and_a_line_some(
+    task: HyperteacherTask, batches: dict[str, Batch]
+) -> None:
+    batch = batches["train"]
+    shown_BxN = batch["features"][:, :-1, -1]
+    outputs = jnp.zeros((COUNT, 32, 1)).at[:, -1, 0].set(shown_BxN.mean(1))
+    values = means(to_host(task.score(outputs, batch, jnp.ones(COUNT))[1]))
+    # Of 31 targets the mean has an R2 of -1 / 31; error / variance deviates by about 1.4.
+    assert abs(values["r2"] + 1 / 31) < 5 * 1.4 / COUNT**0.5
+    error = predicted_by_line(batch["features"]) - batch["target"]
+    r2 = np.mean(1 - error**2 / batch["variance"])
+    assert 0.6 < r2 < 0.85
+    assert task.r2_of_lines("in_distribution") == pytest.approx(r2, abs=0.06)
+
+
+def test_a_line_predicts_what_is_linear() -> None:
+    x_BxNxL = np.random.default_rng(0).normal(size=(3, 9, 2)).astype(np.float32)
+    y_BxN = x_BxNxL @ np.array([2.0, -1.0]) + 0.5
+    features = np.concatenate([x_BxNxL, y_BxN[..., None]], axis=2)
+    features[:, -1, -1] = 0
+    np.testing.assert_allclose(predicted_by_line(features), y_BxN[:, -1], atol=1e-5)
+
+
+def test_targets_have_a_variance_of_about_one() -> None:
+    """Over inputs, for modules whose rows are nearly orthogonal to each other."""
+    x_NxL = np.random.default_rng(0).normal(size=(4000, 64)).astype(np.float32)
+    theta_KxHxL = jnp.stack([module(jnp.int32(m), 8, 64) for m in range(2)])
+    target_N = network(jnp.asarray(x_NxL), theta_KxHxL, jnp.array([0.6, 0.8]))
+    assert float(target_N.var()) == pytest.approx(1, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_combined": 9}, r"num_combined = 9 is more than Hyperteacher\.num_modules = 8"),
+        ({"num_combined": 8}, r"holds out 0 and trains on 1"),
+        ({"num_modules": 1}, r"Hyperteacher\.num_modules = 1 must be at least 2"),
+        ({"held_out_fraction": 0.9}, r"none had every part"),
+        ({"sequence_length": 1}, r"Hyperteacher\.sequence_length = 1 must be at least 2"),
+    ],
+)
+def test_bad_sizes_are_refused(settings: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Hyperteacher(**settings).prepare_task(8)

@@ -1,0 +1,166 @@
+"""Match3: labels by their definition, balance, splits, purity, metrics and bad sizes."""
+
+from collections.abc import Callable, Mapping
+from itertools import combinations, product
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hyla_lm.config import UserError
+from hyla_lm.evals.tasks.match3 import CHANCE, Match3, Match3Task, angles, zero_triples
+from hyla_lm.metrics import means, to_host
+
+COUNT = 2000
+MODULUS = 47
+ROWS = jnp.arange(COUNT)
+SETS = ("train", "in_distribution", "held_out")
+Batch = Mapping[str, np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def task() -> Match3Task:
+    return Match3().prepare_task(8)
+
+
+@pytest.fixture(scope="module")
+def draw(task: Match3Task) -> Callable[..., Batch]:
+    return jax.jit(task.draw)
+
+
+@pytest.fixture(scope="module")
+def batches(task: Match3Task, draw: Callable[..., Batch]) -> dict[str, Batch]:
+    keys = {name: task.evaluation_key(name) for name in SETS}
+    return {name: jax.device_get(draw(keys[name], ROWS, task.tables[name])) for name in SETS}
+
+
+def triples_in(residues: list[int], modulus: int) -> set[tuple[int, ...]]:
+    """The multisets of three of the integers, one more than once perhaps, that sum to 0."""
+    found = product(residues, repeat=3)
+    return {tuple(sorted(abc)) for abc in found if sum(abc) % modulus == 0}
+
+
+def check_sequences(task: Match3Task, name: str, batch: Batch, count: int) -> None:
+    """By brute force: the labels, and which triples a sequence has."""
+    c = task.config
+    allowed = {tuple(triple) for triple in task.tables[name].tolist()}
+    for residues, target in zip(batch["residue"][:count].tolist(), batch["target"], strict=False):
+        found = triples_in(residues, c.modulus)
+        assert len(set(residues)) == 6 * c.num_triples and len(found) == c.num_triples
+        assert found <= allowed
+        label = [any(x in triple for triple in found) for x in residues]
+        assert target.tolist() == label and sum(label) == 3 * c.num_triples
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_labels_are_by_definition_and_triples_of_the_sets_table(
+    name: str, task: Match3Task, batches: dict[str, Batch]
+) -> None:
+    batch = batches[name]
+    check_sequences(task, name, batch, 300)
+    planted = batch["residue"][batch["target"]].reshape(COUNT, 3)
+    counts = np.unique(np.sort(planted), axis=0, return_counts=True)[1]
+    # Of C triples, each is drawn 2000 / C times, with a deviation of the root of that.
+    mean = COUNT / len(task.tables[name])
+    assert len(counts) == len(task.tables[name])
+    assert (np.abs(counts - mean) < 5 * mean**0.5).all()
+
+
+def test_several_triples_are_planted_and_no_other_is_made() -> None:
+    task = Match3(modulus=101, num_triples=2).prepare_task(8)
+    draw = jax.jit(task.draw)
+    batch = jax.device_get(draw(task.train_key(0), ROWS[:50], task.tables["train"]))
+    check_sequences(task, "train", batch, 50)
+
+
+def test_whoever_does_not_look_is_right_half_the_time(batches: dict[str, Batch]) -> None:
+    """Exactly for any constant; nearly for who knows how often each integer matches."""
+    for batch in batches.values():
+        assert (batch["target"].mean(1) == CHANCE).all()
+        assert np.abs(batch["target"].mean(0) - CHANCE).max() < 5 * 0.5 / COUNT**0.5
+        matched, not_matched = (
+            np.bincount(batch["residue"][batch["target"] == label], minlength=MODULUS)
+            for label in (True, False)
+        )
+        assert np.maximum(matched, not_matched).sum() / batch["target"].size < 0.56
+    logits = jnp.ones((COUNT, 6, 1))
+    values = means(
+        to_host(Match3().prepare_task(8).score(logits, batches["train"], jnp.ones(COUNT))[1])
+    )
+    assert (values["accuracy"], values["sequence_accuracy"]) == (CHANCE, 0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_triples_are_held_out_and_every_integer_is_trained(seed: int) -> None:
+    tables = Match3(seed=seed).prepare_task(1).tables
+    train, held_out = ({tuple(t) for t in tables[name].tolist()} for name in ("train", "held_out"))
+    assert (len(train), len(held_out)) == (242, 80) and not train & held_out
+    assert train | held_out == {tuple(triple) for triple in zero_triples(MODULUS).tolist()}
+    assert set(tables["train"].ravel().tolist()) == set(range(1, MODULUS))
+
+
+@pytest.mark.parametrize("modulus", [9, 10, 13])
+def test_zero_triples_are_of_different_integers_that_do_not_match_alone(modulus: int) -> None:
+    expected = [
+        abc
+        for abc in combinations(range(modulus), 3)
+        if sum(abc) % modulus == 0 and not any(3 * x % modulus == 0 for x in abc)
+    ]
+    assert zero_triples(modulus).tolist() == list(map(list, expected))
+
+
+def test_an_integer_is_shown_as_turns_round_the_circle() -> None:
+    shown = angles(jnp.array([0, 1, 3]), 4, 2)
+    # cos and sin of a quarter, and of twice that; float32 pi is right to 1e-7.
+    np.testing.assert_allclose(shown, [[1, 1, 0, 0], [0, -1, 1, 0], [0, -1, -1, 0]], atol=1e-6)
+
+
+def test_an_example_is_a_function_of_key_and_row_alone(
+    task: Match3Task, draw: Callable[..., Batch], batches: dict[str, Batch]
+) -> None:
+    key, table = task.evaluation_key("train"), task.tables["train"]
+    for name, values in draw(key, ROWS[::-1], table).items():
+        np.testing.assert_array_equal(values[::-1], batches["train"][name])
+    assert not np.array_equal(batches["train"]["residue"], batches["in_distribution"]["residue"])
+    assert len(np.unique(batches["train"]["residue"], axis=0)) > 0.9 * COUNT
+
+
+def test_metrics_score_labels_and_sequences_and_leave_padding_out(task: Match3Task) -> None:
+    target = jnp.array([[1, 1, 1, 0, 0, 0]] * 3, bool)
+    right = jnp.where(target, 2.0, -2.0)
+    logits = right.at[1, 0].set(-2.0).at[2].set(-right[2])[..., None]
+    weight = jnp.array([1.0, 1.0, 0.0])
+    objective, metrics = task.score(logits, {"target": target}, weight)
+    values = means(to_host(metrics))
+    assert values["accuracy"] == pytest.approx(11 / 12) and values["sequence_accuracy"] == 0.5
+    # float32 logarithms near 1 are right to 1e-7.
+    expected = (11 * np.log1p(np.exp(-2)) + np.log1p(np.exp(2))) / 12
+    assert values["loss_nats"] == pytest.approx(expected, rel=1e-5)
+    assert objective == metrics["loss_nats"]
+
+
+def test_closing_lines_say_chance(task: Match3Task) -> None:
+    kinds = ("accuracy", "sequence_accuracy")
+    validation = {f"{name}_{kind}": 0.75 for name in SETS[1:] for kind in kinds}
+    lines = task.closing_lines(None, None, validation)  # type: ignore[arg-type]
+    assert [line.split() for line in lines[1:]] == [
+        [name, "0.7500", "0.5000", "0.7500"] for name in SETS[1:]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"modulus": 23}, r"Match3\.modulus = 23 is too small for Match3\.num_triples = 1"),
+        ({"num_triples": 2}, r"Match3\.modulus = 47 is too small for Match3\.num_triples = 2"),
+        ({"modulus": 85, "num_triples": 2, "held_out_fraction": 0.01}, r"triples of held_out"),
+        ({"num_triples": 0}, r"Match3\.num_triples = 0 must be at least 1"),
+        ({"held_out_fraction": 0.001}, r"of 322 combinations holds out 0"),
+        ({"held_out_fraction": 0.95}, r"none had every part"),
+        ({"split": "published"}, r"not for 322: use 'covering'"),
+    ],
+)
+def test_bad_sizes_are_refused(settings: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Match3(**settings).prepare_task(8)
