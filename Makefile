@@ -38,7 +38,7 @@ faults: export HYPOTHESIS_PROFILE = faults
 faults: .venv/dev
 	$(BIN)/pytest -s -m "not full and not seqio and not torch" tests/faults
 
-# All evaluation tasks from small runs to a report with figures, which says only that all of it works.
+# All evaluation tasks, and a loss on codes, from small runs to a report with figures, which says only that all of it works.
 # Without XLA's optimisations these runs compile in half the time.
 EVALS_SMOKE ?= runs/evals_smoke
 SMALL := --variants=softmax,hyla --seeds=0,1 --steps=20 --workdir=$(EVALS_SMOKE) \
@@ -51,6 +51,8 @@ evals-smoke: .venv/dev
 	$(BIN)/python -m evals sraven $(SMALL) --preset=strict --gin.Sraven.evaluation_examples=64
 	$(BIN)/python -m evals match3 $(SMALL) --gin.Match3.evaluation_examples=64
 	$(BIN)/python -m evals hyperteacher $(SMALL) --gin.Hyperteacher.evaluation_examples=64
+	$(BIN)/python -m evals fuzzy_logic $(SMALL) --preset=strict --gin.FuzzyLogic.evaluation_examples=64 --variants=hyla --seeds=0 \
+		--workdir=$(EVALS_SMOKE)/code_loss '--gin.TrainConfig.code_loss=@CodeLoss()' --gin.CodeLoss.kind=contrastive
 	$(BIN)/python -m evals interventions $(EVALS_SMOKE)/fuzzy_logic/*/*/*/*/seed? --out=$(EVALS_SMOKE)/interventions --examples=128
 	cat $(EVALS_SMOKE)/report.md $(EVALS_SMOKE)/interventions/report.md
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hyla_lm import gin_files
+from hyla_lm.code_loss import CodeLoss
 from hyla_lm.config import UserError, configurable, setting
 from hyla_lm.gin_files import GinFile
 from hyla_lm.gin_text import paths
@@ -31,6 +32,9 @@ class TrainConfig:
     batch_size: int = setting(256, "rows of a global batch", minimum=1)
     suites: tuple[Suite, ...] = setting(
         (), "small models trained with the same attention, such as (@FuzzyLogicSuite(),)"
+    )
+    code_loss: CodeLoss | None = setting(
+        None, "an auxiliary loss on the latent codes of attention, such as @CodeLoss()"
     )
     accumulate_steps: int = setting(1, "micro-batches whose gradients an update sums", minimum=1)
     seed: int = setting(0, "seed of initialisation, data order and dropout", minimum=0)

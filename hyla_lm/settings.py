@@ -21,6 +21,7 @@ GROUPS: Mapping[str, str] = {
     "running": "The run",
     "sinks": "The run",
     "model": "The model",
+    "code_loss": "The model",
     "optim": "The optimizer",
     "update_policy": "The optimizer",
     "parallel": "The devices",

@@ -24,6 +24,7 @@ ORDER = (
     ),
     "parallel",
     *("model", "input", "tasks", "schedules", "muon", "optim", "train_step", "update_policy"),
+    "code_loss",
     *("diagnostics", "sinks", "experiment", "running", "coordcheck"),
     *(
         "export",

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from hyla_lm.code_loss import with_code_loss
 from hyla_lm.config import UserError, as_dict
 from hyla_lm.evals.tasks.generated import GeneratedTask
 from hyla_lm.metrics import Metrics
@@ -94,7 +95,7 @@ class Population:
     ) -> tuple[TrainState, Sums]:
         train = self.program.experiment.train
         step = make_train_step(
-            self.task.loss(self.program.model),
+            with_code_loss(train.code_loss, self.task, self.program.model),
             self._optimizer(numbers),
             train.accumulate_steps,
             numbers.seed,

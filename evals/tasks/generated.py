@@ -22,6 +22,7 @@ from jax.sharding import AxisType, Mesh
 from hyla_lm.config import UserError, as_dict, setting
 from hyla_lm.input.row_stream import check_equal_states
 from hyla_lm.metrics import Metrics, Pair
+from hyla_lm.model.config import Features
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.tasks.protocol import Batch, HostBatch, LossFn
@@ -65,6 +66,11 @@ class GeneratedTask(ABC):
 
     config: GeneratedConfig
     tables: Mapping[str, np.ndarray]
+
+    @property
+    @abstractmethod
+    def io(self) -> Features:
+        """See hyla_lm.tasks.protocol.Objective."""
 
     @property
     @abstractmethod

@@ -1,15 +1,17 @@
 """Looking into a model's attention: latent codes, value units, and the kernels of its layers."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from hyla_lm.attention import ACTIVATIONS, Request, choose, latent_codes_of
 from hyla_lm.config import naming_settings
 from hyla_lm.kernels.hyla.reference import hidden_layers
-from hyla_lm.model.config import Features
+from hyla_lm.model.config import Features, ModelConfig
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.parallel.sharded_attention import local_request
 
@@ -49,6 +51,23 @@ class LayerView:
         deep = self.request.deep_kernel_HxUxU
         z_BxTxSxU = hidden_layers(self.code_BxHxTxS, v_BxSxHxU, spec.activation, deep)[-1]
         return jnp.sqrt(squared_BxHxTxS.sum(1) * jnp.square(z_BxTxSxU).sum(-1))
+
+
+class ObservedDecoder(Decoder):
+    """A decoder that tells `observe` the requests of its attention layers whenever it runs.
+
+    They are of the same run, so that gradients flow through them. Queries and keys are then kept
+    for the backward pass, with `remat` too.
+    """
+
+    observe: Callable[[list[Request]], None] = lambda requests: None
+
+    @nn.nowrap
+    def apply(self, *args: Any, **options: Any) -> Any:
+        output, found = super().apply(*args, mutable=["intermediates"], **options)
+        if found:
+            self.observe(_requests_in(found, self.config))
+        return output
 
 
 def attention_layers(
@@ -93,7 +112,12 @@ def _requests(model: Decoder, params: Any, *inputs: Any, **options: Any) -> list
     _, found = model.apply(
         {"params": params}, *inputs, method="hidden", mutable=["intermediates"], **options
     )
-    blocks, config = found["intermediates"]["blocks"], model.config
+    return _requests_in(found, model.config)
+
+
+def _requests_in(found: Mapping[str, Any], config: ModelConfig) -> list[Request]:
+    """The request of each attention layer, from what a run of the model has sown."""
+    blocks = found["intermediates"]["blocks"]
 
     def request(layer: int) -> Request:
         repeat, place = divmod(layer, len(config.pattern))

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from hyla_lm import config
+from hyla_lm.code_loss import with_code_loss
 from hyla_lm.config import UserError
 from hyla_lm.diagnostics.norms import norms_of
 from hyla_lm.experiment import Experiment
@@ -116,7 +117,8 @@ def lay_out(experiment: Experiment, task: ObjectiveT, mesh: Mesh) -> Program[Obj
     loss, dtype = task.loss(model), experiment.model.dtype
     scanned = experiment.model.scan_layers
     measure = partial(norms_of, scanned=scanned) if experiment.log.layers else None
-    step = make_train_step(loss, optimizer, train.accumulate_steps, train.seed, measure, dtype)
+    trained = with_code_loss(train.code_loss, task, model)
+    step = make_train_step(trained, optimizer, train.accumulate_steps, train.seed, measure, dtype)
     if experiment.updates.is_on:
         step = guard_step(step, experiment.updates)
 

@@ -10,6 +10,7 @@ DESCRIPTIONS: tuple[tuple[str, str], ...] = (
         "Cross-entropy of training in bits, divided by the UTF-8 bytes of the text.",
     ),
     ("train/accuracy", "Share of the training targets that were the likeliest by the model."),
+    ("train/code_loss", "Auxiliary loss on the latent codes, without its weight (CodeLoss)."),
     ("train/*", "Mean over the training steps since the point before."),
     ("validation/*loss_nats", "Cross-entropy of a validation set, in nats a token."),
     (

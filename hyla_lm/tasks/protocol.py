@@ -53,6 +53,15 @@ class Inspectable(Protocol):
         ...
 
 
+@runtime_checkable
+class Labelled(Protocol):
+    """An objective that knows which function each example is of (CodeLoss.kind = "contrastive")."""
+
+    def functions(self, batch: Batch) -> jax.Array:
+        """Integers, BxM: examples of the same function have equal rows, others do not."""
+        ...
+
+
 class BatchStream(Protocol):
     """An endless iterator of one process's shard of host batches, restorable from JSON."""
 

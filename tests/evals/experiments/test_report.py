@@ -196,7 +196,12 @@ def test_figures_are_pictures_of_the_rows() -> None:
 
 
 MEAN_AND_ERROR = re.compile(r"(-?\d+\.\d+) ± (\d+\.\d+)")
-DOCUMENTS = ("docs/paper_tables.md", "evals/README.md", "docs/reproduction.md")
+DOCUMENTS = (
+    "docs/paper_tables.md",
+    "evals/README.md",
+    "docs/reproduction.md",
+    "docs/code_loss.md",
+)
 RESULTS = sorted(
     path.parent
     for path in (ROOT / "docs" / "results").glob("*/results")

@@ -287,14 +287,17 @@ def test_make_evals_smoke_trains_all_suites_in_one_folder(
     text = done.stdout.replace("\\\n", " ")
     commands = [shlex.split(line) for line in text.splitlines() if " -m evals " in line]
     *suites, interventions = [words[words.index("evals") + 1 :] for words in commands]
-    assert [words[0] for words in suites] == list(BENCHMARKS)
+    *tasks, _ = suites
+    assert [words[0] for words in tasks] == list(BENCHMARKS)
     assert [main(words) for words in suites] == [0] * len(suites)
-    assert len(training.populations) == 2 * len(suites)
+    assert len(training.populations) == 2 * len(tasks) + 1
+    changed_report = (tmp_path / "code_loss" / "report.md").read_text()
+    assert "`TrainConfig.code_loss=@CodeLoss()`, `CodeLoss.kind=contrastive`" in changed_report
     assert interventions[0] == "interventions"
     changed = sorted(Path("/").glob(interventions[1].removeprefix("/")))
     assert [path.name for path in changed] == ["seed0", "seed1", "seed0", "seed1"]
     report = (tmp_path / "report.md").read_text()
-    assert [report.count(f"\n## {b.title}: ") for b in BENCHMARKS.values()] == [1] * len(suites)
+    assert [report.count(f"\n## {b.title}: ") for b in BENCHMARKS.values()] == [1] * len(tasks)
     plain = subprocess.run(["make", "-n", "evals-smoke"], capture_output=True, text=True, cwd=ROOT)
     assert "rm -rf runs/evals_smoke\n" in plain.stdout
 
