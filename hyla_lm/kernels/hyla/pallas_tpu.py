@@ -15,6 +15,7 @@ from hyla_lm.kernels.hyla.blocks import forward_blocks
 from hyla_lm.kernels.hyla.tpu_backward import backward, backward_query_blocks
 from hyla_lm.kernels.hyla.tpu_common import Problem
 from hyla_lm.kernels.hyla.tpu_forward import forward
+from hyla_lm.kernels.hyla.tpu_sets import fits
 from hyla_lm.kernels.lanes import (
     LANES,
     ROW_TILE,
@@ -105,7 +106,7 @@ def _attend(
 ) -> jax.Array:
     blocks = forward_blocks(p)
     operands = q_BxHKxT, k_BxHKxS, v_BxHUxS, (*segments, *weights), q_offset
-    if tpu_units.fits(p):
+    if fits(p):
         return tpu_units.forward(p, blocks.query_blocks, *operands)
     return forward(p, blocks, *operands)
 

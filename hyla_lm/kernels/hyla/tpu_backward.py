@@ -1,9 +1,8 @@
 """HYLA backward on TPU: dq, dk and dv in one pass over the block pairs, from q, k, v and dy alone.
 
-The codes of each pair are recomputed. Then, 8 keys at a time, the vector unit computes what depends
-on the query: dz, and the part of da through the readout of y. Meanwhile the matrix units compute
-what depends on the key: x of the next keys, and of the last ones dv and the part of da through x.
-At the end da goes back through the normalisation to dq and dk.
+The codes of each pair are recomputed. The gradient of a pair has two forms, with units and with
+queries on lanes: tpu_gradient_units.py, which is faster, and tpu_gradient_queries.py. Both end in
+tpu_gradient_scores.py.
 """
 
 from dataclasses import dataclass
@@ -12,30 +11,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from hyla_lm.kernels.chips import chip_in_use
-from hyla_lm.kernels.hyla.tpu_common import (
-    OCTET,
-    OCTETS,
-    Problem,
-    codes_of_group,
-    operand_shape,
-    write_codes,
-    write_keys,
-)
-from hyla_lm.kernels.hyla.tpu_networks import (
-    network_shape,
-    read_networks,
-    write_networks_by_unit,
-    write_weights,
-)
-from hyla_lm.kernels.hyla.tpu_pairs import pull_back, weights_of
-from hyla_lm.kernels.lanes import LANES, matrix_product
-from hyla_lm.kernels.pairwise import PAIR_NETWORKS
-from hyla_lm.kernels.spec import ACTIVATIONS
+from hyla_lm.kernels.hyla.tpu_common import Problem
+from hyla_lm.kernels.hyla.tpu_gradient_queries import QueriesGradient
+from hyla_lm.kernels.hyla.tpu_gradient_scores import ScoresGradient
+from hyla_lm.kernels.hyla.tpu_gradient_units import UnitsGradient
+from hyla_lm.kernels.hyla.tpu_sets import fits
+from hyla_lm.kernels.lanes import LANES
 
 DQ_BYTES = 16 * 2**20
 
@@ -70,10 +55,9 @@ def backward(
     ]
     of_weights = [pl.BlockSpec((1, p.weights, LANES), maps.of_queries)]
     weights_shape = (p.batch, p.weights, p.query_blocks * LANES)
-    pairs = (p.heads, LANES, LANES)
-    rows = OCTET * p.value_dim
+    gradient = UnitsGradient if fits(p) else QueriesGradient
     call = pl.pallas_call(
-        partial(_kernel, p, maps),
+        partial(_kernel, p, maps, gradient),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(q_offset),
             grid=(p.batch, p.key_blocks, p.query_blocks),
@@ -85,24 +69,7 @@ def backward(
                 pl.BlockSpec((1, *weights_shape[1:]), lambda b, j, i, *_: (b, 0, 0)),
             ][: 4 if p.weights else 3],
             scratch_shapes=[
-                dict(
-                    keys=pltpu.VMEM((p.heads, LANES, p.key_dim), p.dtype),
-                    network=pltpu.VMEM(network_shape(p), jnp.int32),
-                    weights=pltpu.VMEM((OCTETS, p.heads * OCTET, rows), p.dtype),
-                    mixed=pltpu.VMEM((p.value_dim, LANES), jnp.float32),
-                    dy=pltpu.VMEM((value_rows, LANES), jnp.float32),
-                    code=pltpu.VMEM(pairs, jnp.float32),
-                    operand=pltpu.VMEM(operand_shape(p), p.dtype),
-                    scale=pltpu.VMEM((LANES, LANES), jnp.float32),
-                    x=[pltpu.VMEM((rows, LANES), jnp.float32)] * 2,
-                    dx=[pltpu.VMEM((rows, LANES), p.dtype)] * 2,
-                    da_read=pltpu.VMEM(pairs, jnp.float32),
-                    da_made=pltpu.VMEM((OCTETS, p.heads * OCTET, LANES), jnp.float32),
-                    ds=pltpu.VMEM(pairs, p.dtype),
-                    dq=pltpu.VMEM((p.query_blocks, key_rows, LANES), jnp.float32),
-                    dk=pltpu.VMEM((key_rows, LANES), jnp.float32),
-                    dv=pltpu.VMEM((p.code_tiles, OCTETS, rows, p.code_width), jnp.float32),
-                )
+                dict(scores=ScoresGradient.scratch(p), pair=gradient.scratch(p)),
             ],
         ),
         out_shape=[
@@ -134,7 +101,9 @@ class _IndexMaps:
         return b, 0, j
 
 
-def _kernel(p: Problem, maps: _IndexMaps, *refs: Any) -> None:
+def _kernel(
+    p: Problem, maps: _IndexMaps, gradient: type[UnitsGradient | QueriesGradient], *refs: Any
+) -> None:
     prefetched, refs = refs[: p.q_offset is None], refs[p.q_offset is None :]
     outputs = 4 if p.weights else 3
     q_ref, k_ref, v_ref, dy_ref, *segment_refs = refs[: -outputs - 1]
@@ -142,178 +111,27 @@ def _kernel(p: Problem, maps: _IndexMaps, *refs: Any) -> None:
     weight_refs = segment_refs[2 * p.has_segments :]
     j, i = pl.program_id(1), pl.program_id(2)
     offset = maps.offset(prefetched)
-    pair = _PairGradient(p, q_ref, k_ref, weight_refs, dw_refs, **scratch)
+    scores = ScoresGradient(p, q_ref, k_ref, weight_refs, dw_refs, **scratch["scores"])
+    pair = gradient(p, scores, **scratch["pair"])
 
     @pl.when((j == 0) & (i == 0))
     def _() -> None:
-        for total in (pair.dq, pair.dk, pair.dv, *dw_refs):
+        for total in (scores.dq, scores.dk, pair.dv, *dw_refs):
             total[...] = jnp.zeros_like(total)
 
     @pl.when(p.sees(i, j, offset))
     def _() -> None:
-        write = partial(
-            write_codes,
-            p,
-            q_ref,
-            pair.keys,
-            segment_refs,
-            (offset + i * LANES, j * LANES),
-            pair.code,
-            pair.operand,
-            pair.scale,
-        )
-
-        @pl.when(i == p.first_query_block(j, offset))
-        def _() -> None:
-            write_keys(p, k_ref, pair.keys)
-            write()
-            write_networks_by_unit(p, v_ref, pair.mixed, pair.network)
-            write_weights(p, v_ref, pair.weights)
-
-        pl.when(i != p.first_query_block(j, offset))(write)
-        pair.dy[...] = dy_ref[0].astype(jnp.float32)
-        pair.differentiate(i)
+        starts_keys = i == p.first_query_block(j, offset)
+        pair.prepare(starts_keys, v_ref, segment_refs, (offset + i * LANES, j * LANES))
+        pair.differentiate(i, dy_ref)
 
     @pl.when(i == p.query_blocks - 1)
     def _() -> None:
-        dk_ref[0] = pair.dk[...].astype(dk_ref.dtype)
-        pair.dk[...] = jnp.zeros_like(pair.dk)
-        read_networks(p, pair.dv, dv_ref)
+        dk_ref[0] = scores.dk[...].astype(dk_ref.dtype)
+        scores.dk[...] = jnp.zeros_like(scores.dk)
+        pair.write_dv(dv_ref)
 
     @pl.when((j == p.key_blocks - 1) & (i == p.query_blocks - 1))
     def _() -> None:
         for block in range(p.query_blocks):
-            dq_ref[0, :, pl.ds(block * LANES, LANES)] = pair.dq[block].astype(dq_ref.dtype)
-
-
-@dataclass(frozen=True)
-class _PairGradient:
-    """The gradient of one block pair; fields from `keys` on are scratch memory."""
-
-    p: Problem
-    q_ref: Any
-    k_ref: Any
-    weight_refs: list[Any]
-    dw_refs: list[Any]
-    keys: Any
-    network: Any
-    weights: Any
-    mixed: Any
-    dy: Any
-    code: Any
-    operand: Any
-    scale: Any
-    x: Any
-    dx: Any
-    da_read: Any
-    da_made: Any
-    ds: Any
-    dq: Any
-    dk: Any
-    dv: Any
-
-    def differentiate(self, query_block: Any) -> None:
-        """Adds the pair's part to dq, dk and the sums that dv is read from."""
-        self.dx[1][...] = jnp.zeros_like(self.dx[1])
-        self._make_x(0, self.x[0])
-
-        def two_octets(half: Any, carry: int) -> int:
-            for odd in range(2):
-                octet = 2 * half + odd
-                last = jnp.maximum(octet - 1, 0)
-                self._sum_dv(last, self.dx[1 - odd])
-                self._make_x(jnp.minimum(octet + 1, OCTETS - 1), self.x[1 - odd])
-                self._make_da(last, self.dx[1 - odd])
-                self._make_dx(octet, self.x[odd], self.dx[odd])
-            return carry
-
-        lax.fori_loop(0, OCTETS // 2, two_octets, 0)
-        self._sum_dv(OCTETS - 1, self.dx[1])
-        self._make_da(OCTETS - 1, self.dx[1])
-        self._through_scores(query_block)
-
-    def _make_x(self, octet: Any, x_ref: Any) -> None:
-        p = self.p
-        size = OCTET * p.words_per_key
-        x = jnp.zeros(x_ref.shape, jnp.float32)
-        for tile in range(p.code_tiles):
-            words = self.network[tile, pl.ds(pl.multiple_of(octet * size, 8), size)]
-            network = pltpu.bitcast(words, p.dtype)[:, : p.code_width]
-            product = matrix_product(network, codes_of_group(p, self.operand, octet // 2, tile))
-            x = product if tile == 0 else x + product
-        x_ref[...] = x
-
-    def _sum_dv(self, octet: Any, dx_ref: Any) -> None:
-        """dv = sum over queries of dx times code."""
-        p, dx = self.p, dx_ref[...]
-        for tile in range(p.code_tiles):
-            codes = codes_of_group(p, self.operand, octet // 2, tile)
-            self.dv[tile, octet] += matrix_product(dx, codes, (1, 1))
-
-    def _make_da(self, octet: Any, dx_ref: Any) -> None:
-        """da = sum over units of dx times v."""
-        self.da_made[octet] = matrix_product(self.weights[octet], dx_ref[...])
-
-    def _make_dx(self, octet: Any, x_ref: Any, dx_ref: Any) -> None:
-        """dx = phi'(x) * sum over heads of code times dy; da = sum over units of z times dy."""
-        p = self.p
-        phi = ACTIVATIONS[p.activation]
-        keys = pl.ds(pl.multiple_of(octet * OCTET, OCTET), OCTET)
-        codes = [self.code[head, keys] for head in range(p.heads)]
-        da = [jnp.zeros((OCTET, LANES), jnp.float32)] * p.heads
-        for unit in range(0, p.value_dim, 2):
-            dx = []
-            for row in (unit, unit + 1):
-                z, pull_back = jax.vjp(phi, x_ref[pl.ds(row * OCTET, OCTET)])
-                dz = jnp.zeros((OCTET, LANES), jnp.float32)
-                for head in range(p.heads):
-                    dy = self.dy[pl.ds(head * p.value_dim + row, 1)]
-                    dz += codes[head] * dy
-                    da[head] += z * dy
-                dx += pull_back(dz)
-            dx_ref[pl.ds(unit * OCTET, 2 * OCTET)] = jnp.concatenate(dx).astype(p.dtype)
-        for head in range(p.heads):
-            self.da_read[head, keys] = da[head]
-
-    def _through_scores(self, query_block: Any) -> None:
-        """ds = scale * (da - code * mean over heads of code * da), then dq and dk.
-
-        A pair network's gradient is pulled back from the scores, which are made again.
-        """
-        p, octets = self.p, 4
-        for first in range(0, OCTETS, octets):
-            keys = slice(first * OCTET, (first + octets) * OCTET)
-            da_made = []
-            for head in range(p.heads):
-                rows = p.head(head, OCTET)
-                made = [self.da_made[octet, rows] for octet in range(first, first + octets)]
-                da_made.append(jnp.concatenate(made))
-            da_read = [self.da_read[head, keys] for head in range(p.heads)]
-            da = [read + made for read, made in zip(da_read, da_made, strict=True)]
-            codes = [self.code[head, keys] for head in range(p.heads)]
-            if p.normalization == "rms_head":
-                along = sum(d * a for d, a in zip(da, codes, strict=True)) * (1 / p.true_heads)
-                da = [d - a * along for d, a in zip(da, codes, strict=True)]
-            if p.normalization in PAIR_NETWORKS:
-                scale = self.scale[keys]
-                s = [
-                    scale * matrix_product(self.keys[h, keys], self.q_ref[0, p.head(h, p.key_dim)])
-                    for h in range(p.heads)
-                ]
-                weights, d_codes = weights_of(self.weight_refs), (da_made, da_read)
-                pulled = pull_back(p.normalization, p.true_heads, s, scale > 0, weights, d_codes)
-                da = pulled[0]
-                self._add_weights(query_block, pulled[1])
-            for head in range(p.heads):
-                self.ds[head, keys] = (da[head] * self.scale[keys]).astype(p.dtype)
-        for head in range(p.heads):
-            rows, ds = p.head(head, p.key_dim), self.ds[head]
-            self.dq[query_block, rows] += matrix_product(self.k_ref[0, rows], ds)
-            self.dk[rows] += matrix_product(self.q_ref[0, rows], ds, (1, 1))
-
-    def _add_weights(self, query_block: Any, dw_Nx1xT: jax.Array | None) -> None:
-        columns = pl.ds(pl.multiple_of(query_block * LANES, LANES), LANES)
-        for dw_ref in self.dw_refs:
-            assert dw_Nx1xT is not None
-            for row in range(self.p.weights):
-                dw_ref[0, row : row + 1, columns] += dw_Nx1xT[row]
+            dq_ref[0, :, pl.ds(block * LANES, LANES)] = scores.dq[block].astype(dq_ref.dtype)

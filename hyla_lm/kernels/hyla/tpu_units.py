@@ -1,9 +1,7 @@
 """HYLA forward on TPU with the hidden units on lanes: the matrix units sum y too.
 
-For bfloat16 and eight times as many units as heads: then the codes of a set of 128 / U queries and
-8 keys fill the depth of a matrix unit, and the set's sums of y are one of its 16 row tiles. While
-it sums y over the last block pair, it computes the hidden layer z of this one. README.md has the
-layout and the count.
+While it sums y over the last block pair, it computes the hidden layer z of this one. tpu_sets.py
+has the operands, README.md the layout and the count.
 """
 
 from dataclasses import dataclass
@@ -25,21 +23,23 @@ from hyla_lm.kernels.hyla.tpu_common import (
     write_keys,
 )
 from hyla_lm.kernels.hyla.tpu_forward import IndexMaps
+from hyla_lm.kernels.hyla.tpu_sets import (
+    SET_QUERIES,
+    SET_ROWS,
+    SETS,
+    codes_of_octet,
+    low_half,
+    mix_of_octet,
+    network_of_octet,
+    repeat,
+    rows_at,
+    rows_of_mix,
+    twice,
+)
 from hyla_lm.kernels.lanes import LANES, matrix_product
-from hyla_lm.kernels.pairwise import PAIR_NETWORKS
 from hyla_lm.kernels.spec import ACTIVATIONS
 
-SET_ROWS = 16  # rows (query of a set, head) of bfloat16 in a vector register
 CODE_KEYS = 64
-
-
-def fits(p: Problem) -> bool:
-    """Whether `forward` computes the problem: the shape whose cycles are counted."""
-    return (
-        p.dtype == jnp.bfloat16
-        and (p.heads, p.value_dim) == (OCTET, OCTET * OCTET)
-        and p.normalization not in PAIR_NETWORKS
-    )
 
 
 @partial(jax.jit, static_argnums=(0, 1))  # traced and lowered once for all layers
@@ -55,7 +55,7 @@ def forward(
     """y, shape B x HU x T; `query_blocks` share a block of keys. Operands as in tpu_forward."""
     span = min(query_blocks, p.query_blocks)
     maps = IndexMaps(p, span)
-    width, sets = p.heads * p.value_dim, p.value_dim
+    width = p.heads * p.value_dim
     call = pl.pallas_call(
         partial(_kernel, p, maps),
         grid_spec=pltpu.PrefetchScalarGridSpec(
@@ -67,12 +67,12 @@ def forward(
                 dict(
                     keys=pltpu.VMEM((p.heads, LANES, p.key_dim), p.dtype),
                     network=pltpu.VMEM((OCTETS, LANES, LANES), p.dtype),
-                    by_octet=pltpu.VMEM((OCTETS, LANES // 2, LANES), jnp.int32),
                     by_head=pltpu.VMEM((p.heads, LANES, LANES), p.dtype),
-                    mix=pltpu.VMEM((OCTETS, sets, LANES), jnp.int32),
-                    read=pltpu.VMEM((2, sets * SET_ROWS // 2, LANES), jnp.int32),
-                    z=pltpu.VMEM((2, sets, LANES // 2, LANES), jnp.int32),
-                    sums=pltpu.VMEM((span, sets * SET_ROWS, LANES), jnp.float32),
+                    by_octet=pltpu.VMEM((OCTETS, LANES // 2, LANES), jnp.int32),
+                    mix=pltpu.VMEM((OCTETS, SETS, LANES), jnp.int32),
+                    read=pltpu.VMEM((2, SETS * SET_ROWS // 2, LANES), jnp.int32),
+                    z=pltpu.VMEM((2, SETS, LANES // 2, LANES), jnp.int32),
+                    sums=pltpu.VMEM((span, SETS * SET_ROWS, LANES), jnp.float32),
                     last=pltpu.SMEM((2,), jnp.int32),
                 )
             ],
@@ -141,9 +141,9 @@ class _Pair(NamedTuple):
 class _Pairs:
     """The steps of a block pair; every field but the first is scratch memory.
 
-    Query P i + n is number n of set i, P = 128 / U. `mix` has the codes that mix v to z: a row a
-    set, columns (query, head, key of 8). `read` has those that read z out: rows (set, query, head),
-    columns of keys. z has rows (set, key), columns (query, unit).
+    `mix` has the codes that mix v to z: a row a set, columns (query, head, key of 8). `read` has
+    those that read z out: rows (set, query, head), columns of keys. z has rows (set, key), columns
+    (query, unit).
     """
 
     p: Problem
@@ -157,63 +157,31 @@ class _Pairs:
     sums: Any
     last: Any
 
-    @property
-    def set_queries(self) -> int:
-        return LANES // self.p.value_dim
-
-    @property
-    def sets(self) -> int:
-        return self.p.value_dim
-
     def write_networks(self, v_ref: Any) -> None:
         """v of 8 keys at a time: rows (query, head, key), columns (query, unit)."""
         p = self.p
-        unit = lax.broadcasted_iota(jnp.int32, (p.value_dim, LANES), 0)
-        column = lax.broadcasted_iota(jnp.int32, (p.value_dim, LANES), 1)
-        spread_UxPU = (column % p.value_dim == unit).astype(p.dtype)
-        query = lax.broadcasted_iota(jnp.int32, (SET_ROWS, LANES), 1) // p.value_dim
-        for head in range(0, p.heads, 2):
-            v_SxPU = [
-                matrix_product(v_ref[0, p.head(head + odd, p.value_dim)].T, spread_UxPU)
-                for odd in range(2)
-            ]
-            for octet in range(OCTETS):
-                both = jnp.concatenate([v[p.head(octet, OCTET)] for v in v_SxPU])
-                for n in range(self.set_queries):
-                    rows = pl.ds((n * p.heads + head) * OCTET, 2 * OCTET)
-                    own = jnp.where(query == n, both, 0.0).astype(p.dtype)
-                    self.network[octet, rows] = own
+        v = [twice(v_ref[0, p.head(head, p.value_dim)]) for head in range(p.heads)]
+        for octet in range(OCTETS):
+            rows = jnp.concatenate([x[p.head(octet, OCTET)] for x in v])
+            self.network[octet] = network_of_octet(p, rows)
 
     def write_codes(self, q_ref: Any, segment_refs: list[Any], positions: tuple[Any, Any]) -> None:
-        """The codes with queries on lanes, by octet of keys and by head."""
+        """The codes with queries on lanes: by octet those that mix, by head those that read out."""
         p = self.p
-        query = lax.broadcasted_iota(jnp.int32, (OCTET, LANES), 1) % self.set_queries
         for start in range(0, LANES, CODE_KEYS):
             keys = slice(start, start + CODE_KEYS)
-            codes, _, _ = codes_of_keys(p, q_ref, self.keys, segment_refs, positions, keys)
-            for head, a in enumerate(codes):
+            made, read, _ = codes_of_keys(p, q_ref, self.keys, segment_refs, positions, keys)
+            for head, a in enumerate(read):
                 self.by_head[head, keys] = a.astype(p.dtype)
-            for octet in range(start // OCTET, (start + CODE_KEYS) // OCTET):
-                rows = p.head(octet - start // OCTET, OCTET)
-                for head in range(0, p.heads, 2):
-                    two = jnp.concatenate([codes[head][rows], codes[head + 1][rows]])
-                    words = pltpu.bitcast(two.astype(p.dtype), jnp.int32)
-                    for n in range(self.set_queries):
-                        row = (n * p.heads + head) * OCTET // 2
-                        own = jnp.where(query == n, words, 0)
-                        self.by_octet[octet, row : row + OCTET] = own
+            for octet in range(CODE_KEYS // OCTET):
+                codes = jnp.concatenate([a[p.head(octet, OCTET)] for a in made])
+                self.by_octet[start // OCTET + octet] = codes_of_octet(p, codes)
 
     def turn_codes(self, pair: _Pair) -> None:
         """Moves queries from lanes to rows, by products with ones and zeros, which are exact."""
         p = self.p
-        row = lax.broadcasted_iota(jnp.int32, (self.sets, LANES), 0)
-        column = lax.broadcasted_iota(jnp.int32, (self.sets, LANES), 1)
-        gather = (column // self.set_queries == row).astype(p.dtype)
-        is_even = lax.broadcasted_iota(jnp.int32, (1, LANES), 1) % 2 == 0
         for octet in range(OCTETS):
-            codes = pltpu.bitcast(self.by_octet[octet], p.dtype)
-            bits = pltpu.bitcast(matrix_product(gather, codes, (1, 1)), jnp.int32)
-            self.mix[octet] = jnp.where(is_even, _low_half(bits), bits)
+            self.mix[octet] = mix_of_octet(p, self.by_octet[octet])
         row = lax.broadcasted_iota(jnp.int32, (LANES, LANES), 0)
         column = lax.broadcasted_iota(jnp.int32, (LANES, LANES), 1)
         same = (row == column).astype(p.dtype)
@@ -223,55 +191,47 @@ class _Pairs:
                 for odd in range(2)
             )
             rows = pl.ds(head // 2, LANES, stride=p.heads // 2)
-            self.read[pair.slot, rows] = _low_half(low) | high
+            self.read[pair.slot, rows] = low_half(low) | high
 
     def make_z(self, pair: _Pair) -> None:
         """z of all keys and queries of the pair."""
+        repeat(OCTETS // 2, partial(self._make_z_of_octets, pair))
+
+    def _make_z_of_octets(self, pair: _Pair, index: Any) -> None:
+        """z of 16 keys: z of a set is rounded to whole registers."""
         p = self.p
         phi = ACTIVATIONS[p.activation]
-        word = lax.broadcasted_iota(jnp.int32, (OCTET, LANES), 0)
-        key = lax.broadcasted_iota(jnp.int32, (OCTET, LANES), 1) % OCTET
-        is_own = key // 2 == word % (OCTET // 2)
-        first, second = (is_own & (word // (OCTET // 2) == n) for n in range(2))
-        for octet in range(0, OCTETS, 2):
-            z = []
-            for odd in range(2):
-                words = []
-                for i in range(0, self.sets, 2):
-                    row, other = (self.mix[octet + odd, pl.ds(i + n, 1)] for n in range(2))
-                    words.append(jnp.where(first, row, jnp.where(second, other, 0)))
-                codes = pltpu.bitcast(jnp.concatenate(words), p.dtype)
-                z.append(phi(matrix_product(codes, self.network[octet + odd])))
-            for i in range(self.sets):
-                both = jnp.concatenate([x[p.head(i, OCTET)] for x in z]).astype(p.dtype)
-                rows = pl.ds(octet * OCTET // 2, OCTET)
-                self.z[pair.slot, i, rows] = pltpu.bitcast(both, jnp.int32)
+        z = []
+        for odd in range(2):
+            octet = 2 * index + odd
+            codes = rows_of_mix(p, self.mix.at[octet], 0, SETS)
+            z.append(phi(matrix_product(codes, self.network[octet])))
+        for i in range(SETS):
+            both = jnp.concatenate([x[p.head(i, OCTET)] for x in z]).astype(p.dtype)
+            self.z[pair.slot, i, rows_at(index, OCTET)] = pltpu.bitcast(both, jnp.int32)
 
     def sum_y(self, pair: _Pair) -> None:
         """Adds the pair's y of each set, summed over its 128 keys."""
+        repeat(SETS, partial(self._sum_y_of_set, pair))
+
+    def _sum_y_of_set(self, pair: _Pair, i: Any) -> None:
         p = self.p
-        for i in range(self.sets):
-            words = self.read[pair.slot, pl.ds(i * OCTET, OCTET)]
-            z = pltpu.bitcast(self.z[pair.slot, i], p.dtype)
-            rows = pl.ds(i * SET_ROWS, SET_ROWS)
-            y = matrix_product(pltpu.bitcast(words, p.dtype), z)
-            self.sums[pair.query_block, rows] += y
+        words = self.read[pair.slot, rows_at(i, OCTET)]
+        z = pltpu.bitcast(self.z[pair.slot, i], p.dtype)
+        y = matrix_product(pltpu.bitcast(words, p.dtype), z)
+        self.sums[pair.query_block, rows_at(i, SET_ROWS)] += y
 
     def write_y(self, query_block: int, y_ref: Any) -> None:
         """y of a query block, HU x 128, from the sums of each query's own columns."""
         p = self.p
-        row = lax.broadcasted_iota(jnp.int32, (self.sets, LANES), 0)
-        column = lax.broadcasted_iota(jnp.int32, (self.sets, LANES), 1)
+        row = lax.broadcasted_iota(jnp.int32, (SETS, LANES), 0)
+        column = lax.broadcasted_iota(jnp.int32, (SETS, LANES), 1)
         for head in range(p.heads):
             y = jnp.zeros((p.value_dim, LANES), jnp.float32)
-            for n in range(self.set_queries):
-                rows = pl.ds(n * p.heads + head, self.sets, stride=SET_ROWS)
+            for n in range(SET_QUERIES):
+                rows = pl.ds(n * p.heads + head, SETS, stride=SET_ROWS)
                 own = self.sums.at[query_block][rows][:, p.head(n, p.value_dim)]
-                place = (row * self.set_queries + n == column).astype(p.dtype)
+                place = (row * SET_QUERIES + n == column).astype(p.dtype)
                 y += matrix_product(own.astype(p.dtype).T, place)
             columns = pl.ds(query_block * LANES, LANES)
             y_ref[0, p.head(head, p.value_dim), columns] = y.astype(y_ref.dtype)
-
-
-def _low_half(bits: jax.Array) -> jax.Array:
-    return lax.shift_right_logical(bits, 16)
