@@ -68,7 +68,8 @@ files finds another text.
 """
 COSTS = """± is the standard error over seeds. CPU seconds are those of a process: with compiling
 and evaluations in a run, of the step alone in a step. They were measured on a shared machine
-({machines}), so read them as ratios. The step is the median of 15 rounds, the methods in turn.
+({machines}), so read them as ratios within a size: sizes were measured on different days, and
+270k on the slowest. The step is the median of 15 rounds, the methods in turn.
 Memory is the most that the process held. Revisions: {revisions}.
 """
 BUDGET_TEXT = """## At equal FLOPs and equal time
@@ -139,7 +140,8 @@ def state(folder: Path, sizes: Sequence[str]) -> str:
 def picture() -> str:
     return (
         f"![Bits per byte over FLOPs and over seconds, a line for each method and size]"
-        f"({PICTURE.name})\n\n*Means over seeds. Both axes of spending are logarithmic.*\n"
+        f"({PICTURE.name})\n\n*Means over seeds. Both axes of spending are logarithmic. Seconds "
+        "compare the methods of a size alone.*\n"
     )
 
 
