@@ -20,6 +20,7 @@ WORKER = os.environ.get("PYTEST_XDIST_WORKER")
 if WORKER and hasattr(os, "sched_setaffinity"):  # not on macOS
     CORES = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {CORES[int(WORKER[2:]) % len(CORES)]})
+COMPILED_AS_FOR_USERS = ("golden", "kernels", "parallel", "plan", "test_quickstart.py")
 SEQUENCE_LENGTH = 16
 VOCAB_SIZE = 320
 TINY = """
@@ -65,6 +66,18 @@ def sentences(seed: int, count: int) -> str:
         index = (index * 7 + rng.choice([3, 3, 3, 11])) % len(words)
         picked.append(words[index])
     return " ".join(picked)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Programs are compiled as for users where tests look at numbers, elsewhere in half the time.
+
+    A hook, since what a session shares is made before the fixtures of a folder.
+    """
+    folder = item.path.relative_to(Path(__file__).parent).parts[0]
+    are_off = folder not in COMPILED_AS_FOR_USERS
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(int(are_off))
+    jax.config.update("jax_disable_most_optimizations", are_off)
 
 
 @pytest.fixture(scope="session", autouse=True)
