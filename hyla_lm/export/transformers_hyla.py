@@ -41,12 +41,16 @@ class HylaForCausalLM(PreTrainedModel, GenerationMixin):
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
+        cache: Any = None,
         past_key_values: Any = None,
         use_cache: bool | None = None,
         return_dict: bool | None = None,
     ) -> Any:
-        """Logits BxTxV; with `labels` (-100 is ignored) also the mean loss of the next tokens."""
-        if use_cache or past_key_values is not None:
+        """Logits BxTxV; with `labels` (-100 is ignored) also the mean loss of the next tokens.
+
+        `past_key_values` is what transformers before 5.24 call `cache`.
+        """
+        if use_cache or cache is not None or past_key_values is not None:
             raise ValueError("HYLA has no key-value cache here: give use_cache=False.")
         logits = self.decoder(input_ids, attention_mask)
         loss = None

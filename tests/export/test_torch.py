@@ -34,6 +34,7 @@ pytestmark = pytest.mark.torch
 # float32 on both sides and logits of order 10 or less: sums in another order, magnified by RMSHead
 # where all heads are near 0. Most agree to 1e-6.
 TOLERANCE = 1e-4
+EXPORTED = [name for name, spec in VARIANTS.items() if spec.pair_network is None]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -167,7 +168,7 @@ def test_what_transformers_trained_and_saved_loads_again(exported: Path, tmp_pat
 
 MODELS = st.fixed_dictionaries(
     {
-        "attention": st.lists(st.sampled_from(list(VARIANTS)), min_size=1, max_size=2).map(tuple),
+        "attention": st.lists(st.sampled_from(EXPORTED), min_size=1, max_size=2).map(tuple),
         "num_heads": st.integers(1, 3),
         "head_dim": st.sampled_from([2, 4, 6]),
         "value_dim": st.sampled_from([None, 1, 3, 8]),
