@@ -7,6 +7,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from hyla_lm.model.dense import product_of_rows
+
 
 @partial(
     jax.tree_util.register_dataclass,
@@ -24,8 +26,11 @@ class Head:
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """float32 logits over V of states ...xD, multiplied in the states' dtype."""
-        kernel_VxD = self.kernel_VxD.astype(hidden.dtype)
-        logits = jnp.einsum("...d,vd->...v", hidden, kernel_VxD, preferred_element_type=jnp.float32)
+        kernel_DxV = self.kernel_VxD.T.astype(hidden.dtype)
+        last_by_first = (((hidden.ndim - 1,), (0,)), ((), ()))
+        logits = product_of_rows(
+            hidden, kernel_DxV, last_by_first, preferred_element_type=jnp.float32
+        )
         logits = logits * self.scale
         return self.soften(logits if self.bias_V is None else logits + self.bias_V)
 

@@ -15,9 +15,9 @@ def rotate(x_BxTxHxK: jax.Array, position_BxT: jax.Array, base: float = ROTARY_B
     frequency_K2 = base ** (-jnp.arange(half, dtype=jnp.float32) / half)
     angle = position_BxT[:, :, None, None].astype(jnp.float32) * frequency_K2
     cos, sin = jnp.cos(angle), jnp.sin(angle)
-    first, second = jnp.split(x_BxTxHxK.astype(jnp.float32), 2, axis=-1)
-    rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-    return rotated.astype(x_BxTxHxK.dtype)
+    cos_K, sin_K = jnp.concatenate([cos, cos], axis=-1), jnp.concatenate([-sin, sin], axis=-1)
+    x = x_BxTxHxK.astype(jnp.float32)
+    return (x * cos_K + jnp.roll(x, half, axis=-1) * sin_K).astype(x_BxTxHxK.dtype)
 
 
 def relative_buckets(
