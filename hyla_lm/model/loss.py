@@ -49,18 +49,19 @@ def cross_entropy(
 
     def add_up(head: Head, hidden: jax.Array, level: jax.Array) -> tuple[CrossEntropy, None]:
         def add_chunk(sums: CrossEntropy, tokens: Any) -> tuple[CrossEntropy, None]:
-            hidden, *scored = tokens
-            found = score_logits(_logits(head, hidden), *scored, z_loss)
+            hidden, level, target, weight = tokens
+            found = score_logits(_logits(head, hidden), level, target, weight, z_loss)
             return jax.tree.map(jnp.add, sums, found), None
 
         return jax.lax.scan(add_chunk, _zeros(), (hidden, level, targets, weights))
 
     def differentiate(head: Head, hidden: jax.Array, level: jax.Array) -> tuple[CrossEntropy, Any]:
         def add_chunk(carry: Any, tokens: Any) -> tuple[Any, jax.Array]:
-            hidden, *scored = tokens
+            hidden, level, target, weight = tokens
             logits, gradients_of = jax.vjp(_logits, head, hidden)
-            sums = score_logits(logits, *scored, z_loss)
-            d_head, d_hidden = gradients_of(gradient_by_logits(logits, *scored, z_loss))
+            sums = score_logits(logits, level, target, weight, z_loss)
+            d_logits = gradient_by_logits(logits, level, target, weight, z_loss)
+            d_head, d_hidden = gradients_of(d_logits)
             return jax.tree.map(jnp.add, carry, (sums, d_head)), d_hidden
 
         start = (_zeros(), jax.tree.map(jnp.zeros_like, head))
