@@ -18,8 +18,14 @@ compare: .venv/core
 	@echo "curves side by side: $(BIN)/tensorboard --logdir runs"
 
 # A process a core, up to four of some GB each. Tests of a file stay together, since they share what they made.
+# Tests of what runs on CPU as it is defined compile as for users, all others in a third of the time.
+AS_FOR_USERS := tests/golden tests/plan tests/test_quickstart.py tests/running/test_same_bits.py \
+	tests/kernels/test_attention.py tests/kernels/test_prefixes.py tests/kernels/test_reference.py
+QUICKLY := JAX_DISABLE_MOST_OPTIMIZATIONS=1 XLA_FLAGS=--xla_cpu_use_fusion_emitters=false
+PYTEST := $(BIN)/pytest --numprocesses=logical --maxprocesses=4 --dist=loadfile
 test: .venv/dev lint
-	$(BIN)/pytest --numprocesses=logical --maxprocesses=4 --dist=loadfile
+	$(PYTEST) $(AS_FOR_USERS)
+	$(QUICKLY) $(PYTEST) $(addprefix --ignore=,$(AS_FOR_USERS))
 
 test-full: .venv/full
 	$(BIN)/pytest -m full
@@ -39,12 +45,12 @@ faults: .venv/dev
 	$(BIN)/pytest -s -m "not full and not seqio and not torch" tests/faults
 
 # All evaluation tasks, and a loss on codes, from small runs to a report with figures, which says only that all of it works.
-# Without XLA's optimisations these runs compile in half the time.
 EVALS_SMOKE ?= runs/evals_smoke
 SMALL := --variants=softmax,hyla --seeds=0,1 --steps=20 --workdir=$(EVALS_SMOKE) \
 	--gin.ModelConfig.num_layers=1 --gin.ModelConfig.model_dim=16 --gin.ModelConfig.mlp_dim=16 \
 	--gin.TrainConfig.batch_size=16 --gin.LogConfig.every=10 --gin.OptimizerConfig.warmup_steps=5
 evals-smoke: export JAX_DISABLE_MOST_OPTIMIZATIONS = 1
+evals-smoke: export XLA_FLAGS = --xla_cpu_use_fusion_emitters=false
 evals-smoke: .venv/dev
 	rm -rf $(EVALS_SMOKE)
 	$(BIN)/python -m evals fuzzy_logic $(SMALL) --preset=strict --gin.FuzzyLogic.evaluation_examples=64

@@ -63,6 +63,9 @@ def make_train_step(
         return jax.tree.map(lambda grad: grad.astype(jnp.float32), grads), sums
 
     def sum_micro_batches(params: Any, batch: Batch, key: jax.Array) -> tuple[Any, Sums]:
+        if accumulate_steps == 1:
+            return summed_gradients(params, batch, jax.random.fold_in(key, 0))
+
         def add_micro_batch(total, micro):
             index, micro_batch = micro
             micro_key = jax.random.fold_in(key, index)

@@ -1,5 +1,6 @@
 """A tiny corpus, its tokenizer and rows, and the gin file of a tiny run: made once, in seconds."""
 
+import gc
 import os
 import random
 from pathlib import Path
@@ -20,7 +21,8 @@ WORKER = os.environ.get("PYTEST_XDIST_WORKER")
 if WORKER and hasattr(os, "sched_setaffinity"):  # not on macOS
     CORES = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {CORES[int(WORKER[2:]) % len(CORES)]})
-COMPILED_AS_FOR_USERS = ("golden", "kernels", "parallel", "plan", "test_quickstart.py")
+# Tracing makes many objects that live long. To look through them often took a tenth of the time.
+gc.set_threshold(100_000, 50, 100)
 SEQUENCE_LENGTH = 16
 VOCAB_SIZE = 320
 TINY = """
@@ -36,7 +38,7 @@ LanguageModel.logit_chunk = 8
 Rows.train = "{rows.train}"
 Rows.validation = "{rows.validation}"
 Rows.tokenizer = "{rows.tokenizer}"
-ModelConfig.num_layers = 2
+ModelConfig.num_layers = 1
 ModelConfig.model_dim = 16
 ModelConfig.num_heads = 2
 ModelConfig.head_dim = 8
@@ -68,18 +70,6 @@ def sentences(seed: int, count: int) -> str:
     return " ".join(picked)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Programs are compiled as for users where tests look at numbers, elsewhere in half the time.
-
-    A hook, since what a session shares is made before the fixtures of a folder.
-    """
-    folder = item.path.relative_to(Path(__file__).parent).parts[0]
-    are_off = folder not in COMPILED_AS_FOR_USERS
-    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(int(are_off))
-    jax.config.update("jax_disable_most_optimizations", are_off)
-
-
 @pytest.fixture(scope="session", autouse=True)
 def compiled_programs(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A program is compiled once a session, by a worker or by a process that a test starts."""
@@ -88,12 +78,12 @@ def compiled_programs(tmp_path_factory: pytest.TempPathFactory) -> None:
     programs.mkdir(exist_ok=True)
     settings = {
         "JAX_COMPILATION_CACHE_DIR": str(programs),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
     for name, value in settings.items():
         os.environ[name] = value
     jax.config.update("jax_compilation_cache_dir", settings["JAX_COMPILATION_CACHE_DIR"])
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 
 @pytest.fixture(scope="session")

@@ -48,7 +48,7 @@ def calibrated(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any]
     command += [f"--output={folder}/chip.json", "--repeats=3"]
     environment = os.environ | {
         **{"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "COLUMNS": "80"},
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        "JAX_NUM_CPU_DEVICES": "2",
     }
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
     assert done.returncode == 0, done.stderr[-2000:]

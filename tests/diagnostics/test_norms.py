@@ -83,14 +83,9 @@ def step(program: Program) -> tuple[dict, TrainState, StepOutput]:
         return before, *program.train_step(state, program.place(batch))
 
 
-def test_the_step_measures_what_it_computed_and_computes_the_same(
-    programs: dict[bool, Program],
-) -> None:
-    _, plain, without = step(programs[False])
+def test_the_step_measures_what_it_computed(programs: dict[bool, Program]) -> None:
+    assert step(programs[False])[2].norms is None
     before, state, output = step(programs[True])
-    assert without.norms is None
-    for a, b in zip(jax.tree.leaves(plain), jax.tree.leaves(state), strict=True):
-        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
     norms = {name: total for name, (total, _) in output.norms.metrics().items()}
     updates = jax.tree.map(lambda new, old: np.asarray(new) - old, state.params, before)
     for name, norm in norms_in_numpy(updates, "listed").items():

@@ -205,7 +205,7 @@ print(len(alone), len(jax.devices()))
 
 @pytest.mark.full
 def test_batches_do_not_depend_on_the_mesh_in_use() -> None:
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    flags = {"JAX_NUM_CPU_DEVICES": "8", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         [sys.executable, "-c", MESH],
         capture_output=True,

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 
 import jax
 import numpy as np

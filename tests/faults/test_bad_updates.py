@@ -81,13 +81,6 @@ def test_a_skipped_update_leaves_all_but_the_step_and_the_count(
     assert not outputs[5].verdict.is_skipped and all(map(math.isfinite, norms))
 
 
-def test_a_policy_that_finds_nothing_trains_to_the_same_bits(tiny_gin: Path) -> None:
-    plain, _ = steps_of(tiny_gin, 4)
-    guarded, _ = steps_of(tiny_gin, 4, SKIP, *SPIKES)
-    assert_same_bits(guarded[-1].params, plain[-1].params)
-    assert_same_bits(guarded[-1].opt_state.optimizer, plain[-1].opt_state)
-
-
 def test_by_default_state_output_and_identity_are_those_of_no_policy(tiny_gin: Path) -> None:
     experiment = read_experiment([str(tiny_gin)], [])
     program = make_program(experiment)

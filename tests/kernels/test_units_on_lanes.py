@@ -35,13 +35,11 @@ SILU = Case(100, causal=False, spec=replace(VARIANTS["hyla"], activation="silu")
 @pytest.fixture(autouse=True)
 def only_these_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Runs them as loops, which compile in a tenth of the time, in memory that starts as NaN."""
-    jax.config.update("jax_disable_most_optimizations", True)
     monkeypatch.setattr(tpu_sets, "UNROLL", False)
     monkeypatch.setattr(pallas_tpu, "forward", None)
     monkeypatch.setattr(tpu_backward, "QueriesGradient", None)
     with pltpu.force_tpu_interpret_mode(pltpu.InterpretParams(uninitialized_memory="nan")):
         yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def test_errors_are_the_reference_s() -> None:

@@ -9,7 +9,7 @@ import os
 import sys
 from dataclasses import replace
 
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 
 import jax
 

@@ -8,7 +8,7 @@ import math
 import os
 import re
 
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+os.environ["JAX_NUM_CPU_DEVICES"] = "4"
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax

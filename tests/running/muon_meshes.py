@@ -6,7 +6,7 @@ A script, since the number of devices is fixed at start.
 import json
 import os
 
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+os.environ["JAX_NUM_CPU_DEVICES"] = "4"
 
 import jax
 

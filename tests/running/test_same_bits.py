@@ -1,0 +1,29 @@
+"""What a step does beside its update leaves every bit of the update as it is.
+
+Another program may round otherwise; what XLA makes of it for users does not.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.test_bad_updates import SKIP, SPIKES, assert_same_bits, steps_of
+
+UNMEASURED = "LogConfig.layers=False"
+
+
+@pytest.mark.parametrize(
+    "clipping", ["OptimizerConfig.clip_norm=1e-3", "OptimizerConfig.clip_norm=1.0"]
+)
+def test_norms_by_layer(tiny_gin: Path, clipping: str) -> None:
+    (_, plain), _ = steps_of(tiny_gin, 1, clipping, UNMEASURED)
+    (_, measured), [output] = steps_of(tiny_gin, 1, clipping, "LogConfig.layers=True")
+    assert output.norms is not None
+    assert_same_bits(measured, plain)
+
+
+def test_a_policy_that_finds_nothing(tiny_gin: Path) -> None:
+    plain, _ = steps_of(tiny_gin, 4)
+    guarded, _ = steps_of(tiny_gin, 4, SKIP, *SPIKES)
+    assert_same_bits(guarded[-1].params, plain[-1].params)
+    assert_same_bits(guarded[-1].opt_state.optimizer, plain[-1].opt_state)
