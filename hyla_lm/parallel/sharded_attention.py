@@ -2,16 +2,23 @@
 
 If heads mix (HYLA), each device of the `model` axis takes some query positions and all keys;
 otherwise it takes some heads. So kernels, which XLA cannot partition, always run on local arrays.
+
+A late query of a causal row sees more keys than an early one. So the devices exchange the later
+half of their queries, the first with the last, and each sees as many pairs as any other.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from hyla_lm.attention import Request, attend_request
 from hyla_lm.config import UserError
+from hyla_lm.kernels.lanes import LANES
 from hyla_lm.kernels.request import AXES, map_arrays
 from hyla_lm.kernels.spec import AttentionSpec
 from hyla_lm.parallel.mesh import BATCH_AXES, dividing_mesh
@@ -35,7 +42,14 @@ def attend_on_mesh(request: Request, implementation: str = "auto") -> jax.Array:
         return attend_request(request, implementation)
 
     def local(shard: Request) -> jax.Array:
-        return attend_request(_with_local_offset(shard, mesh), implementation)
+        shard = _with_local_offset(shard, mesh)
+        if not _is_balanced(request, mesh):
+            return attend_request(shard, implementation)
+        exchange = partial(_of_the_mirror, devices=mesh.shape["model"])
+        own = _of_queries(lambda x, axis: jnp.split(x, 2, axis)[0], shard)
+        other = _of_queries(lambda x, axis: exchange(jnp.split(x, 2, axis)[1]), shard)
+        y_own, y_other = (attend_request(half, implementation) for half in (own, other))
+        return jnp.concatenate([y_own, exchange(y_other)], axis=1)
 
     specs = _specs(request)
     sharded = jax.shard_map(local, in_specs=(specs,), out_specs=specs.q_BxTxHxK, check_vma=False)
@@ -87,6 +101,28 @@ def _with_local_offset(shard: Request, mesh: AbstractMesh) -> Request:
     """Makes q_offset unknown if queries are split: it then depends on the device."""
     knows = not shard.spec.mixes_heads or mesh.shape.get("model", 1) == 1
     return shard if knows else replace(shard, q_offset=None)
+
+
+def _is_balanced(request: Request, mesh: AbstractMesh) -> bool:
+    """Whether devices exchange queries: where halves are whole blocks, so that it costs no more."""
+    parts = mesh.shape.get("model", 1)
+    splits_queries = request.causal and request.spec.mixes_heads and parts > 1
+    return splits_queries and request.q_BxTxHxK.shape[1] % (2 * parts * LANES) == 0
+
+
+def _of_queries(function: Callable[[jax.Array, int], jax.Array], request: Request) -> Request:
+    """The request with function(array, axis) in place of what differs by query."""
+
+    def change(name: str, x: jax.Array) -> jax.Array:
+        axis = AXES[name].find("T")
+        return x if axis < 0 or x.shape[axis] == 1 else function(x, axis)
+
+    return map_arrays(change, request)
+
+
+def _of_the_mirror(x: jax.Array, devices: int) -> jax.Array:
+    """The array of the device that is as far from the last as this one is from the first."""
+    return jax.lax.ppermute(x, "model", [(i, devices - 1 - i) for i in range(devices)])
 
 
 def check_mesh(parts: int, spec: AttentionSpec, num_heads: int, length: int) -> None:

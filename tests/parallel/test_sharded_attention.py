@@ -1,7 +1,14 @@
 """The request of each device of a mesh, by shapes alone; sharded_run.py and mesh_runs.py run it."""
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType
 
@@ -110,3 +117,31 @@ def test_a_model_axis_that_does_not_divide_is_named(
     mesh = AbstractMesh((1, 1, 1, 8), AXES, axis_types=(AxisType.Auto,) * 4)
     with jax.sharding.use_abstract_mesh(mesh), pytest.raises(UserError, match=said):
         function(request(name, queries))  # type: ignore[operator]
+
+
+@pytest.fixture(scope="module")
+def balanced() -> dict[str, Any]:
+    script = Path(__file__).with_name("balanced_queries.py")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("parts", ["2", "4"])
+def test_devices_that_exchange_queries_find_what_one_finds(
+    parts: str, balanced: dict[str, Any]
+) -> None:
+    """The same float32 sums, but for gradients of keys, which add up the devices' parts."""
+    errors = balanced[parts]["errors"]
+    assert len(errors) == 5 and max(errors) < 1e-5
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_each_device_sees_as_many_pairs(parts: int, balanced: dict[str, Any]) -> None:
+    """Not where a half is no whole block, nor where each query sees all keys: devices in order."""
+    devices = {name: np.array(x) for name, x in balanced[str(parts)]["devices"].items()}
+    pairs = np.arange(1, len(devices["causal"]) + 1)
+    seen = [int(pairs[devices["causal"] == device].sum()) for device in range(parts)]
+    assert len(set(seen)) == 1 and sum(seen) == pairs.sum()
+    for name in ("all", "odd"):
+        assert (np.diff(devices[name]) >= 0).all()
