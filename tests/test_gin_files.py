@@ -37,7 +37,8 @@ def read_again(experiment: Experiment) -> Experiment:
     "bindings",
     [
         [],
-        ["ModelConfig.attention = ('hyla', 'softmax')", "ModelConfig.positions = 'relative'"],
+        ["ModelConfig.attention = ('hyla', 'softmax')", "ModelConfig.num_layers = 4"],
+        ["ModelConfig.positions = 'relative'"],
         ["ModelConfig.attention = ('hyla',)"],
         ["OptimizerConfig.clip_norm = 1", "LanguageModel.vocab_size = 320"],
         ["OptimizerConfig.clip_norm = 1.0", "OptimizerConfig.clip_norm = None"],

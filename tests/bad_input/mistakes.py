@@ -50,7 +50,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         (TRAIN + " --gin.TrainConfig.steps=%STEPS", "%STEPS is used but never set"),
         (TRAIN + " --gin.ModelConfig.attention=hylla", "did you mean hyla?"),
         (TRAIN + " --gin.ModelConfig.attention=softmax,linaer", "did you mean linear?"),
-        (TRAIN + " --gin.ModelConfig.attention=softmax,hyla,linear", "num_layers = 2"),
+        (TRAIN + " --gin.ModelConfig.attention=softmax,hyla,linear", "num_layers = 1"),
         (TRAIN + " --gin.ModelConfig.dtype=bf16", "'bfloat16'"),
         (TRAIN + " --gin.ModelConfig.positions=rotery", "did you mean rotary?"),
         (TRAIN + " --gin.ModelConfig.attention_implementation=block", "'blocked'"),

@@ -109,7 +109,7 @@ def test_a_missing_or_unknown_flag_is_status_2(
         (["ModelConfig.attention = ()"], ["ModelConfig.attention"]),
         (
             ["ModelConfig.attention = ('hyla', 'softmax', 'linear')"],
-            ["ModelConfig.num_layers = 2", "ModelConfig.attention"],
+            ["ModelConfig.num_layers = 1", "ModelConfig.attention"],
         ),
         (
             ["ModelConfig.attention_implementation = 'flash'"],

@@ -38,7 +38,7 @@ class Killed(Exception):
 def experiment(tiny_rows, tmp_path_factory: pytest.TempPathFactory) -> Experiment:
     path = tmp_path_factory.mktemp("details") / "tiny.gin"
     path.write_text(TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH))
-    variants = ["ModelConfig.attention = ('hyla', 'softmax')"]
+    variants = ["ModelConfig.attention = ('hyla', 'softmax')", "ModelConfig.num_layers = 2"]
     return read_experiment([str(path)], [*EVERYTHING, *variants])
 
 

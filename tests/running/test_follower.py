@@ -34,7 +34,6 @@ STEPS = [5, 10, 12]
 def gin_file(tiny_rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("follower") / "tiny.gin"
     text = TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH)
-    text = text.replace("num_layers = 2", "num_layers = 1")
     text = text.replace("eval_every = 4", "eval_every = 0")
     path.write_text(text + "LanguageModel.validation_rows = 8\n")
     return path

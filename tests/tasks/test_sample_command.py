@@ -20,6 +20,7 @@ from hyla_lm.tasks.sampling import Sampling
 from tests.conftest import TINY
 
 SHORT = ["--gin.TrainConfig.steps=3", "--gin.ModelConfig.attention=('linear','softmax')"]
+SHORT += ["--gin.ModelConfig.num_layers=2"]
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,6 @@ def home(tiny_rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run's gin file, rows `again` of the text of the main set, and other rows."""
     home = tmp_path_factory.mktemp("sets")
     text = TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH)
-    text = text.replace("num_layers = 2", "num_layers = 1")
     (home / "tiny.gin").write_text(text.replace("eval_every = 4", "eval_every = 0"))
     tokenizer = Tokenizer(tiny_rows.tokenizer)
     write(home / "again", [sentences(seed, 1 + seed % 9) for seed in range(180, 200)], tokenizer)
