@@ -17,13 +17,12 @@ compare: .venv/core
 	$(MAKE) train GIN=gin/quickstart_linear.gin
 	@echo "curves side by side: $(BIN)/tensorboard --logdir runs"
 
-# A process a core and one more, since some tests wait, up to four of some GB each. Tests of a file stay together, since they share what they made.
+# A process a core, up to four of some GB each. Tests of a file stay together, since they share what they made.
 # Tests of what runs on CPU as it is defined compile as for users, all others in a third of the time.
 AS_FOR_USERS := tests/golden tests/plan tests/test_quickstart.py tests/running/test_same_bits.py \
 	tests/kernels/test_attention.py tests/kernels/test_prefixes.py tests/kernels/test_reference.py
 QUICKLY := JAX_DISABLE_MOST_OPTIMIZATIONS=1 XLA_FLAGS=--xla_cpu_use_fusion_emitters=false
-PROCESSES = $(shell $(PYTHON) -c 'import os; print(1 + os.cpu_count())')
-PYTEST = $(BIN)/pytest --numprocesses=$(PROCESSES) --maxprocesses=4 --dist=loadfile
+PYTEST := $(BIN)/pytest --numprocesses=logical --maxprocesses=4 --dist=loadfile
 test: .venv/dev lint
 	$(PYTEST) $(AS_FOR_USERS)
 	$(QUICKLY) $(PYTEST) $(addprefix --ignore=,$(AS_FOR_USERS))
