@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from hyla_lm.kernels.platform import platform
 from hyla_lm.model.dense import product_of_rows
 
 
@@ -26,13 +27,17 @@ class Head:
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """float32 logits over V of states ...xD, multiplied in the states' dtype."""
-        kernel_DxV = self.kernel_VxD.T.astype(hidden.dtype)
-        last_by_first = (((hidden.ndim - 1,), (0,)), ((), ()))
-        logits = product_of_rows(
-            hidden, kernel_DxV, last_by_first, preferred_element_type=jnp.float32
-        )
+        logits = self._products(hidden, self.kernel_VxD.astype(hidden.dtype))
         logits = logits * self.scale
         return self.soften(logits if self.bias_V is None else logits + self.bias_V)
+
+    def _products(self, hidden: jax.Array, kernel_VxD: jax.Array) -> jax.Array:
+        """hidden . kernel; on CPU by a kernel whose gradient transposes no logits."""
+        if platform() != "cpu":
+            formula = "...d,vd->...v"
+            return jnp.einsum(formula, hidden, kernel_VxD, preferred_element_type=jnp.float32)
+        axes = (((hidden.ndim - 1,), (0,)), ((), ()))
+        return product_of_rows(hidden, kernel_VxD.T, axes, preferred_element_type=jnp.float32)
 
     def soften(self, logits: jax.Array) -> jax.Array:
         """cap * tanh(logits / cap), which is within the cap and keeps their order."""
