@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hyla_lm.kernels.platform import platform
+
 ROTARY_BASE = 10_000.0
 
 
@@ -15,9 +17,13 @@ def rotate(x_BxTxHxK: jax.Array, position_BxT: jax.Array, base: float = ROTARY_B
     frequency_K2 = base ** (-jnp.arange(half, dtype=jnp.float32) / half)
     angle = position_BxT[:, :, None, None].astype(jnp.float32) * frequency_K2
     cos, sin = jnp.cos(angle), jnp.sin(angle)
-    cos_K, sin_K = jnp.concatenate([cos, cos], axis=-1), jnp.concatenate([-sin, sin], axis=-1)
     x = x_BxTxHxK.astype(jnp.float32)
-    return (x * cos_K + jnp.roll(x, half, axis=-1) * sin_K).astype(x_BxTxHxK.dtype)
+    if platform() == "cpu":  # one roll is a third of the time; on TPU two halves are less
+        cos_K, sin_K = jnp.concatenate([cos, cos], axis=-1), jnp.concatenate([-sin, sin], axis=-1)
+        return (x * cos_K + jnp.roll(x, half, axis=-1) * sin_K).astype(x_BxTxHxK.dtype)
+    first, second = jnp.split(x, 2, axis=-1)
+    rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    return rotated.astype(x_BxTxHxK.dtype)
 
 
 def relative_buckets(
