@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 
+from hyla_lm.model import head as head_module
 from hyla_lm.model import loss
 from hyla_lm.model.head import Head
 from hyla_lm.model.loss import CrossEntropy, cross_entropy, mean_logit
@@ -82,6 +83,15 @@ def test_chunks_give_the_sums_and_gradients_of_the_whole(
     # The value without a gradient takes another path.
     value = jax.jit(chunked(chunk_length, z_loss))(*inputs)
     assert_trees_agree(value, expected[0], TOLERANCE)
+
+
+def test_the_form_of_other_devices_is_that_of_cpu(
+    inputs: tuple, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = with_gradients(chunked(3, 0.1), *inputs)
+    for module in (loss, head_module):
+        monkeypatch.setattr(module, "platform", lambda: "tpu")
+    assert_trees_agree(with_gradients(chunked(3, 0.1), *inputs), expected, TOLERANCE)
 
 
 def test_the_z_loss_is_no_part_of_the_nats(inputs: tuple) -> None:
