@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from hyla_lm.model import positions
 from hyla_lm.model.positions import relative_buckets, rotate
 
 LENGTH, HEADS, SIZE = 6, 2, 8
@@ -81,3 +82,11 @@ def test_one_way_buckets_are_exact_then_logarithmic(distance: int, bucket: int) 
 def test_both_ways_share_the_buckets_between_past_and_future(distance: int, bucket: int) -> None:
     query, key = jnp.array([100]), jnp.array([100 - distance])
     assert relative_buckets(query, key, 8, 16, bidirectional=True).item() == bucket
+
+
+def test_the_form_of_other_devices_is_that_of_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    x_BxTxHxK = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 3, 6)), jnp.float32)
+    position_BxT = jnp.broadcast_to(jnp.arange(5), (2, 5))
+    expected = positions.rotate(x_BxTxHxK, position_BxT)
+    monkeypatch.setattr(positions, "platform", lambda: "tpu")
+    np.testing.assert_allclose(positions.rotate(x_BxTxHxK, position_BxT), expected, atol=1e-6)
