@@ -22,6 +22,7 @@ from hyla_lm.config import UserError
 from hyla_lm.running.costs import SECONDS
 from hyla_lm.running.run_folder import EVENTS
 from hyla_lm.sinks.tensorboard_order import shown
+from tests import preloaded
 from tests.faults.phases import COMMIT, SAVE, START, begins
 from tests.run_lines import measured
 
@@ -63,7 +64,7 @@ class Running:
         self.started = time.monotonic()
         launcher = [sys.executable, "-m", "tests.faults.phased_train", str(phases)]
         with self._errors.open("wb") as errors:
-            self._process = subprocess.Popen(
+            self._process = preloaded.Popen(
                 [*launcher, *command.arguments(workdir)],
                 env=command.environment(is_cached),
                 cwd=ROOT,

@@ -19,6 +19,7 @@ from hyla_lm.experiment import TrainConfig
 from hyla_lm.input.prepared import Rows
 from hyla_lm.running.run_folder import RunFolder
 from hyla_lm.running.watchdog import EXIT_STATUS, Watchdog
+from tests import preloaded
 from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.parallel.test_multihost import run_processes
 from tests.run_lines import measured
@@ -110,7 +111,7 @@ def train(
 ) -> subprocess.CompletedProcess[str]:
     arguments = [f"--gin_file={gin_file}", f"--workdir={workdir}"]
     setting = f"--gin.TrainConfig.hang_seconds = {seconds}"
-    return subprocess.run(
+    return preloaded.run(
         [sys.executable, "-c", LAUNCHER, what, "train", *arguments, setting],
         capture_output=True,
         text=True,

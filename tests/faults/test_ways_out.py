@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hyla_lm.ending import STOPPED
+from tests import preloaded
 
 PATIENCE_SECONDS = 120
 ENDLESS = [
@@ -55,7 +56,7 @@ class Running:
         command = [sys.executable, "-c", SLOW.format(patch=patch), "train"]
         command += [f"--gin_file={gin_file}", f"--workdir={self.workdir}", *arguments]
         with self._err.open("w") as err, (gin_file.parent / "stdout").open("w") as out:
-            self.process = subprocess.Popen(command, stdout=out, stderr=err)
+            self.process = preloaded.Popen(command, stdout=out, stderr=err)
 
     def wait_for(self, path: str) -> None:
         """Waits until a file of the run is there."""

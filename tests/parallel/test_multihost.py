@@ -24,6 +24,7 @@ from hyla_lm.parallel.liveness import EXIT_STATUS as PEER_GONE
 from hyla_lm.parallel.mesh import MeshConfig, make_mesh
 from hyla_lm.parallel.multihost import check_agreement, gather, gather_shards, shard_of
 from hyla_lm.running import document_losses
+from tests import preloaded
 from tests.run_lines import measured
 from tests.running.buckets.fake_bucket import FakeBucket
 
@@ -81,7 +82,7 @@ def start_processes(
     joined = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", **more}
     joined.setdefault("JAX_NUM_PROCESSES", len(commands))
     return [
-        subprocess.Popen(
+        preloaded.Popen(
             [sys.executable, *command],
             env=environment(devices, JAX_PROCESS_ID=index, **joined),
             stdout=subprocess.PIPE,
@@ -171,7 +172,7 @@ def gin_file(tiny_rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_alone(gin_file: Path, workdir: Path, *bindings: str) -> str:
     """Trains in one process with four devices; returns what it printed."""
     command = [sys.executable, *train_command(gin_file, workdir, *bindings)]
-    done = subprocess.run(command, env=environment(4), capture_output=True, text=True)
+    done = preloaded.run(command, env=environment(4), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -19,6 +19,7 @@ from hyla_lm.config import UserError
 from hyla_lm.input.prepared import Rows
 from hyla_lm.running.lock import LOCK, named
 from hyla_lm.running.run_folder import RunFolder
+from tests import preloaded
 from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.run_lines import measured
 from tests.running.test_resume import final_arrays
@@ -53,7 +54,7 @@ class Waiting:
         script.write_text(WAITER)
         own = [f"--gin.{binding}" for binding in bindings]
         with self.said.open("w") as said:
-            self.process = subprocess.Popen(
+            self.process = preloaded.Popen(
                 [sys.executable, script, self.go, *arguments(gin_file, workdir), *own],
                 env={**os.environ, "PYTHONPATH": os.getcwd()},
                 stdout=said,

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from hyla_lm.cli import main
 from hyla_lm.running import program
+from tests import preloaded
 
 SAID = "other numerics than those of step 12, so maybe other bits: "
 LONGER = "--gin.TrainConfig.steps=15"
@@ -34,9 +34,7 @@ def train(gin_file: Path, workdir: Path, *arguments: str, **environment: str) ->
     """Status and all output of a process of its own, with other variables of the environment."""
     command = [sys.executable, "-m", "hyla_lm", "train"]
     command += [f"--gin_file={gin_file}", f"--workdir={workdir}", *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, **environment}
-    )
+    done = preloaded.run(command, capture_output=True, text=True, env={**os.environ, **environment})
     return done.returncode, done.stdout + done.stderr
 
 

@@ -15,6 +15,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 from hyla_lm.ending import STOPPED as EXIT_STATUS
+from tests import preloaded
 from tests.run_lines import measured
 
 STEPS = 12
@@ -63,7 +64,7 @@ def train(gin_file: Path, workdir: Path, where: str = "never", number: int = sig
     """Trains and sends the process a signal somewhere; returns its status."""
     arguments = ["train", f"--gin_file={gin_file}", f"--workdir={workdir}"]
     command = [sys.executable, "-c", KILLER, where, str(int(number)), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = preloaded.run(command, capture_output=True, text=True)
     assert done.returncode in (0, -signal.SIGKILL, EXIT_STATUS), done.stderr
     expected = ("without checksums", "INFO:hyla_lm.input.verification")  # how far it came
     lines = done.stderr.splitlines()
@@ -200,11 +201,11 @@ def test_twenty_requests_to_stop_at_random_moments_lose_nothing(
     rng = random.Random(0)
     whole, workdir = tmp_path / "whole", tmp_path / "run"
     command = [sys.executable, "-m", "hyla_lm", "train", *arguments]
-    subprocess.run([*command, f"--workdir={whole}"], check=True, capture_output=True)
+    preloaded.run([*command, f"--workdir={whole}"], check=True, capture_output=True)
     stopped = 0
     while stopped < 20:
         last = saved_steps(workdir)[-1] if stopped else 0
-        process = subprocess.Popen(
+        process = preloaded.Popen(
             [*command, f"--workdir={workdir}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         assert process.stdout is not None
@@ -215,7 +216,7 @@ def test_twenty_requests_to_stop_at_random_moments_lose_nothing(
         assert process.returncode == EXIT_STATUS, errors.decode()
         assert saved_steps(workdir)[-1] >= last
         stopped += 1
-    subprocess.run([*command, f"--workdir={workdir}"], check=True, capture_output=True)
+    preloaded.run([*command, f"--workdir={workdir}"], check=True, capture_output=True)
     assert measured(workdir) == measured(whole)
 
 

@@ -16,6 +16,7 @@ from hyla_lm.config import UserError
 from hyla_lm.input.stream import C4Stream
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.parallel.batch_shard import BatchShard
+from tests import preloaded
 from tests.input.streams.reading import (
     BATCH,
     KINDS,
@@ -182,7 +183,7 @@ stream.close()
 
 def run_streamer(folder: Path, tokenizer: Tokenizer, log: Path, count: int) -> subprocess.Popen:
     arguments = [str(folder), tokenizer.path, str(log), str(count)]
-    return subprocess.Popen([sys.executable, "-c", STREAMER, *arguments])
+    return preloaded.Popen([sys.executable, "-c", STREAMER, *arguments])
 
 
 @pytest.mark.parametrize("kind", KINDS)

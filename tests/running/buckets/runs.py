@@ -11,6 +11,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from hyla_lm.running.summary import LEARNING_RATE
+from tests import preloaded
 from tests.run_lines import measured_in
 from tests.running.buckets.fake_bucket import FakeBucket
 
@@ -32,7 +33,7 @@ class Trainer:
     def __init__(self, store: FakeBucket, gin_file: Path, where: str, number: int, count: int = 1):
         self.where, self.number, self.count = where, number, count
         store.watcher = self.watch
-        self.process = subprocess.Popen(**command(gin_file, WORKDIR, store.environment))
+        self.process = preloaded.Popen(**command(gin_file, WORKDIR, store.environment))
 
     def watch(self, request: str) -> None:
         if self.count and self.where in request:
@@ -72,7 +73,7 @@ def command(
 def train(
     gin_file: Path, workdir: str, environment: dict[str, str], script: str = "", *bindings: str
 ) -> SimpleNamespace:
-    process = subprocess.Popen(**command(gin_file, workdir, environment, script, *bindings))
+    process = preloaded.Popen(**command(gin_file, workdir, environment, script, *bindings))
     output, errors = process.communicate(timeout=600)
     return SimpleNamespace(returncode=process.returncode, stdout=output, stderr=errors)
 

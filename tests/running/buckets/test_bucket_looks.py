@@ -1,11 +1,11 @@
 """Traces of a run in a bucket, and an evaluator that follows it there."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import preloaded
 from tests.run_lines import measured_in
 from tests.running.buckets.fake_bucket import FakeBucket
 from tests.running.buckets.runs import WORKDIR, command, train
@@ -26,7 +26,7 @@ def test_a_trace_and_an_evaluation_are_in_the_bucket(bucket: FakeBucket, gin_fil
     before = dict(bucket.objects)
     follow = [sys.executable, "-m", "hyla_lm", "evaluate", "--follow", f"--workdir={WORKDIR}"]
     here = command(gin_file, WORKDIR, bucket.environment) | {"args": follow}
-    followed = subprocess.run(**here, timeout=300)
+    followed = preloaded.run(**here, timeout=300)
     assert followed.returncode == 0, followed.stderr
     lines = measured_in(bucket.objects["bucket/run/evaluator/metrics.jsonl"])
     assert [line["step"] for line in lines] == [2, 4, 6]

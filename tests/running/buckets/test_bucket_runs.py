@@ -2,7 +2,6 @@
 
 import json
 import signal
-import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 from hyla_lm.ending import STOPPED as EXIT_STATUS
 from hyla_lm.running.bucket_lease import LEASE_SECONDS
+from tests import preloaded
 from tests.run_lines import measured_in
 from tests.running.buckets.fake_bucket import FakeBucket
 from tests.running.buckets.runs import (
@@ -78,7 +78,7 @@ def test_evaluate_and_sample_restore_from_the_bucket(bucket: FakeBucket, gin_fil
     started = command(gin_file, WORKDIR, bucket.environment)
     for verb in (["evaluate"], ["sample", "--prompt=ba", "--max_tokens=4"]):
         args = [sys.executable, "-m", "hyla_lm", *verb, f"--workdir={WORKDIR}"]
-        process = subprocess.Popen(**{**started, "args": args})
+        process = preloaded.Popen(**{**started, "args": args})
         output, errors = process.communicate(timeout=300)
         assert process.returncode == 0, errors
         if verb == ["evaluate"]:

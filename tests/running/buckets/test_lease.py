@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from hyla_lm.config import Unavailable, UserError
 from hyla_lm.input.files import as_path
 from hyla_lm.running import bucket_lease
 from hyla_lm.running.run_folder import RunFolder
+from tests import preloaded
 from tests.running.buckets.fake_bucket import FakeBucket
 from tests.running.buckets.runs import WORKDIR, assert_equal, command
 
@@ -200,7 +200,7 @@ def test_a_live_run_refuses_another_and_a_taken_lease_ends_it(
     bucket: FakeBucket, gin_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     started = command(gin_file, WORKDIR, bucket.environment, EAGER, *ENDLESS)
-    first = subprocess.Popen(**started)
+    first = preloaded.Popen(**started)
     wait_until(lambda: "bucket/run/metrics.jsonl" in bucket.objects or first.poll() is not None)
     assert first.poll() is None, first.communicate()
     assert main(["train", f"--gin_file={gin_file}", f"--workdir={WORKDIR}"]) == 2
@@ -221,13 +221,13 @@ def test_a_killed_run_goes_on_when_its_lease_is_over(
     bucket.watcher = lambda request: (
         killed.kill() if "run/checkpoints/4/commit_success" in request else None
     )
-    killed = subprocess.Popen(**command(gin_file, WORKDIR, bucket.environment))
+    killed = preloaded.Popen(**command(gin_file, WORKDIR, bucket.environment))
     killed.communicate(timeout=300)
     assert LOCK in bucket.objects
     bucket.watcher = lambda _: None
     bucket.ahead = timedelta(seconds=80)
     started = time.monotonic()
-    again = subprocess.Popen(**command(gin_file, WORKDIR, bucket.environment))
+    again = preloaded.Popen(**command(gin_file, WORKDIR, bucket.environment))
     output, errors = again.communicate(timeout=300)
     assert again.returncode == 0, errors
     assert re.search(r"waits up to \d+ s for the lease of process \d+", output)

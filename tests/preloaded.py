@@ -1,0 +1,187 @@
+"""Python processes of tests that begin with the trainer's modules already imported.
+
+To import them takes a third of a tiny run. One process a test worker does it, and is copied by
+fork for each process that a test starts. The copy becomes a child of the test worker, since that
+adopts orphans (PR_SET_CHILD_SUBREAPER), so that signals, statuses and pipes are those of
+`subprocess`. Elsewhere than on Linux a process is started as usual.
+"""
+
+import atexit
+import ctypes
+import functools
+import gc
+import json
+import os
+import runpy
+import socket
+import subprocess
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PR_SET_CHILD_SUBREAPER = 36
+SERVER = "from tests import preloaded; preloaded.serve()"
+
+
+class Popen(subprocess.Popen):
+    """subprocess.Popen of `[sys.executable, "-c" or "-m", ...]`, without its imports."""
+
+    def _execute_child(self, args: list[str], executable: Any, *rest: Any) -> None:
+        names = ("preexec_fn", "close_fds", "pass_fds", "cwd", "env")
+        given = dict(zip(names, rest, strict=False))
+        env = {**os.environ} if given["env"] is None else given["env"]
+        if not can_be_copied(args, env):
+            return super()._execute_child(args, executable, *rest)
+        p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite = rest[8:14]
+        request = {"argv": args[1:], "env": env, "cwd": str(given["cwd"] or Path.cwd())}
+        streams = [
+            own if own != -1 else inherited
+            for own, inherited in ((p2cread, 0), (c2pwrite, 1), (errwrite, 2))
+        ]
+        self.pid = server().start(request, streams)
+        self._child_created = True
+        self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
+
+
+def run(args: list[str], **options: Any) -> subprocess.CompletedProcess:
+    """subprocess.run with `Popen` above."""
+    check, timeout = options.pop("check", False), options.pop("timeout", None)
+    if options.pop("capture_output", False):
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with Popen(args, **options) as process:
+        output, errors = process.communicate(timeout=timeout)
+    done = subprocess.CompletedProcess(args, process.returncode, output, errors)
+    if check:
+        done.check_returncode()
+    return done
+
+
+def can_be_copied(args: list[str], env: dict[str, str]) -> bool:
+    """Whether a process that has read its environment already can become this one."""
+    is_python = args[0] == sys.executable and args[1] in ("-c", "-m")
+    fixed = ("PYTHON", "TF_", "LD_")  # read before the first module
+    path = env.get("PYTHONPATH", str(ROOT))
+    same = all(env.get(name) == value for name, value in os.environ.items() if is_read(name, fixed))
+    return sys.platform == "linux" and is_python and path.split(":")[-1] == str(ROOT) and same
+
+
+def is_read(name: str, prefixes: tuple[str, ...]) -> bool:
+    return name.startswith(prefixes) and name != "PYTHONPATH"
+
+
+class Server:
+    """The process that is copied; it ends with this one."""
+
+    def __init__(self) -> None:
+        self._asking = threading.Lock()
+        self._adopt = partial(ctypes.CDLL(None).prctl, PR_SET_CHILD_SUBREAPER)
+        self._asked, theirs = socket.socketpair()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", SERVER, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            cwd=ROOT,
+            env={name: value for name, value in os.environ.items() if not is_of_jax(name)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+        theirs.close()
+        atexit.register(self._end)
+
+    def start(self, request: dict[str, Any], streams: list[int]) -> int:
+        """The number of a process that was started as requested: a child of this one."""
+        message = json.dumps(request).encode()
+        with self._asking:
+            self._adopt(1, 0, 0, 0)
+            socket.send_fds(self._asked, [len(message).to_bytes(8)], streams)
+            self._asked.sendall(message)
+            number = self._asked.recv(8, socket.MSG_WAITALL)
+            self._adopt(0, 0, 0, 0)
+        return int.from_bytes(number)
+
+    def _end(self) -> None:
+        self._asked.close()
+        self._process.wait()
+
+
+server = functools.cache(Server)
+
+
+def serve() -> None:
+    """Imports the trainer; each copy of this process becomes one that was asked for."""
+    import hyla_lm.cli
+    import hyla_lm.trainer  # noqa: F401
+
+    gc.collect()
+    gc.freeze()
+    asked = socket.socket(fileno=int(sys.argv[1]))
+    while True:
+        head, streams, _, _ = socket.recv_fds(asked, 8, 3)
+        if not head:
+            return
+        request = json.loads(asked.recv(int.from_bytes(head), socket.MSG_WAITALL))
+        number = copied(asked)
+        if number is None:
+            return become(request, streams)
+        for stream in streams:
+            os.close(stream)
+        asked.sendall(number.to_bytes(8))
+
+
+def copied(asked: socket.socket) -> int | None:
+    """The number of an orphan, once it has been adopted; None in the orphan itself."""
+    said, tell = os.pipe()
+    if between := os.fork():
+        os.close(tell)
+        number = int.from_bytes(os.read(said, 8))
+        os.close(said)
+        os.waitpid(between, 0)
+        return number
+    if number := os.fork():
+        os.write(tell, number.to_bytes(8))
+        os._exit(0)
+    for descriptor in (said, tell, asked.detach()):
+        os.close(descriptor)
+    return None
+
+
+def become(request: dict[str, Any], streams: list[int]) -> None:
+    """Makes this process the one requested, and runs it."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    os.environ.setdefault("GLIBC_TUNABLES", "")  # or hyla-lm starts itself anew
+    configure_jax()
+    kind, what, *arguments = request["argv"]
+    sys.path[0] = request["cwd"] if kind == "-m" else ""
+    sys.argv = [kind, *arguments]
+    if kind == "-m":
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+    else:
+        exec(compile(what, "<string>", "exec"), sys.modules["__main__"].__dict__)
+
+
+def is_of_jax(name: str) -> bool:
+    return name.startswith("JAX_")
+
+
+def configure_jax() -> None:
+    """What JAX reads of its environment when it is imported."""
+    import jax
+
+    settings = jax.config.values
+    for name, text in os.environ.items():
+        if is_of_jax(name) and name.lower() in settings:
+            jax.config.update(name.lower(), like(settings[name.lower()], text))
+
+
+def like(value: Any, text: str) -> Any:
+    """The text as a value of the same type."""
+    if isinstance(value, bool):
+        return text.lower() in ("1", "true", "y", "yes", "t", "on")
+    return type(value)(text) if isinstance(value, int | float) else text
