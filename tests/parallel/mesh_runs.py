@@ -45,7 +45,7 @@ def run(experiment: Experiment, attention: str, sizes: tuple[int, ...]) -> dict[
         look = make_look(program.task, program.model, program.mesh) if sizes in looks else None
         seen = {} if look is None else figures(jax.device_get(look(state.params, batch)))
         for _ in range(STEPS):
-            state, output = program.train_step(state, batch)
+            state, output = compiled(state, batch)
             batch = program.place(next(stream))
             total, count = output.objective
             losses.append(float(total) / float(count))
