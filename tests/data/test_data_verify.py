@@ -24,6 +24,7 @@ from hyla_lm.input.manifest import MANIFEST, Manifest, Shard, read_manifest, wri
 from hyla_lm.input.rows import RowReader, encode_rows
 from hyla_lm.input.source import open_rows
 from hyla_lm.input.tokenizer import Tokenizer
+from tests import preloaded
 from tests.data.c4_layouts import write_array_records, write_json_gz
 from tests.data.conftest import run_command
 
@@ -288,7 +289,7 @@ def test_commands_fail_in_one_line_and_change_nothing(
 
 def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", f"data.{module}", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    return preloaded.run(command, cwd=ROOT, capture_output=True, text=True)
 
 
 def test_commands_say_what_they_take_and_found(packed: Packed) -> None:

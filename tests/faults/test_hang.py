@@ -24,7 +24,7 @@ from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.parallel.test_multihost import run_processes
 from tests.run_lines import measured
 
-SECONDS = 15
+SECONDS = 10
 # Trains, and from some moment on one thing takes forever, or each reading some time.
 LAUNCHER = """
 import sys, time

@@ -1,0 +1,66 @@
+"""A copied process is what the same command starts as usual."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests import preloaded
+
+SAYS = """
+import json, os, signal, sys
+import jax
+of_start = ("GLIBC_TUNABLES", "TPU_SKIP_MDS_QUERY")  # huge pages; what importing JAX sets
+environment = {k: v for k, v in os.environ.items() if k not in of_start}
+handlers = [str(signal.getsignal(n)) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE)]
+found = {"argv": sys.argv, "path": sys.path, "cwd": os.getcwd(), "environment": environment}
+found |= {"settings": {k: str(v) for k, v in jax.config.values.items()}, "signals": handlers}
+found |= {"devices": jax.device_count(), "name": __name__}
+found |= {"open": sorted(os.listdir("/proc/self/fd"))}
+print(json.dumps(found, sort_keys=True), file=sys.stderr)
+sys.exit(7)
+"""
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="nothing is copied there")
+
+
+def test_it_sees_what_a_process_started_as_usual_sees(tmp_path: Path) -> None:
+    settings = {"JAX_NUM_CPU_DEVICES": "3", "JAX_ENABLE_X64": "true", "JAX_LOG_COMPILES": "0"}
+    env = {**os.environ, **settings}
+    options = {"cwd": tmp_path, "env": env, "capture_output": True, "text": True}
+    command = [sys.executable, "-c", SAYS, "one", "two"]
+    copied, usual = preloaded.run(command, **options), subprocess.run(command, **options)
+    assert (copied.returncode, copied.stdout) == (usual.returncode, usual.stdout) == (7, "")
+    assert copied.stderr == usual.stderr
+
+
+def test_it_is_a_child_that_signals_end() -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        process = preloaded.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        assert process.poll() is None
+        process.send_signal(number)
+        process.communicate()
+        assert process.returncode == -number
+
+
+def test_many_begin_in_the_time_of_one_import() -> None:
+    command = [sys.executable, "-c", "import hyla_lm.trainer"]
+    started = time.monotonic()
+    subprocess.run(command, check=True)
+    one = time.monotonic() - started
+    preloaded.run(command, check=True)
+    started = time.monotonic()
+    for _ in range(5):
+        preloaded.run(command, check=True)
+    assert time.monotonic() - started < one
+
+
+def test_an_error_is_seen() -> None:
+    command = [sys.executable, "-m", "tests.no_such_module"]
+    done = preloaded.run(command, capture_output=True, text=True)
+    assert done.returncode == 1 and "No module named tests.no_such_module" in done.stderr
+    with pytest.raises(subprocess.CalledProcessError):
+        preloaded.run(command, capture_output=True, check=True)
