@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,20 +31,24 @@ class Popen(subprocess.Popen):
     """subprocess.Popen of `[sys.executable, "-c" or "-m", ...]`, without its imports."""
 
     def _execute_child(self, args: list[str], executable: Any, *rest: Any) -> None:
-        names = ("preexec_fn", "close_fds", "pass_fds", "cwd", "env")
-        given = dict(zip(names, rest, strict=False))
-        env = {**os.environ} if given["env"] is None else given["env"]
-        if not can_be_copied(args, env):
+        preexec_fn, _, pass_fds, cwd, env, _, _, shell, *streams = rest
+        env = {**os.environ} if env is None else env
+        is_usual = not (preexec_fn or pass_fds or shell or self._has_session(rest))
+        if not (is_usual and can_be_copied(args, env)):
             return super()._execute_child(args, executable, *rest)
-        p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite = rest[8:14]
-        request = {"argv": args[1:], "env": env, "cwd": str(given["cwd"] or Path.cwd())}
-        streams = [
-            own if own != -1 else inherited
-            for own, inherited in ((p2cread, 0), (c2pwrite, 1), (errwrite, 2))
+        p2cread, _, _, c2pwrite, _, errwrite = streams[:6]
+        request = {"argv": args[1:], "env": env, "cwd": str(cwd or Path.cwd())}
+        own = [
+            end if end != -1 else number for number, end in enumerate((p2cread, c2pwrite, errwrite))
         ]
-        self.pid = server().start(request, streams)
+        self.pid = server().start(request, own)
         self._child_created = True
-        self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
+        self._close_pipe_fds(*streams[:6])
+
+    @staticmethod
+    def _has_session(rest: tuple[Any, ...]) -> bool:
+        start_new_session, process_group = rest[-2:]
+        return start_new_session or process_group != -1
 
 
 def run(args: list[str], **options: Any) -> subprocess.CompletedProcess:
@@ -52,7 +57,11 @@ def run(args: list[str], **options: Any) -> subprocess.CompletedProcess:
     if options.pop("capture_output", False):
         options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with Popen(args, **options) as process:
-        output, errors = process.communicate(timeout=timeout)
+        try:
+            output, errors = process.communicate(timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
     done = subprocess.CompletedProcess(args, process.returncode, output, errors)
     if check:
         done.check_returncode()
@@ -60,16 +69,19 @@ def run(args: list[str], **options: Any) -> subprocess.CompletedProcess:
 
 
 def can_be_copied(args: list[str], env: dict[str, str]) -> bool:
-    """Whether a process that has read its environment already can become this one."""
+    """Whether a process that has begun already can become this one."""
     is_python = args[0] == sys.executable and args[1] in ("-c", "-m")
-    fixed = ("PYTHON", "TF_", "LD_")  # read before the first module
-    path = env.get("PYTHONPATH", str(ROOT))
-    same = all(env.get(name) == value for name, value in os.environ.items() if is_read(name, fixed))
-    return sys.platform == "linux" and is_python and path.split(":")[-1] == str(ROOT) and same
+    finds_modules_here = env.get("PYTHONPATH", str(ROOT)).split(":")[-1] == str(ROOT)
+    is_same = read_first(env) == read_first(os.environ)
+    return sys.platform == "linux" and is_python and finds_modules_here and is_same
 
 
-def is_read(name: str, prefixes: tuple[str, ...]) -> bool:
-    return name.startswith(prefixes) and name != "PYTHONPATH"
+def read_first(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables that are read before the first module."""
+    prefixes = ("PYTHON", "TF_", "LD_")
+    read = {name: value for name, value in env.items() if name.startswith(prefixes)}
+    read.pop("PYTHONPATH", None)
+    return read
 
 
 class Server:
@@ -99,6 +111,8 @@ class Server:
             self._asked.sendall(message)
             number = self._asked.recv(8, socket.MSG_WAITALL)
             self._adopt(0, 0, 0, 0)
+        if not number:
+            raise RuntimeError("the process that is copied has ended: its error is above")
         return int.from_bytes(number)
 
     def _end(self) -> None:
