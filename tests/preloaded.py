@@ -13,6 +13,7 @@ import gc
 import json
 import os
 import runpy
+import signal
 import socket
 import subprocess
 import sys
@@ -38,6 +39,7 @@ class Popen(subprocess.Popen):
             return super()._execute_child(args, executable, *rest)
         p2cread, _, _, c2pwrite, _, errwrite = streams[:6]
         request = {"argv": args[1:], "env": env, "cwd": str(cwd or Path.cwd())}
+        request["ignores_sigint"] = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
         own = [
             end if end != -1 else number for number, end in enumerate((p2cread, c2pwrite, errwrite))
         ]
@@ -170,6 +172,8 @@ def become(request: dict[str, Any], streams: list[int]) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     os.environ.setdefault("GLIBC_TUNABLES", "")  # or hyla-lm starts itself anew
+    handler = signal.SIG_IGN if request["ignores_sigint"] else signal.default_int_handler
+    signal.signal(signal.SIGINT, handler)
     configure_jax()
     kind, what, *arguments = request["argv"]
     sys.path[0] = request["cwd"] if kind == "-m" else ""

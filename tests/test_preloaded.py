@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,12 +28,15 @@ sys.exit(7)
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="nothing is copied there")
 
 
-def test_it_sees_what_a_process_started_as_usual_sees(tmp_path: Path) -> None:
+@pytest.mark.parametrize("on_ctrl_c", [signal.SIG_IGN, signal.default_int_handler])
+def test_it_sees_what_a_process_started_as_usual_sees(on_ctrl_c: Any, tmp_path: Path) -> None:
     settings = {"JAX_NUM_CPU_DEVICES": "3", "JAX_ENABLE_X64": "true", "JAX_LOG_COMPILES": "0"}
     env = {**os.environ, **settings}
     options = {"cwd": tmp_path, "env": env, "capture_output": True, "text": True}
     command = [sys.executable, "-c", SAYS, "one", "two"]
+    before = signal.signal(signal.SIGINT, on_ctrl_c)
     copied, usual = preloaded.run(command, **options), subprocess.run(command, **options)
+    signal.signal(signal.SIGINT, before)
     assert (copied.returncode, copied.stdout) == (usual.returncode, usual.stdout) == (7, "")
     assert copied.stderr == usual.stderr
 
