@@ -1,14 +1,35 @@
 """What TensorBoard knows of a run besides its points: settings, and charts of several curves."""
 
 import re
-import time
 from collections.abc import Iterable, Iterator, Mapping
 
-from tensorboard.plugins.hparams.api_pb2 import MetricInfo, MetricName
-from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
-from tensorboardX import summary
-from tensorboardX.proto.event_pb2 import Event
-from tensorboardX.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.custom_scalar.layout_pb2 import (
+    Category,
+    Chart,
+    Layout,
+    MultilineChartContent,
+)
+from tensorboard.plugins.custom_scalar.metadata import CONFIG_SUMMARY_TAG
+from tensorboard.plugins.custom_scalar.metadata import create_summary_metadata as of_charts
+from tensorboard.plugins.hparams.api_pb2 import (
+    DATA_TYPE_BOOL,
+    DATA_TYPE_FLOAT64,
+    DATA_TYPE_STRING,
+    Experiment,
+    HParamInfo,
+    MetricInfo,
+    MetricName,
+)
+from tensorboard.plugins.hparams.metadata import (
+    EXPERIMENT_TAG,
+    NULL_TENSOR,
+    SESSION_START_INFO_TAG,
+)
+from tensorboard.plugins.hparams.metadata import create_summary_metadata as of_settings
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionStartInfo
+from tensorboard.util.tensor_util import make_tensor_proto
 
 from hyla_lm.sinks.protocol import Hyperparameter
 from hyla_lm.sinks.tensorboard_order import shown
@@ -17,6 +38,11 @@ BEFORE_ALL = -1  # a process that begins at step 0 purges what others wrote from
 # TensorBoard's table of HParams shows so many settings unless asked for more: by name, those that
 # differ first.
 COLUMNS = 5
+FIELDS = {  # that hold a setting, by its type
+    DATA_TYPE_BOOL: "bool_value",
+    DATA_TYPE_FLOAT64: "number_value",
+    DATA_TYPE_STRING: "string_value",
+}
 METRICS = {
     "validation/loss_nats": "validation loss (nats)",
     "validation/bits_per_byte": "validation bits per byte",
@@ -49,30 +75,57 @@ CHARTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 
 def settings_events(values: Mapping[str, Hyperparameter]) -> Iterator[Event]:
     """The settings by which runs are compared, the metrics to show beside them, and the charts."""
-    experiment, start, _ = summary.hparams(dict(values), {})
-    for content in (_as_table(experiment), start, summary.custom_scalars(_layout())):
-        yield Event(wall_time=time.time(), step=BEFORE_ALL, summary=content)
+    table = HParamsPluginData(experiment=_table(values))
+    of_run = HParamsPluginData(session_start_info=_settings(values))
+    charts = make_tensor_proto(_layout().SerializeToString())
+    for value in (
+        Summary.Value(tag=EXPERIMENT_TAG, tensor=NULL_TENSOR, metadata=of_settings(table)),
+        Summary.Value(tag=SESSION_START_INFO_TAG, tensor=NULL_TENSOR, metadata=of_settings(of_run)),
+        Summary.Value(tag=CONFIG_SUMMARY_TAG, tensor=charts, metadata=of_charts()),
+    ):
+        yield Event(step=BEFORE_ALL, summary=Summary(value=[value]))
 
 
-def _as_table(experiment: Summary) -> Summary:
-    """With the metrics as columns, and first those settings that are said to differ."""
-    plugin = experiment.value[0].metadata.plugin_data
-    data = HParamsPluginData.FromString(plugin.content)
-    for column in data.experiment.hparam_infos[:COLUMNS]:
-        column.differs = True
-    data.experiment.metric_infos.extend(
-        MetricInfo(name=MetricName(tag=shown(tag)), display_name=name)
-        for tag, name in METRICS.items()
+def _table(values: Mapping[str, Hyperparameter]) -> Experiment:
+    """Columns of all runs: settings, of which the first are said to differ, and metrics."""
+    return Experiment(
+        hparam_infos=[
+            HParamInfo(name=name, type=_data_type(value), differs=number < COLUMNS)
+            for number, (name, value) in enumerate(values.items())
+        ],
+        metric_infos=[
+            MetricInfo(name=MetricName(tag=shown(tag)), display_name=name)
+            for tag, name in METRICS.items()
+        ],
     )
-    plugin.content = data.SerializeToString()
-    return experiment
 
 
-def _layout() -> dict[str, dict[str, list[str | list[str]]]]:
-    return {
-        section: {title: ["Multiline", _patterns(tags)] for title, tags in charts.items()}
-        for section, charts in CHARTS.items()
-    }
+def _settings(values: Mapping[str, Hyperparameter]) -> SessionStartInfo:
+    found = SessionStartInfo()
+    for name, value in values.items():
+        setattr(found.hparams[name], FIELDS[_data_type(value)], value)
+    return found
+
+
+def _data_type(value: Hyperparameter) -> int:
+    if isinstance(value, bool):
+        return DATA_TYPE_BOOL
+    return DATA_TYPE_STRING if isinstance(value, str) else DATA_TYPE_FLOAT64
+
+
+def _layout() -> Layout:
+    return Layout(
+        category=[
+            Category(
+                title=section,
+                chart=[
+                    Chart(title=title, multiline=MultilineChartContent(tag=_patterns(tags)))
+                    for title, tags in charts.items()
+                ],
+            )
+            for section, charts in CHARTS.items()
+        ]
+    )
 
 
 def _patterns(tags: Iterable[str]) -> list[str]:

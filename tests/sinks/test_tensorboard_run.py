@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 from tensorboard.plugins.hparams import metadata
 from tensorboard.util.tensor_util import make_ndarray
-from tensorboardX import summary
-from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import Event
 
 from hyla_lm.experiment import read_experiment
 from hyla_lm.running.metric_lines import read_lines
 from hyla_lm.running.run_folder import RunFolder
+from hyla_lm.sinks.event_file import EventFile
 from hyla_lm.sinks.tensorboard import SETTINGS
 from hyla_lm.sinks.tensorboard_order import shown
 from hyla_lm.trainer import train
@@ -149,8 +149,9 @@ def test_events_of_older_versions_are_moved_up_and_shown_whole(
     without = shutil.ignore_patterns("events.*")
     workdir = Path(shutil.copytree(run, tmp_path / "run", ignore=without))
     (workdir / "tensorboard").mkdir()
-    older = EventsWriter(str(workdir / "tensorboard" / "events"))
-    older.write_event(Event(step=3, summary=summary.scalar("train/loss_nats", 1.0)))
+    older = EventFile(workdir / "tensorboard" / "events.out.tfevents.1700000000.host")
+    point = Summary.Value(tag="train/loss_nats", simple_value=1.0)
+    older.write(Event(step=3, summary=Summary(value=[point])))
     older.close()
     go(workdir, "TrainConfig.steps = 13")
     assert not (workdir / "tensorboard").exists()
