@@ -3,7 +3,9 @@
 import gc
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import jax
@@ -15,6 +17,8 @@ from hyla_lm.input.prepared import Rows
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.kernels import blocked
 from hyla_lm.kernels.linear import chunked
+from hyla_lm.running import program
+from hyla_lm.running.program import Program
 
 # Workers of pytest-xdist have a core each: two that share both wait for each other's threads.
 WORKER = os.environ.get("PYTEST_XDIST_WORKER")
@@ -23,6 +27,8 @@ if WORKER and hasattr(os, "sched_setaffinity"):  # not on macOS
     os.sched_setaffinity(0, {CORES[int(WORKER[2:]) % len(CORES)]})
 # Tracing makes many objects that live long. To look through them often took a tenth of the time.
 gc.set_threshold(100_000, 50, 100)
+LAY_OUT = program.lay_out
+LAID_OUT: dict[str, Program] = {}
 SEQUENCE_LENGTH = 16
 VOCAB_SIZE = 320
 TINY = """
@@ -125,3 +131,20 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks shorter than the rows here, so that each row has several and a part of one."""
     monkeypatch.setattr(blocked, "BLOCK_SIZE", 5)
     monkeypatch.setattr(chunked, "CHUNK_SIZE", 5)
+
+
+@pytest.fixture
+def programs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program is traced once a worker, not once a run. Not for tests that change its functions."""
+    monkeypatch.setattr(program, "lay_out", laid_out_once)
+
+
+def laid_out_once(experiment: Any, task: Any, mesh: jax.sharding.Mesh) -> Program:
+    """The program of an experiment, with functions of an earlier one that computes the same."""
+    train, log = experiment.train, experiment.log
+    of_train = train.task, train.code_loss, train.steps, train.batch_size, train.accumulate_steps
+    parts = experiment.model, experiment.optimizer, experiment.updates, of_train, train.seed
+    key = repr((*parts, log.layers, task.identity(), mesh))
+    if key not in LAID_OUT:
+        LAID_OUT[key] = LAY_OUT(experiment, task, mesh)
+    return replace(LAID_OUT[key], experiment=experiment, task=task)

@@ -10,6 +10,8 @@ from docs.studies.untrained_terms import by_untrained, main
 from hyla_lm.cli import main as hyla_lm
 from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogic
 
+pytestmark = pytest.mark.usefixtures("programs_once")
+
 SMALL = """
 TrainConfig.steps = 3
 TrainConfig.batch_size = 8

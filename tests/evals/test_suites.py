@@ -26,6 +26,8 @@ from hyla_lm.tasks.suite import check_suites
 from tests.evals.stops import Stops
 from tests.run_lines import measured
 
+pytestmark = pytest.mark.usefixtures("programs_once")
+
 LINEAR = ('ModelConfig.attention = "linear"',)  # compiles faster than HYLA
 TAG = "suites/fuzzy_logic/held_out_r2"
 BINDINGS = (

@@ -23,6 +23,8 @@ from tests.faults.runs import arrays, as_bytes, differences, position
 from tests.run_lines import measured
 from tests.running.test_resume import train as train_process
 
+pytestmark = pytest.mark.usefixtures("programs_once")
+
 STEPS, SAVED = 12, 5
 KEEP_ALL = "CheckpointConfig.keep = 9\n"
 SOFTMAX = ["ModelConfig.attention = 'softmax'", "ModelConfig.num_layers = 2"]

@@ -24,6 +24,8 @@ from hyla_lm.trainer import train
 from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.run_lines import measured
 
+pytestmark = pytest.mark.usefixtures("programs_once")
+
 EVERYTHING = ["LogConfig.layers = True", "LogConfig.details_every = 5", "LogConfig.every = 3"]
 LAYERS = ("block_0", "block_1", "embed", "final_norm")
 PICTURES = ("code_picture", "head_pictures")

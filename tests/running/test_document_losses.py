@@ -22,6 +22,8 @@ from hyla_lm.running.program import lower_step, make_program
 from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.run_lines import measured
 
+pytestmark = pytest.mark.usefixtures("programs_once")
+
 # A batch's sum on the device is of at most 8 x 16 float32 numbers, which round at 6e-8 each time;
 # the file rounds each document once. Together they stay below ten roundings of a sum.
 SAME_SUM = 1e-6

@@ -21,6 +21,8 @@ from hyla_lm.running.pace import intervals
 from hyla_lm.sinks.tensorboard_order import shown
 from tests.run_lines import measured
 
+pytestmark = pytest.mark.usefixtures("programs_once")
+
 
 @dataclass(frozen=True)
 class NamedSuite:

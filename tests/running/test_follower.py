@@ -27,6 +27,8 @@ from hyla_lm.sinks.tensorboard_order import shown
 from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.run_lines import measured
 
+pytestmark = pytest.mark.usefixtures("programs_once")
+
 STEPS = [5, 10, 12]
 
 

@@ -15,6 +15,8 @@ from hyla_lm.sinks.tensorboard import TensorBoard
 from hyla_lm.sinks.tensorboard_order import shown
 from tests.run_lines import measured
 
+pytestmark = pytest.mark.usefixtures("programs_once")
+
 
 @pytest.fixture
 def run(tiny_gin: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[Path, str]:

@@ -22,6 +22,8 @@ from hyla_lm.sinks.tensorboard_order import shown
 from hyla_lm.trainer import train
 from tests.conftest import SEQUENCE_LENGTH, TINY
 
+pytestmark = pytest.mark.usefixtures("programs_once")
+
 SMALL = ("ModelConfig.num_layers = 1", "LanguageModel.samples = 2")
 PROMPT = "LanguageModel.closing_prompt = 'ba'"
 Train = Callable[..., None]

@@ -18,6 +18,8 @@ from tests.conftest import SEQUENCE_LENGTH, TINY, VOCAB_SIZE, sentences
 from tests.data.c4_layouts import write_json_gz
 from tests.run_lines import measured
 
+pytestmark = pytest.mark.usefixtures("programs_once")
+
 BASELINE = 2.5
 
 
