@@ -135,7 +135,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def programs_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program is traced once a worker, not once a run. Not for tests that change its functions."""
+    """A program is traced once a worker; not for tests that change the functions it is made of."""
     monkeypatch.setattr(program, "lay_out", laid_out_once)
 
 

@@ -34,5 +34,5 @@ class EventFile:
 
 
 def file_of_now(folder: Path, prefix: str) -> Path:
-    """The path of a new file. TensorBoard reads the files of a folder in the order of their names."""
+    """The path of a new file; TensorBoard reads those of a folder in the order of their names."""
     return folder / f"{prefix}.out.tfevents.{time.time_ns()}.{socket.gethostname()}"
