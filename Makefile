@@ -22,7 +22,7 @@ compare: .venv/core
 AS_FOR_USERS := tests/golden tests/plan tests/test_quickstart.py tests/running/test_same_bits.py \
 	tests/kernels/test_attention.py tests/kernels/test_prefixes.py tests/kernels/test_reference.py
 QUICKLY := JAX_DISABLE_MOST_OPTIMIZATIONS=1 JAX_TRACEBACK_IN_LOCATIONS_LIMIT=0 XLA_FLAGS=--xla_cpu_use_fusion_emitters=false
-PYTEST := $(BIN)/pytest --numprocesses=logical --maxprocesses=4 --dist=loadfile
+PYTEST := $(BIN)/pytest --numprocesses=logical --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 test: .venv/dev lint
 	$(PYTEST) $(AS_FOR_USERS)
 	$(QUICKLY) $(PYTEST) $(addprefix --ignore=,$(AS_FOR_USERS))

@@ -27,6 +27,21 @@ if WORKER and hasattr(os, "sched_setaffinity"):  # not on macOS
     os.sched_setaffinity(0, {CORES[int(WORKER[2:]) % len(CORES)]})
 # Tracing makes many objects that live long. To look through them often took a tenth of the time.
 gc.set_threshold(100_000, 50, 100)
+# Files that take longest come first, so that workers end together.
+LONGEST = (
+    *("kernels/test_pallas_tpu.py", "parallel/test_multihost.py", "kernels/test_pairwise.py"),
+    *("parallel/test_mesh.py", "tpu/test_tpu_verdicts.py", "docs/test_extending.py"),
+    *("running/test_resume.py", "evals/populations/test_train_many.py", "faults/test_kills.py"),
+    *("kernels/test_blocked.py", "kernels/test_units_on_lanes.py", "faults/test_hang.py"),
+    *("model/test_model_forms.py", "faults/test_lying_kernels.py", "faults/test_silent_peer.py"),
+    *("parallel/test_liveness.py", "test_notebook.py", "faults/test_bad_updates.py"),
+    *("running/test_numerics.py", "data/test_data_prepare.py", "running/buckets/test_lease.py"),
+    *("kernels/test_tpu_softmax_linear.py", "input/test_row_stream.py", "docs/test_readme.py"),
+    *("faults/test_ways_out.py", "sweeps/test_real_sweep.py", "faults/test_guarded_meshes.py"),
+    *("golden/test_golden_models.py", "golden/test_golden_attention.py"),
+    *("kernels/test_prefixes.py", "running/test_same_bits.py", "plan/test_plan_by_hand.py"),
+)
+TESTS = Path(__file__).parent
 LAY_OUT = program.lay_out
 LAID_OUT: dict[str, Program] = {}
 SEQUENCE_LENGTH = 16
@@ -74,6 +89,11 @@ def sentences(seed: int, count: int) -> str:
         index = (index * 7 + rng.choice([3, 3, 3, 11])) % len(words)
         picked.append(words[index])
     return " ".join(picked)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {TESTS / name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path, len(place)))
 
 
 @pytest.fixture(scope="session", autouse=True)
