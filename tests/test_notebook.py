@@ -64,6 +64,7 @@ def test_the_notebook_trains_samples_and_draws(executed: nbformat.NotebookNode) 
     assert sum("image/png" in data for data in shown) == 2
 
 
+@pytest.mark.full
 def test_the_first_chip_is_measured_and_its_file_shown(tmp_path: Path) -> None:
     notebook = nbformat.read(FIRST_CHIP, as_version=4)
     tiny = SMALL.replace("LogConfig.every=2", "LanguageModel.sequence_length=8")

@@ -22,7 +22,7 @@ from hyla_lm.evals.latent_codes.statistics import (
     effective_rank,
     mean_codes,
 )
-from hyla_lm.evals.populations.population import generated_task
+from hyla_lm.evals.populations.steps import generated_task
 from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogicTask
 from hyla_lm.evals.tasks.sraven_rules import RULES
 from hyla_lm.input.files import written_aside

@@ -9,33 +9,17 @@ Dimensions: R runs, B batch.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from hyla_lm.code_loss import with_code_loss
 from hyla_lm.config import UserError, as_dict
-from hyla_lm.evals.tasks.generated import GeneratedTask
+from hyla_lm.evals.populations.steps import Alike, Numbers, generated_task, steps_of
 from hyla_lm.metrics import Metrics
-from hyla_lm.model.width import rate_of
-from hyla_lm.optim import make_optimizer, schedule_of
-from hyla_lm.running.program import Program, init_params
-from hyla_lm.tasks.protocol import Batch
-from hyla_lm.train_step import Sums, TrainState, init_state, make_train_step
-
-
-class Numbers(NamedTuple):
-    """The numbers in which runs differ, with a leading axis R. Keys and tables are by set."""
-
-    seed: jax.Array
-    learning_rate: jax.Array
-    weight_decay: jax.Array
-    warmup_steps: jax.Array
-    keys: dict[str, jax.Array]
-    tables: dict[str, jax.Array]
+from hyla_lm.running.program import Program
+from hyla_lm.train_step import Sums, TrainState
 
 
 class Population:
@@ -50,97 +34,27 @@ class Population:
         self.program = programs[0]
         self.task = generated_task(self.program)
         self.numbers: Numbers = jax.tree.map(_stack, *map(_numbers_of, programs))
-        self._init = jax.jit(jax.vmap(self._init_one))
-        self._advance = jax.jit(
-            lambda state, numbers, steps: jax.vmap(partial(self._advance_one, steps))(
-                state, numbers
-            ),
-            static_argnums=2,
-            donate_argnums=0,
-        )
-        self._evaluate = jax.jit(
-            lambda params, numbers, name, examples: jax.vmap(
-                partial(self._evaluate_one, name, examples)
-            )(params, numbers),
-            static_argnums=(2, 3),
-        )
+        self.steps = steps_of(Alike(_settings(self.program), self.program))
 
     def compile(self, windows: Iterable[int], examples: Iterable[int]) -> None:
         """Compiles `advance` for these numbers of steps, `evaluate` for these of examples."""
         state = self.init()
         for steps in windows:
-            self._advance.lower(state, self.numbers, steps).compile()
+            self.steps.advance.lower(state, self.numbers, steps).compile()
         for name, count in product(self.task.evaluation_names(), examples):
-            self._evaluate.lower(state.params, self.numbers, name, count).compile()
+            self.steps.evaluate.lower(state.params, self.numbers, name, count).compile()
 
     def init(self) -> TrainState:
         """The states before the first update."""
-        return self._init(self.numbers)
+        return self.steps.init(self.numbers)
 
     def advance(self, state: TrainState, steps: int) -> tuple[TrainState, Sums]:
         """The states after `steps` updates in one dispatch; objective and metrics summed."""
-        return self._advance(state, self.numbers, steps)
+        return self.steps.advance(state, self.numbers, steps)
 
     def evaluate(self, params: Any, name: str, examples: int) -> Metrics:
         """Metrics summed over the first `examples` of an evaluation set."""
-        return self._evaluate(params, self.numbers, name, examples)
-
-    def _init_one(self, numbers: Numbers) -> TrainState:
-        return init_state(
-            partial(init_params, self.program.model), self._optimizer(numbers), numbers.seed
-        )
-
-    def _advance_one(
-        self, steps: int, state: TrainState, numbers: Numbers
-    ) -> tuple[TrainState, Sums]:
-        train = self.program.experiment.train
-        step = make_train_step(
-            with_code_loss(train.code_loss, self.task, self.program.model),
-            self._optimizer(numbers),
-            train.accumulate_steps,
-            numbers.seed,
-        )
-
-        def one(state: TrainState, _: None) -> tuple[TrainState, Sums]:
-            row_B = state.step * train.batch_size + jnp.arange(train.batch_size)
-            batch = self.task.draw(numbers.keys["train"], row_B, numbers.tables["train"])
-            state, output = step(state, batch)
-            return state, (output.objective, output.metrics)
-
-        state, sums = jax.lax.scan(one, state, length=steps)
-        return state, jax.tree.map(lambda sums: jnp.sum(sums, axis=0), sums)
-
-    def _evaluate_one(self, name: str, examples: int, params: Any, numbers: Numbers) -> Metrics:
-        size = self.program.experiment.train.batch_size
-        loss = self.task.loss(self.program.model)
-
-        def of_batch(start: jax.Array) -> Metrics:
-            row_B = start + jnp.arange(size)
-            row_B = jnp.where(row_B < examples, row_B, -1)
-            key, table = numbers.keys[name], numbers.tables[name]
-            batch: Batch = self.task.draw_for_evaluation(key, row_B, table)
-            return loss(params, batch, None)[1]
-
-        metrics = jax.lax.map(of_batch, jnp.arange(0, examples, size))
-        return jax.tree.map(lambda sums: jnp.sum(sums, axis=0), metrics)
-
-    def _optimizer(self, numbers: Numbers) -> Any:
-        e = self.program.experiment
-        config, steps = e.optimizer, e.train.steps
-        schedule = schedule_of(config, steps, numbers.learning_rate, numbers.warmup_steps)
-        return make_optimizer(
-            config, schedule, weight_decay=numbers.weight_decay, rate_of=rate_of(e.model)
-        )
-
-
-def generated_task(program: Program) -> GeneratedTask:
-    """The program's task; raises UserError unless it generates its examples."""
-    if not isinstance(program.task, GeneratedTask):
-        raise UserError(
-            f"TrainConfig.task = @{type(program.experiment.train.task).__name__}() does not draw "
-            "its examples on the device: train it with hyla-lm train."
-        )
-    return program.task
+        return self.steps.evaluate(params, self.numbers, name, examples)
 
 
 def check_alike(programs: Sequence[Program]) -> None:
@@ -158,6 +72,11 @@ def check_alike(programs: Sequence[Program]) -> None:
                 "runs that train together have splits of different sizes "
                 f"({sizes} and {_table_shapes(program)}): train them apart."
             )
+
+
+def _settings(program: Program) -> str:
+    """All that decides what the steps of a population compute, but for its numbers."""
+    return repr((type(program.task).__name__, _fixed_settings(program), _table_shapes(program)))
 
 
 def check_updates(program: Program) -> None:

@@ -11,6 +11,8 @@ import pytest
 from hyla_lm.input.prepared import Rows
 from tests.bad_input.conftest import Reject, bound_to
 
+pytestmark = pytest.mark.usefixtures("programs_once")
+
 
 @pytest.mark.parametrize("below", ["", "run"], ids=["a_file", "below_a_file"])
 def test_a_workdir_that_cannot_be_is_named(

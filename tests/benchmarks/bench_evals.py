@@ -15,7 +15,8 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
-from hyla_lm.evals.populations.population import Population, generated_task
+from hyla_lm.evals.populations.population import Population
+from hyla_lm.evals.populations.steps import generated_task
 from hyla_lm.experiment import read_experiment
 from hyla_lm.model.config import Features
 from hyla_lm.model.decoder import Decoder

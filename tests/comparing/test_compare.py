@@ -15,6 +15,8 @@ from hyla_lm.comparing.charts import curves, forest
 from tests.comparing.written_runs import documents, write_run
 from tests.conftest import SEQUENCE_LENGTH, TINY, sentences
 
+pytestmark = pytest.mark.usefixtures("programs_once")
+
 
 @pytest.fixture(scope="module")
 def runs(tiny_rows, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:

@@ -22,6 +22,8 @@ from hyla_lm.input.tokenizer import Tokenizer
 from tests.data.c4_layouts import write_array_records
 from tests.data.conftest import prose
 
+pytestmark = pytest.mark.usefixtures("programs_once")
+
 TEXTS = [f"{prose(seed, 6)}\n" for seed in range(30)]
 
 

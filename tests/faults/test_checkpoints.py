@@ -27,7 +27,10 @@ from tests.run_lines import measured
 
 # Orbax and TensorStore leave coroutines and callbacks behind when a restore fails.
 LOOSE_ENDS_SECONDS = 0.5
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.usefixtures("programs_once"),
+]
 
 
 @pytest.fixture(autouse=True)

@@ -23,6 +23,8 @@ from hyla_lm.input.source import Reading
 from hyla_lm.input.verification import shard_files, verify_before
 from tests.conftest import SEQUENCE_LENGTH
 
+pytestmark = pytest.mark.usefixtures("programs_once")
+
 # A machine under load is slow, and every example has the same folder, which it writes itself.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -1,23 +1,16 @@
 """Skips and canaries are the same on every mesh."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.scripts import output_of
 
 
 def test_skips_and_canaries_on_meshes_of_eight_devices(tiny_gin: Path) -> None:
-    command = [sys.executable, "-m", "tests.faults.guarded_meshes", str(tiny_gin)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) == 3
+    found = json.loads(output_of("tests.faults.guarded_meshes", str(tiny_gin), devices=8))
+    assert len(found) == 2
     one = found["(1, 1, 1, 1)"]
     for of_mesh in found.values():
         assert of_mesh["skipped"] == [0, 0, 1, 1]

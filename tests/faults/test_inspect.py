@@ -6,6 +6,8 @@ import pytest
 
 from hyla_lm.cli import main
 
+pytestmark = pytest.mark.usefixtures("programs_once")
+
 
 @pytest.fixture(scope="module")
 def runs(tiny_rows, tmp_path_factory: pytest.TempPathFactory) -> Path:

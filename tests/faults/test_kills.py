@@ -19,7 +19,7 @@ PERIODS = (
     "CheckpointConfig.every = 37",
     "LogConfig.every = 7",
 )
-SHORT_KILLS, SHORT_SEED = 8, 1
+SHORT_KILLS, SHORT_SEED = 4, 1
 
 
 @pytest.fixture

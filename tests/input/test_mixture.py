@@ -30,6 +30,8 @@ from hyla_lm.tasks.language_model import LanguageModel
 from tests.conftest import SEQUENCE_LENGTH, TINY, VOCAB_SIZE, sentences
 from tests.run_lines import measured
 
+pytestmark = pytest.mark.usefixtures("programs_once")
+
 BATCH, BATCHES = 8, 90
 PLAIN = Reading()
 

@@ -23,6 +23,8 @@ from hyla_lm.input.source import Reading
 from hyla_lm.parallel.batch_shard import BatchShard
 from tests.conftest import SEQUENCE_LENGTH
 
+pytestmark = pytest.mark.usefixtures("programs_once")
+
 SPLITS = ["train", "validation"]
 BATCH = 8
 

@@ -27,6 +27,8 @@ SPECS = {
     "hyla_gated": AttentionSpec("gated_readout", "hypernetwork", "relu"),
     "hyla_talking": AttentionSpec("talking_rms_heads", "hypernetwork", "relu"),
 }
+# Beside the gated readout, which has all that these have but for the heads' mixing.
+INTERPRETED_SLOWLY = ("hyla", "hyla_talking")
 # Relative to the largest entry; float32 sums of the same terms in another order.
 TOLERANCE = 2e-5
 
@@ -134,7 +136,9 @@ def test_weights_left_out_are_0() -> None:
     same(attend(x["q"], x["k"], x["v"], SPECS["talking_heads"]), plain)
 
 
-@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.full] * (n in INTERPRETED_SLOWLY)) for n in SPECS]
+)
 def test_tpu_kernels_equal_the_definition(name: str) -> None:
     """One row where a kernel is interpreted slowly; two rows of HYLA: test_pallas_tpu.py."""
     spec, length = SPECS[name], 140
@@ -159,7 +163,7 @@ def test_tpu_kernels_equal_the_definition(name: str) -> None:
     jax.tree.map(same, grads, pull_back(direction))
 
 
-@pytest.mark.parametrize("name", ["talking_heads", "query_composed", "hyla_gated"])
+@pytest.mark.parametrize("name", ["query_composed", "hyla_gated"])
 def test_a_layer_learns_its_weights(name: str) -> None:
     model = Decoder(small(attention=name, num_layers=1), Tokens(VOCABULARY))
     params = model.init(jax.random.key(0), tokens())

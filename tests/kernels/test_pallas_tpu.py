@@ -45,12 +45,12 @@ class Case:
 
 
 CASES = [
-    Case(1),
     Case(100, segments=True, batch=2),
     Case(200, spec=replace(LINEAR_CODE, activation="gelu"), causal=False),
-    Case(130, heads=2, keys=260, offset=100),
 ]
 FULL_CASES = [
+    Case(1),
+    Case(130, heads=2, keys=260, offset=100),
     Case(8, heads=1, key_dim=4, value_dim=4),
     Case(128, heads=8, key_dim=16, value_dim=32),
     Case(200, heads=9, key_dim=7, value_dim=33, segments=True),
@@ -248,6 +248,7 @@ def test_error_of_float32() -> None:
         assert np.max(np.abs(error)) <= 1e-5 * np.max(np.abs(exact))
 
 
+@pytest.mark.full
 def test_error_of_bfloat16() -> None:
     """No more than the reference loses by rounding in every product."""
     case = Case(140, heads=4, key_dim=16, value_dim=16)

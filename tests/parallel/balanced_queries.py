@@ -1,13 +1,10 @@
 """Causal attention that mixes heads, with the queries of a row split; prints findings as JSON.
 
-A script, since the number of devices is fixed at start. `errors` are those of an output and each
-gradient against one device, relative to the largest entry; `devices` computed each query.
+Run with JAX_NUM_CPU_DEVICES=4. `errors` are those of an output and each gradient against one
+device, relative to the largest entry; `devices` computed each query.
 """
 
 import json
-import os
-
-os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "4"}
 
 import jax
 import jax.numpy as jnp

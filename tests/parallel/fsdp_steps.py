@@ -1,13 +1,9 @@
 """Train steps under fsdp 4 x data 2, beside one device, and what crosses devices in them, as JSON.
 
-A script, since the number of devices is fixed at start. A step is plain descent at rate 1, so new
-parameters are the old ones less the gradient of a token. What crosses is read from the step before
-XLA compiles it: its kind, dtype and whole size in elements.
+Run with JAX_NUM_CPU_DEVICES=8. A step is plain descent at rate 1, so new parameters are the old
+ones less the gradient of a token. What crosses is read from the step before XLA compiles it: its
+kind, dtype and whole size in elements.
 """
-
-import os
-
-os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"}
 
 import json
 import math

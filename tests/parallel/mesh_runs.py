@@ -1,15 +1,13 @@
 """Trains 20 steps of one attention on several meshes of 8 devices; prints what was found as JSON.
 
-Usage: mesh_runs.py GIN_FILE ATTENTION. A script, since the number of devices is fixed at start.
+Usage: mesh_runs GIN_FILE ATTENTION MESHES, with JAX_NUM_CPU_DEVICES=8; MESHES are lists of sizes
+in JSON.
 """
 
 import json
 import math
-import os
 import sys
 from dataclasses import replace
-
-os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 
 import jax
 
@@ -25,7 +23,6 @@ from hyla_lm.running.throughput import count_parameters
 
 STEPS = 20
 LOOKED_AT = {"hyla": ((1, 1, 1, 1), (2, 1, 2, 2)), "softmax": ((1, 1, 1, 1), (1, 1, 1, 8))}
-MESHES = ((1, 1, 1, 1), (2, 4, 1, 1), (1, 1, 8, 1), (2, 1, 2, 2), (1, 1, 1, 8))
 
 
 def run(experiment: Experiment, attention: str, sizes: tuple[int, ...]) -> dict[str, object]:
@@ -61,9 +58,10 @@ def run(experiment: Experiment, attention: str, sizes: tuple[int, ...]) -> dict[
 
 
 def main() -> None:
-    gin_file, attention = sys.argv[1:]
+    gin_file, attention, meshes = sys.argv[1:]
     experiment = read_experiment([gin_file], [f'ModelConfig.attention = "{attention}"'])
-    results = {str(sizes): run(experiment, attention, sizes) for sizes in MESHES}
+    every = [tuple(sizes) for sizes in json.loads(meshes)]
+    results = {str(sizes): run(experiment, attention, sizes) for sizes in every}
     print(json.dumps(results))
 
 

@@ -1,12 +1,11 @@
 """Under fsdp a parameter crosses devices twice a step: gathered once, its gradient reduced once."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.scripts import output_of
 
 # The largest difference of a new parameter, relative to the largest change of its array. bfloat16
 # gradients of fewer rows are rounded before they are added up.
@@ -16,10 +15,7 @@ FSDP = 4
 
 @pytest.fixture(scope="module")
 def runs() -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.parallel.fsdp_steps"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
+    return json.loads(output_of("tests.parallel.fsdp_steps", devices=8))
 
 
 @pytest.mark.parametrize("name", BOUNDS)

@@ -1,10 +1,9 @@
 """Every mesh follows the run on one device, and fsdp really divides what a device holds."""
 
 import json
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from hyla_lm.config import UserError
 from hyla_lm.parallel.mesh import AXES, MeshConfig, make_mesh, parameter_spec
+from tests.scripts import output_of
 
 # Sums over devices run in another order: float32 rounding grows over 20 updates to a few 1e-6.
 RELATIVE_LOSS = 2e-5
@@ -20,50 +20,74 @@ GIN = """
 TrainConfig.steps = 20
 TrainConfig.batch_size = 16
 LanguageModel.sequence_length = 16
-ModelConfig.num_layers = 2
+ModelConfig.num_layers = 1
 ModelConfig.model_dim = 32
 ModelConfig.num_heads = 8
 ModelConfig.head_dim = 8
 ModelConfig.mlp_dim = 64
 OptimizerConfig.clip_norm = 1.0
 """
+Sizes = tuple[int, int, int, int]
+ALONE, DATA, FSDP = (1, 1, 1, 1), (2, 4, 1, 1), (1, 1, 8, 1)
+EACH, MODEL = (2, 1, 2, 2), (1, 1, 1, 8)
+LOOKED_AT = (("hyla", EACH), ("softmax", MODEL))
+SCALARS = 64
 
 
-@pytest.mark.parametrize("attention", ["softmax", "linear", "hyla"])
-def test_meshes_of_8_devices_follow_one_device(attention: str, tiny_gin: Path) -> None:
+@pytest.mark.parametrize(
+    ("attention", "meshes"),
+    [
+        ("softmax", (DATA, MODEL)),
+        ("linear", (FSDP, EACH)),
+        ("hyla", (DATA, FSDP, EACH)),
+        pytest.param("softmax", (FSDP, EACH), marks=pytest.mark.full),
+        pytest.param("linear", (DATA, MODEL), marks=pytest.mark.full),
+        pytest.param("hyla", (MODEL,), marks=pytest.mark.full),
+    ],
+)
+def test_meshes_of_8_devices_follow_one_device(
+    attention: str, meshes: tuple[Sizes, ...], tiny_gin: Path
+) -> None:
     tiny_gin.write_text(tiny_gin.read_text() + GIN)
-    script = Path(__file__).with_name("mesh_runs.py")
-    command = [sys.executable, str(script), str(tiny_gin), attention]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    runs = json.loads(done.stdout.splitlines()[-1])
-    alone = runs.pop("(1, 1, 1, 1)")
+    runs = run_on([ALONE, *meshes], attention, tiny_gin)
+    alone = runs.pop(ALONE)
+    assert alone["losses"][-1] < alone["losses"][0] - 0.5
     for sizes, run in runs.items():
         np.testing.assert_allclose(
             run["losses"], alone["losses"], rtol=RELATIVE_LOSS, err_msg=f"mesh {sizes}"
         )
         assert run["seen"] in ({}, pytest.approx(alone["seen"], rel=1e-4)), f"mesh {sizes}"
-    seen = [sizes for sizes, run in runs.items() if run["seen"]]
-    assert seen == {"hyla": ["(2, 1, 2, 2)"], "softmax": ["(1, 1, 1, 8)"]}.get(attention, [])
-    assert alone["losses"][-1] < alone["losses"][0] - 0.5
-    scalars = 64
-    assert runs["(1, 1, 8, 1)"]["bytes"] <= alone["bytes"] / 8 + scalars
-    data_parallel = runs["(2, 4, 1, 1)"]
+        assert bool(run["seen"]) == ((attention, sizes) in LOOKED_AT)
+    if DATA in runs:
+        assert_each_gradient_crosses_once(runs[DATA], alone)
+    if FSDP in runs:
+        assert_parameters_are_divided(runs[FSDP], alone)
+
+
+def run_on(meshes: list[Sizes], attention: str, gin_file: Path) -> dict[Sizes, dict[str, Any]]:
+    """What mesh_runs.py finds, by mesh."""
+    arguments = [str(gin_file), attention, json.dumps(meshes)]
+    runs = json.loads(output_of("tests.parallel.mesh_runs", *arguments, devices=8))
+    return {sizes: runs[str(sizes)] for sizes in meshes}
+
+
+def assert_each_gradient_crosses_once(data_parallel: dict[str, Any], alone: dict[str, Any]) -> None:
+    """That of the tied token table too, beside a few sums of metrics."""
     assert data_parallel["bytes"] == alone["bytes"]
-    # Each gradient once, that of the tied token table too, beside a few sums of metrics.
     gradients = 4 * data_parallel["parameters"]
-    assert gradients < data_parallel["sums"]["all-reduce"] < gradients + scalars
-    # fsdp brings each parameter once and adds up each gradient once, beside norms and metrics.
-    crossing = runs["(1, 1, 8, 1)"]["sums"]
-    assert crossing["all-gather"] == crossing["reduce-scatter"] == gradients
-    assert crossing["all-reduce"] < 8 * scalars
+    assert gradients < data_parallel["sums"]["all-reduce"] < gradients + SCALARS
+
+
+def assert_parameters_are_divided(fsdp: dict[str, Any], alone: dict[str, Any]) -> None:
+    """Each parameter is brought once, each gradient added up once, beside norms and metrics."""
+    assert fsdp["bytes"] <= alone["bytes"] / 8 + SCALARS
+    crossing = fsdp["sums"]
+    assert crossing["all-gather"] == crossing["reduce-scatter"] == 4 * fsdp["parameters"]
+    assert crossing["all-reduce"] < 8 * SCALARS
 
 
 def test_modern_parts_on_meshes_of_4_devices_have_the_gradients_of_one_device() -> None:
-    command = [sys.executable, "-m", "tests.parallel.modern_meshes"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
-    assert done.returncode == 0, done.stderr[-3000:]
-    apart = [float(line) for line in done.stdout.splitlines()]
+    apart = json.loads(output_of("tests.parallel.modern_meshes", devices=4))
     assert len(apart) == 3
     assert max(apart) < 1e-4, apart
 

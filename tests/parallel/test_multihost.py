@@ -223,7 +223,9 @@ def test_all_processes_write_their_trace_into_one_folder(gin_file: Path, tmp_pat
     assert [path.name[-12:] for path in found] == ["_0.xplane.pb", "_1.xplane.pb"] * 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)]
+)
 def test_all_processes_stop_at_one_step_when_one_is_asked_to(
     number: int, gin_file: Path, tmp_path: Path
 ) -> None:

@@ -1,9 +1,6 @@
 """The request of each device of a mesh, by shapes alone; sharded_run.py and mesh_runs.py run it."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,6 +13,7 @@ from hyla_lm.attention import VARIANTS, Request, choose, make_request
 from hyla_lm.config import UserError
 from hyla_lm.parallel.mesh import AXES, BATCH
 from hyla_lm.parallel.sharded_attention import attend_on_mesh, local_request
+from tests.scripts import output_of
 
 B, T, H, K, U = 8, 512, 4, 6, 10
 
@@ -121,10 +119,7 @@ def test_a_model_axis_that_does_not_divide_is_named(
 
 @pytest.fixture(scope="module")
 def balanced() -> dict[str, Any]:
-    script = Path(__file__).with_name("balanced_queries.py")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(output_of("tests.parallel.balanced_queries", devices=4))
 
 
 @pytest.mark.parametrize("parts", ["2", "4"])

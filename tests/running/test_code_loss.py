@@ -2,10 +2,7 @@
 
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -35,6 +32,7 @@ from hyla_lm.tasks.language_model import PlannedVocabulary
 from hyla_lm.tasks.next_token import NextToken
 from hyla_lm.tasks.protocol import Labelled, LossFn, Task
 from tests.model.small_model import QUICK_COMPILE, VOCABULARY, parameters, small
+from tests.scripts import output_of
 
 # Of settings of fuzzy logic that make it small.
 FUZZY = (
@@ -223,10 +221,7 @@ def test_runs_that_train_together_have_it() -> None:
 
 def test_rows_of_all_devices_count_as_those_of_one() -> None:
     """Means are over the pairs of all, and examples of all are contrasted, with their gradients."""
-    command = [sys.executable, "-m", "tests.running.code_loss_meshes"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
-    assert done.returncode == 0, done.stderr[-3000:]
-    alone, divided = json.loads(done.stdout)
+    alone, divided = json.loads(output_of("tests.running.code_loss_meshes", devices=4))
     check_equal(divided, alone)
     assert np.abs(alone["gradients"]).max() > 0.1
 

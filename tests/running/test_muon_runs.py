@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +12,9 @@ from hyla_lm.input.prepared import Rows
 from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.faults.runs import arrays
 from tests.run_lines import measured
+from tests.scripts import output_of
+
+pytestmark = pytest.mark.usefixtures("programs_once")
 
 MUON_WSD = """
 CheckpointConfig.keep = 9
@@ -93,10 +94,7 @@ def test_a_finished_run_says_what_more_steps_do(
 
 
 def test_four_devices_follow_one() -> None:
-    script = Path(__file__).with_name("muon_meshes.py")
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    alone, divided = json.loads(done.stdout.splitlines()[-1])
+    alone, divided = json.loads(output_of("tests.running.muon_meshes", devices=4))
     np.testing.assert_allclose(divided["losses"], alone["losses"], rtol=RELATIVE_LOSS)
     assert alone["losses"][-1] < alone["losses"][0]
     indivisible = 256  # the biases of two outputs and the polynomial, say

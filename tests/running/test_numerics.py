@@ -11,6 +11,8 @@ from hyla_lm.cli import main
 from hyla_lm.running import program
 from tests import preloaded
 
+pytestmark = pytest.mark.usefixtures("programs_once")
+
 SAID = "other numerics than those of step 12, so maybe other bits: "
 LONGER = "--gin.TrainConfig.steps=15"
 

@@ -21,6 +21,8 @@ from hyla_lm.running.step_log import StepLog
 from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.run_lines import measured
 
+pytestmark = pytest.mark.usefixtures("programs_once")
+
 SCOPES = (
     "jvp(Decoder.hidden)/blocks/block_0/attention/attention._attend/attention.attend/blocked/",
     "jvp(Decoder.hidden)/blocks/block_0/feedforward/up/",

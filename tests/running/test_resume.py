@@ -90,8 +90,11 @@ C4Stream.tokenizer = "{tokenizer}"
 
 
 # Rows and a stream differ in what they save of the data; how a run is killed is the same for both.
-CASES = [("rows", where) for where in ("training", "evaluation", "logging", "saving")]
-CASES += [("stream", "training")]
+IN_FULL = pytest.mark.full
+CASES = [("rows", "training"), ("rows", "saving"), ("stream", "training")]
+CASES += [pytest.param("rows", where, marks=IN_FULL) for where in ("evaluation", "logging")]
+STOPS = ["opening", "training"]
+STOPS += [pytest.param(where, marks=IN_FULL) for where in ("evaluation", "saving")]
 
 
 @pytest.fixture
@@ -147,7 +150,7 @@ def test_a_killed_run_ends_like_one_never_stopped(
         assert resumed.tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize("where", ["opening", "training", "evaluation", "saving"])
+@pytest.mark.parametrize("where", STOPS)
 @pytest.mark.parametrize("data", ["rows"], indirect=True)
 def test_a_run_asked_to_stop_saves_and_goes_on(
     where: str, gin_file: Path, uninterrupted: Path, tmp_path: Path

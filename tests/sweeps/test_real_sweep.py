@@ -41,7 +41,8 @@ def wait_for_lines(workdir: Path, process: subprocess.Popen[str]) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("seeds", [1, pytest.param(2, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("seeds", [1, 2])
 def test_a_stopped_sweep_goes_on_where_it_was(tiny_rows: Rows, tmp_path: Path, seeds: int) -> None:
     arguments, folder = command(tiny_rows, tmp_path, seeds), tmp_path / "sweep"
     rates = ("0.001", "0.03")

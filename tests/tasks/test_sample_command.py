@@ -19,6 +19,8 @@ from hyla_lm.running.restored import RestoredRun
 from hyla_lm.tasks.sampling import Sampling
 from tests.conftest import TINY
 
+pytestmark = pytest.mark.usefixtures("programs_once")
+
 SHORT = ["--gin.TrainConfig.steps=3", "--gin.ModelConfig.attention=('linear','softmax')"]
 SHORT += ["--gin.ModelConfig.num_layers=2"]
 

@@ -1,16 +1,19 @@
 """A cloud on this machine: stand-ins for gcloud, kubectl, and what the hosts have on their PATH."""
 
+import io
 import json
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hyla_lm.tpu import launch
+from hyla_lm.tpu.programs import Done, run_for_real
 from tests.tpu import fake_gcloud
 
 ROOT = Path(__file__).parents[2]
@@ -89,7 +92,7 @@ class FakeCloud:
     def sleep(self, seconds: float) -> None:
         """Returns at once, or when the first host's trainer has ended if that is soon."""
         self.waits.append(seconds)
-        deadline = time.monotonic() + 0.3
+        deadline = time.monotonic() + 0.1
         while '"running"' in self.trainer(0) and time.monotonic() < deadline:
             time.sleep(0.01)
 
@@ -110,6 +113,36 @@ class FakeCloud:
         while not is_so():
             assert time.monotonic() < deadline
             time.sleep(0.01)
+
+
+class GcloudHere(fake_gcloud.Cloud):
+    """The stand-in for gcloud without a process of its own; what it runs on hosts has one."""
+
+    def __init__(self, path: Path, stdin: str, limit: float | None):
+        super().__init__(str(path))
+        self.stdin, self.limit = stdin, limit
+
+    def run_in(self, variables: dict[str, str], script: str) -> int:
+        named = [f"{name}={value}" for name, value in variables.items()]
+        argv = ["env", "-i", *named, "bash", "-c", script]
+        done = run_for_real(argv, stdin=self.stdin, limit=self.limit)
+        sys.stdout.write(done.output)
+        sys.stderr.write(done.errors)
+        return done.code
+
+
+def runs_gcloud_here(path: Path) -> Callable[..., Done]:
+    """`run_for_real` of the cloud in a file, where thousands of calls would be processes."""
+
+    def run(
+        argv: Sequence[str], *, stream: bool = False, stdin: str = "", limit: float | None = None
+    ) -> Done:
+        assert argv[0] == "gcloud" and not stream, argv
+        with redirect_stdout(io.StringIO()) as output, redirect_stderr(io.StringIO()) as errors:
+            code = GcloudHere(path, stdin, limit).answer(list(argv[1:]))
+        return Done(code, output.getvalue(), errors.getvalue())
+
+    return run
 
 
 def write_program(path: Path, text: str) -> None:

@@ -120,6 +120,9 @@ class Cloud:
         os.makedirs(home, exist_ok=True)
         path = f"{self.home}/host_bin:/usr/bin:/bin"
         variables = {"HOME": home, "PATH": path, "HOST": str(host), "CLOUD": self.home}
+        return self.run_in(variables, script)
+
+    def run_in(self, variables: dict[str, str], script: str) -> int:
         return os.spawnve(os.P_WAIT, "/bin/bash", ["bash", "-c", script], variables)
 
     def fail(self, errors: str) -> int:

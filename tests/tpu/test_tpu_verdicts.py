@@ -5,13 +5,14 @@ from collections.abc import Sequence
 
 import pytest
 
+from hyla_lm.tpu import launch
 from hyla_lm.tpu.cloud import Cloud
 from hyla_lm.tpu.launch import read_job
 from hyla_lm.tpu.programs import Done, run_for_real
 from hyla_lm.tpu.supervise import LOOK_SECONDS, supervise
 from hyla_lm.tpu.verdicts import ADVICE, PASSING, TIMED_OUT, Kind, classify, hosts_away
 from tests.tpu.answers import answer, description, kind_names
-from tests.tpu.conftest import CODE, PLACE, FakeCloud
+from tests.tpu.conftest import CODE, PLACE, FakeCloud, runs_gcloud_here
 from tests.tpu.test_tpu_faults import is_empty
 
 KINDS = kind_names()
@@ -26,6 +27,11 @@ NO_RUN_MENDS = {
 WAITING_MENDS = (
     *("read_rate", "write_rate", "no_capacity", "retriable_invalid", "unavailable", "no_network"),
 )
+
+
+@pytest.fixture(autouse=True)
+def without_processes(cloud: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "run_for_real", runs_gcloud_here(cloud.file))
 
 
 @pytest.fixture

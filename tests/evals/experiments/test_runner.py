@@ -23,6 +23,8 @@ from hyla_lm.evals.populations.train_many import Member
 from hyla_lm.experiment import read_experiment
 from hyla_lm.running.run_folder import RunFolder
 
+pytestmark = pytest.mark.usefixtures("programs_once")
+
 ROOT = Path(__file__).parents[3]
 
 

@@ -17,6 +17,8 @@ from hyla_lm.evals.interventions.subject import Subject
 from hyla_lm.parallel.devices import devices
 from hyla_lm.running.restored import RestoredRun, open_run
 
+pytestmark = pytest.mark.usefixtures("programs_once")
+
 EXAMPLES = 128
 RUN = """
 include "gin/evals/fuzzy_logic_strict.gin"

@@ -15,6 +15,7 @@ from hyla_lm.cli import main
 from hyla_lm.config import UserError
 from hyla_lm.ending import Preempted
 from hyla_lm.evals.populations.population import Population
+from hyla_lm.evals.populations.steps import steps_of
 from hyla_lm.evals.populations.train_many import (
     Member,
     check_schedule,
@@ -29,6 +30,7 @@ from hyla_lm.running.run_folder import RunFolder
 from tests.evals.stops import Stops
 from tests.run_lines import measured
 
+pytestmark = pytest.mark.usefixtures("programs_once")
 GIN = "gin/evals/fuzzy_logic_paper.gin"
 SMALL = [
     "ModelConfig.num_layers=1",
@@ -101,6 +103,7 @@ def test_a_population_that_was_compiled_ahead_compiles_no_step_again(
     home: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It was compiled in another thread, as the runner does, and gives the same bits."""
+    steps_of.cache_clear()
     both = members(tmp_path)
     with ThreadPoolExecutor(1) as ahead:
         population = ahead.submit(compiled, both).result()
@@ -110,6 +113,21 @@ def test_a_population_that_was_compiled_ahead_compiles_no_step_again(
     assert [m for m in made if "_init_one" in m or "<lambda>" in m] == []
     for name in RUNS:
         assert measured(tmp_path / name) == measured(home / name)
+
+
+def test_populations_of_the_same_settings_are_compiled_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Seeds and rates are numbers; sizes and what the steps do are settings."""
+    program, other = (member.program for member in members(tmp_path))
+    Population([program]).advance(Population([program]).init(), 2)
+    again = Population([other])
+    with jax.log_compiles(), caplog.at_level("DEBUG", logger="jax"):
+        again.advance(again.init(), 2)
+    assert not [r for r in caplog.records if "XLA compilation" in r.getMessage()]
+    for setting in ("ModelConfig.mlp_dim=8", "TrainConfig.batch_size=4", "FuzzyLogic.seed=1"):
+        changed = Population([members(tmp_path, setting)[0].program])
+        assert (changed.steps is again.steps) == (setting == "FuzzyLogic.seed=1"), setting
 
 
 @pytest.fixture
