@@ -1,15 +1,17 @@
 """Python processes of tests that begin with the trainer's modules already imported.
 
 To import them takes a third of a tiny run. One process a test worker does it, and is copied by
-fork for each process that a test starts. The copy becomes a child of the test worker, since that
-adopts orphans (PR_SET_CHILD_SUBREAPER), so that signals, statuses and pipes are those of
-`subprocess`. Elsewhere than on Linux a process is started as usual.
+fork for each process that a test starts. Another has only what the trainer imports of others, for
+processes whose trainer is elsewhere: in a changed copy of this repository. A copy becomes a child
+of the test worker, since that adopts orphans (PR_SET_CHILD_SUBREAPER), so that signals, statuses
+and pipes are those of `subprocess`. Elsewhere than on Linux a process is started as usual.
 """
 
 import atexit
 import ctypes
 import functools
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -25,7 +27,9 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PR_SET_CHILD_SUBREAPER = 36
-SERVER = "from tests import preloaded; preloaded.serve()"
+SERVER = "from tests import preloaded; preloaded.serve({modules})"
+TRAINER = ("hyla_lm.cli", "hyla_lm.trainer")
+OTHERS = ("jax", "flax.linen", "optax", "orbax.checkpoint", "grain", "gin", "tensorboard.summary")
 
 
 class Popen(subprocess.Popen):
@@ -39,11 +43,12 @@ class Popen(subprocess.Popen):
             return super()._execute_child(args, executable, *rest)
         p2cread, _, _, c2pwrite, _, errwrite = streams[:6]
         request = {"argv": args[1:], "env": env, "cwd": str(cwd or Path.cwd())}
+        modules = TRAINER if finds_this_trainer(env) else OTHERS
         request["ignores_sigint"] = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
         own = [
             end if end != -1 else number for number, end in enumerate((p2cread, c2pwrite, errwrite))
         ]
-        self.pid = server().start(request, own)
+        self.pid = server(modules).start(request, own)
         self._child_created = True
         self._close_pipe_fds(*streams[:6])
 
@@ -73,9 +78,12 @@ def run(args: list[str], **options: Any) -> subprocess.CompletedProcess:
 def can_be_copied(args: list[str], env: dict[str, str]) -> bool:
     """Whether a process that has begun already can become this one."""
     is_python = args[0] == sys.executable and args[1] in ("-c", "-m")
-    finds_modules_here = env.get("PYTHONPATH", str(ROOT)).split(":")[-1] == str(ROOT)
     is_same = read_first(env) == read_first(os.environ)
-    return sys.platform == "linux" and is_python and finds_modules_here and is_same
+    return sys.platform == "linux" and is_python and is_same
+
+
+def finds_this_trainer(env: Mapping[str, str]) -> bool:
+    return (env.get("PYTHONPATH") or str(ROOT)).split(":")[-1] == str(ROOT)
 
 
 def read_first(env: Mapping[str, str]) -> dict[str, str]:
@@ -89,15 +97,15 @@ def read_first(env: Mapping[str, str]) -> dict[str, str]:
 class Server:
     """The process that is copied; it ends with this one."""
 
-    def __init__(self) -> None:
+    def __init__(self, modules: tuple[str, ...]) -> None:
         self._asking = threading.Lock()
         self._adopt = partial(ctypes.CDLL(None).prctl, PR_SET_CHILD_SUBREAPER)
         self._asked, theirs = socket.socketpair()
         self._process = subprocess.Popen(
-            [sys.executable, "-c", SERVER, str(theirs.fileno())],
+            [sys.executable, "-c", SERVER.format(modules=modules), str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             cwd=ROOT,
-            env={name: value for name, value in os.environ.items() if not is_of_jax(name)},
+            env={name: value for name, value in os.environ.items() if not is_set_later(name)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )
@@ -125,11 +133,10 @@ class Server:
 server = functools.cache(Server)
 
 
-def serve() -> None:
-    """Imports the trainer; each copy of this process becomes one that was asked for."""
-    import hyla_lm.cli
-    import hyla_lm.trainer  # noqa: F401
-
+def serve(modules: tuple[str, ...]) -> None:
+    """Imports modules; each copy of this process becomes one that was asked for."""
+    for name in modules:
+        importlib.import_module(name)
     gc.collect()
     gc.freeze()
     asked = socket.socket(fileno=int(sys.argv[1]))
@@ -176,12 +183,17 @@ def become(request: dict[str, Any], streams: list[int]) -> None:
     signal.signal(signal.SIGINT, handler)
     configure_jax()
     kind, what, *arguments = request["argv"]
-    sys.path[0] = request["cwd"] if kind == "-m" else ""
+    folders = filter(None, request["env"].get("PYTHONPATH", "").split(":"))
+    sys.path[:1] = [request["cwd"] if kind == "-m" else "", *folders]
     sys.argv = [kind, *arguments]
     if kind == "-m":
         runpy.run_module(what, run_name="__main__", alter_sys=True)
     else:
         exec(compile(what, "<string>", "exec"), sys.modules["__main__"].__dict__)
+
+
+def is_set_later(name: str) -> bool:
+    return name == "PYTHONPATH" or is_of_jax(name)
 
 
 def is_of_jax(name: str) -> bool:

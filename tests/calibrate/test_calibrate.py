@@ -17,6 +17,7 @@ from hyla_lm.calibrate.kernels import Check, check_kernels
 from hyla_lm.calibrate.prediction import Planning, compared, planning, topology_of
 from hyla_lm.calibrate.timing import Budget, Measurement, timed, timing_of
 from hyla_lm.kernels.registry import KERNELS
+from tests import preloaded
 from tests.model.small_model import small
 from tests.plan.test_calibration import ALONE
 
@@ -50,7 +51,7 @@ def calibrated(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any]
         **{"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "COLUMNS": "80"},
         "JAX_NUM_CPU_DEVICES": "2",
     }
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
+    done = preloaded.run(command, capture_output=True, text=True, env=environment, cwd=folder)
     assert done.returncode == 0, done.stderr[-2000:]
     assert sorted(path.name for path in folder.iterdir()) == ["chip.json", "model.gin"]
     return json.loads((folder / "chip.json").read_text()), done.stdout

@@ -23,6 +23,7 @@ from hyla_lm.data.verify import verify
 from hyla_lm.input.manifest import MANIFEST, read_manifest
 from hyla_lm.input.rows import RowReader
 from hyla_lm.input.tokenizer import Tokenizer
+from tests import preloaded
 from tests.data.c4_layouts import write_array_records, write_json_gz
 from tests.data.conftest import prose, run_command
 
@@ -65,7 +66,7 @@ class Request:
 
     def start(self, *more: str, **options) -> subprocess.Popen[str]:
         command, pipe = [sys.executable, "-m", "data.prepare", *self.flags(*more)], subprocess.PIPE
-        return subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, **options)
+        return preloaded.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, **options)
 
 
 def contents(folder: Path) -> Contents:
@@ -174,7 +175,7 @@ def test_a_killed_run_goes_on(
     asked: Request, whole: Contents, after: str, count: int, finished: int
 ) -> None:
     command = [sys.executable, "-c", KILLED, after, str(count), *asked.flags()]
-    assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == -signal.SIGKILL
+    assert preloaded.run(command, cwd=ROOT, capture_output=True).returncode == -signal.SIGKILL
     before = places(asked.folder)
     for name in before.keys() & set(SHARDS[finished:]):
         os.truncate(asked.folder / name, 100)

@@ -3,7 +3,6 @@
 import hashlib
 import platform
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from hyla_lm.data.sample_corpus import SampleCorpus, build_folder
 from hyla_lm.input.manifest import read_manifest
 from hyla_lm.input.source import DataSource, open_rows
 from hyla_lm.input.tokenizer import Tokenizer
+from tests import preloaded
 
 KILLED_BUILD = """
 import os, pathlib, signal, sys
@@ -76,7 +76,7 @@ def test_sequence_lengths_share_corpus_and_tokenizer(
 def test_a_killed_build_leaves_nothing_that_passes(tmp_path: Path, small_root: Path) -> None:
     command = [sys.executable, "-c", KILLED_BUILD, str(small_root), str(tmp_path)]
     checkout = Path(sample_corpus.__file__).resolve().parents[1]
-    killed = subprocess.run(command, cwd=checkout, capture_output=True, timeout=60)
+    killed = preloaded.run(command, cwd=checkout, capture_output=True, timeout=60)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     home = next(tmp_path.glob("sample-*"))
     assert len(list(home.rglob("manifest.json"))) == 2 and not list(home.glob("rows-*"))

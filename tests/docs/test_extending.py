@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hyla_lm.input.prepared import Rows
+from tests import preloaded
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extending.md").read_text()
@@ -50,7 +51,8 @@ def apply(section: str, copy: Path) -> None:
 
 def run(command: str, copy: Path) -> str:
     name, *arguments = shlex.split(command)
-    done = subprocess.run(
+    start = subprocess.run if name in ("grep", "cp") else preloaded.run
+    done = start(
         [*PROGRAMS[name], *arguments],
         cwd=copy,
         env={**os.environ, "PYTHONPATH": str(copy)},
@@ -134,6 +136,7 @@ def test_a_module_outside_a_clone(tmp_path: Path, tiny_rows: Rows) -> None:
     shutil.copytree(Path(tiny_rows.train).parent, tmp_path / "rows" / "novels")
     smaller = ["TrainConfig.steps=2", "OptimizerConfig.warmup_steps=1", "SEQUENCE_LENGTH=16"]
     smaller += ["ModelConfig.num_layers=1", "TrainConfig.batch_size=8", "ModelConfig.mlp_dim=8"]
+    smaller += ["ModelConfig.model_dim=16", "ModelConfig.num_heads=2", "ModelConfig.head_dim=8"]
     [block] = COMMANDS.findall(section)
     describe, train, evaluate = block.splitlines()
 

@@ -4,9 +4,10 @@ import json
 import os
 import random
 import shlex
-import subprocess
 import sys
 from pathlib import Path
+
+from tests import preloaded
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -28,11 +29,11 @@ def sentence(rng: random.Random) -> str:
 
 
 def write_text(folder: Path) -> None:
-    """2 MB of sentences in 40 files."""
+    """Half a MB of sentences in 40 files."""
     folder.mkdir()
     for index in range(40):
         rng = random.Random(index)
-        lines = "\n".join(sentence(rng) for _ in range(1600))
+        lines = "\n".join(sentence(rng) for _ in range(400))
         (folder / f"{index}.txt").write_text(lines)
 
 
@@ -41,7 +42,7 @@ def run(command: str, place: Path, *more: str) -> str:
     program, *arguments = shlex.split(command)
     assert program == "hyla-lm"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
+    done = preloaded.run(
         [sys.executable, "-m", "hyla_lm", *arguments, *more],
         cwd=place,
         env=environment,

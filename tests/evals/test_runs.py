@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.sharded_attention import check_mesh
 from hyla_lm.running.program import make_program
 from hyla_lm.running.throughput import count_parameters
+from tests import preloaded
 from tests.run_lines import measured
 
 ROOT = Path(__file__).parents[2]
@@ -208,7 +208,7 @@ print(len(alone), len(jax.devices()))
 @pytest.mark.full
 def test_batches_do_not_depend_on_the_mesh_in_use() -> None:
     flags = {"JAX_NUM_CPU_DEVICES": "8", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
+    done = preloaded.run(
         [sys.executable, "-c", MESH],
         capture_output=True,
         text=True,

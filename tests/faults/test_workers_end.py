@@ -1,13 +1,14 @@
 """Processes that read for a command end with it, also when it is killed."""
 
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests import preloaded
 
 ROOT = Path(__file__).parents[2]
 WAIT_SECONDS, END_SECONDS = 120, 30
@@ -55,7 +56,7 @@ def test_workers_end_with_a_killed_command(
     run = [f"--gin_file={tiny_gin}", f"--workdir={workdir}", "--gin.TrainConfig.steps=1000000"]
     command = [sys.executable, *([*TRAINING, *run] if what == "training" else COLLECTING)]
     with (tmp_path / "output").open("w") as output:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
+        process = preloaded.Popen(command, cwd=ROOT, stdout=output, stderr=output)
     count = 2 if what == "training" else max(1, os.cpu_count() or 1)
     try:
         wait_until(lambda: len(workers_of(process.pid)) >= count, WAIT_SECONDS)

@@ -1,15 +1,11 @@
 """Compiles two small configs for four CPU devices; prints what the plan reads in them as JSON.
 
-A script, since the number of CPU devices is fixed when JAX starts.
+Run with JAX_NUM_CPU_DEVICES=4.
 """
 
 import json
 import math
-import os
 import re
-
-os.environ["JAX_NUM_CPU_DEVICES"] = "4"
-os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
 

@@ -1,24 +1,16 @@
 """Loops, bytes and FLOPs of two small configs, against arithmetic by hand."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.scripts import output_of
 
 
 @pytest.fixture(scope="module")
 def plans() -> dict[str, Any]:
-    command = [sys.executable, str(Path(__file__).with_name("small_plans.py"))]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(output_of("tests.plan.small_plans", devices=4))
 
 
 # A layer's projections have D x HK weights and a bias for query, key and value, HK x D and a bias

@@ -24,6 +24,7 @@ from hyla_lm.running.metric_lines import read_lines
 from hyla_lm.running.restored import program_of
 from hyla_lm.running.run_folder import RunFolder
 from hyla_lm.sinks.tensorboard_order import shown
+from tests import preloaded
 from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.run_lines import measured
 
@@ -185,9 +186,7 @@ def test_a_process_beside_waits_for_the_run_and_ends_with_it(
     workdir = tmp_path / "run"
     command = [sys.executable, "-m", "hyla_lm", "evaluate", "--follow", f"--workdir={workdir}"]
     command += ["--poll_seconds=0.1"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as p:
+    with preloaded.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as p:
         assert p.stdout is not None
         said = p.stdout.readline()
         assert said == f"waits for a run in {workdir}, and looks every 0.1 s\n"

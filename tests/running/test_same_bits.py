@@ -7,20 +7,16 @@ from pathlib import Path
 
 from tests.faults.test_bad_updates import SKIP, SPIKES, assert_same_bits, steps_of
 
+STEPS = 4
 CLIPPED = "OptimizerConfig.clip_norm=1e-3"
 UNMEASURED = "LogConfig.layers=False"
-REFERENCE = "ModelConfig.attention_implementation='reference'"  # compiles in half of the time
 
 
-def test_norms_by_layer(tiny_gin: Path) -> None:
-    (_, plain), _ = steps_of(tiny_gin, 1, REFERENCE, CLIPPED, UNMEASURED)
-    (_, measured), [output] = steps_of(tiny_gin, 1, REFERENCE, CLIPPED, "LogConfig.layers=True")
-    assert output.norms is not None
+def test_norms_by_layer_and_a_policy_that_finds_nothing(tiny_gin: Path) -> None:
+    plain, _ = steps_of(tiny_gin, STEPS, CLIPPED, UNMEASURED)
+    measured, outputs = steps_of(tiny_gin, STEPS, CLIPPED, "LogConfig.layers=True")
+    assert outputs[-1].norms is not None
     assert_same_bits(measured, plain)
-
-
-def test_a_policy_that_finds_nothing(tiny_gin: Path) -> None:
-    plain, _ = steps_of(tiny_gin, 4, REFERENCE)
-    guarded, _ = steps_of(tiny_gin, 4, REFERENCE, SKIP, *SPIKES)
+    guarded, _ = steps_of(tiny_gin, STEPS, CLIPPED, UNMEASURED, SKIP, *SPIKES)
     assert_same_bits(guarded[-1].params, plain[-1].params)
     assert_same_bits(guarded[-1].opt_state.optimizer, plain[-1].opt_state)

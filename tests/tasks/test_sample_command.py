@@ -17,6 +17,7 @@ from hyla_lm.config import UserError
 from hyla_lm.input.prepared import Rows
 from hyla_lm.running.restored import RestoredRun
 from hyla_lm.tasks.sampling import Sampling
+from tests import preloaded
 from tests.conftest import TINY
 
 pytestmark = pytest.mark.usefixtures("programs_once")
@@ -92,7 +93,7 @@ def test_a_text_is_scored_in_all_and_token_by_token(said, tmp_path: Path) -> Non
 
 def test_ctrl_c_ends_the_line_and_the_process_with_130(workdir: Path) -> None:
     command = [sys.executable, "-m", "hyla_lm", "sample", f"--workdir={workdir}", "--prompt=ba"]
-    with subprocess.Popen(
+    with preloaded.Popen(
         [*command, "--max_tokens=100000000", "--top_k=5"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
