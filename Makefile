@@ -4,7 +4,7 @@ BIN := .venv/bin
 GIN ?= gin/quickstart.gin
 WORKDIR ?= runs/$(notdir $(basename $(GIN)))
 
-.PHONY: train compare test test-full test-seqio test-torch faults evals-smoke lint bench bench-step bench-start bench-data bench-reading bench-tpu bench-plan bench-evals bench-checkpoint bench-curves bench-gpu plans records docs docs-serve clean
+.PHONY: train compare test test-computing test-waiting test-full test-seqio test-torch faults evals-smoke lint bench bench-step bench-start bench-data bench-reading bench-tpu bench-plan bench-evals bench-checkpoint bench-curves bench-gpu plans records docs docs-serve clean
 
 # A program that was compiled once is kept, so that the next start takes seconds.
 train: export JAX_COMPILATION_CACHE_DIR ?= $(HOME)/.cache/hyla_lm/programs
@@ -19,16 +19,29 @@ compare: .venv/core
 
 # A process a core, up to four of some GB each. Tests of a file stay together, since they share what they made.
 # Tests of what runs on CPU as it is defined compile as for users, all others in a third of the time.
-AS_FOR_USERS := tests/golden tests/plan tests/test_quickstart.py tests/running/test_same_bits.py \
+# Tests that wait more than they compute run beside those, in a process that shares their cores.
+AS_FOR_USERS := tests/plan tests/test_quickstart.py tests/running/test_same_bits.py \
 	tests/kernels/test_attention.py tests/kernels/test_prefixes.py tests/kernels/test_reference.py
+WAITING := tests/faults/test_hang.py tests/faults/test_silent_peer.py tests/faults/test_ways_out.py \
+	tests/faults/test_workers_end.py tests/parallel/test_liveness.py tests/parallel/test_rendezvous.py \
+	tests/running/buckets/test_lease.py tests/input/test_remote.py tests/input/test_row_content.py tests/tpu
+OTHERS := $(addprefix --ignore=,$(AS_FOR_USERS) $(WAITING))
 QUICKLY := JAX_DISABLE_MOST_OPTIMIZATIONS=1 JAX_TRACEBACK_IN_LOCATIONS_LIMIT=0 XLA_FLAGS=--xla_cpu_use_fusion_emitters=false
 PYTEST := $(BIN)/pytest --numprocesses=logical --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 test: .venv/dev lint
 	$(PYTEST) $(AS_FOR_USERS)
-	$(QUICKLY) $(PYTEST) $(addprefix --ignore=,$(AS_FOR_USERS))
+	$(MAKE) --jobs=2 test-computing test-waiting
+
+test-computing:
+	$(QUICKLY) $(PYTEST) $(OTHERS)
+
+test-waiting:
+	$(QUICKLY) $(BIN)/pytest $(WAITING)
 
 test-full: .venv/full
-	$(BIN)/pytest -m full
+	$(PYTEST) tests/golden
+	$(PYTEST) -m full $(AS_FOR_USERS)
+	$(QUICKLY) $(PYTEST) -m full $(addprefix --ignore=,$(AS_FOR_USERS))
 
 test-seqio: .venv-seqio/ready
 	.venv-seqio/bin/pytest -m seqio

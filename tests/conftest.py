@@ -29,17 +29,22 @@ if WORKER and hasattr(os, "sched_setaffinity"):  # not on macOS
 gc.set_threshold(100_000, 50, 100)
 # Files that take longest come first, so that workers end together.
 LONGEST = (
-    *("kernels/test_pallas_tpu.py", "parallel/test_multihost.py", "kernels/test_pairwise.py"),
-    *("parallel/test_mesh.py", "tpu/test_tpu_verdicts.py", "docs/test_extending.py"),
-    *("running/test_resume.py", "evals/populations/test_train_many.py", "faults/test_kills.py"),
-    *("kernels/test_blocked.py", "kernels/test_units_on_lanes.py", "faults/test_hang.py"),
-    *("model/test_model_forms.py", "faults/test_lying_kernels.py", "faults/test_silent_peer.py"),
-    *("parallel/test_liveness.py", "test_notebook.py", "faults/test_bad_updates.py"),
-    *("running/test_numerics.py", "data/test_data_prepare.py", "running/buckets/test_lease.py"),
-    *("kernels/test_tpu_softmax_linear.py", "input/test_row_stream.py", "docs/test_readme.py"),
-    *("faults/test_ways_out.py", "sweeps/test_real_sweep.py", "faults/test_guarded_meshes.py"),
-    *("golden/test_golden_models.py", "golden/test_golden_attention.py"),
-    *("kernels/test_prefixes.py", "running/test_same_bits.py", "plan/test_plan_by_hand.py"),
+    *("parallel/test_multihost.py", "docs/test_extending.py", "faults/test_checkpoints.py"),
+    *("faults/test_kills.py", "kernels/test_units_on_lanes.py", "kernels/test_blocked.py"),
+    *("faults/test_lying_kernels.py", "model/test_model.py", "golden/test_golden_models.py"),
+    *("kernels/test_tpu_softmax_linear.py", "kernels/test_pallas_tpu.py"),
+    *("model/test_model_forms.py", "kernels/test_pairwise.py", "golden/test_golden_attention.py"),
+    *("faults/test_bad_updates.py", "evals/populations/test_train_many.py"),
+    *("running/test_resume.py", "parallel/test_mesh.py", "running/test_same_bits.py"),
+    *("model/test_loss.py", "test_package.py", "data/test_data_prepare.py"),
+    *("running/test_beginning.py", "kernels/test_prefixes.py", "running/test_numerics.py"),
+    *("evals/latent_codes/test_latent_code.py", "running/buckets/test_bucket_runs.py"),
+    *("tasks/test_sampling.py", "plan/test_plan_by_hand.py", "model/test_modern_parts.py"),
+    *("docs/test_readme.py", "test_notebook.py", "running/test_muon_runs.py"),
+    *("calibrate/test_calibrate.py", "running/test_code_loss.py", "parallel/test_fsdp.py"),
+    *("tasks/test_sample_command.py", "export/test_folder.py", "evals/test_suites.py"),
+    *("running/test_lock.py", "faults/test_guarded_meshes.py", "model/test_width.py"),
+    *("test_coordcheck.py", "running/test_details.py"),
 )
 TESTS = Path(__file__).parent
 LAY_OUT = program.lay_out
@@ -110,6 +115,12 @@ def compiled_programs(tmp_path_factory: pytest.TempPathFactory) -> None:
         os.environ[name] = value
     jax.config.update("jax_compilation_cache_dir", settings["JAX_COMPILATION_CACHE_DIR"])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def earlier_files_are_settled() -> None:
+    """What they left, mostly programs, is not looked at again by whoever collects garbage."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
