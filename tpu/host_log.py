@@ -32,7 +32,7 @@ def keep(log: Path, workdir: str, seconds: float = COPY_SECONDS) -> Callable[[],
             last = ended.wait(seconds)
             size = log.stat().st_size
             if size != copied:
-                copied = log.stat().st_size if _copy(log, target) else -1
+                copied = size if _copy(log, target) else -1
             if last:
                 return
 

@@ -173,6 +173,22 @@ def test_the_log_is_kept_in_the_bucket_while_the_trainer_runs(
     assert name.startswith(f"gs://b/run/host_logs/{socket.gethostname()}/")
 
 
+def test_a_line_written_while_the_log_is_copied_is_in_the_last_copy(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, copied = tmp_path / "log", tmp_path / "copied"
+    write_program(tmp_path / "bin" / "gcloud", f'cp "$4" {copied}; echo more >> "$4"')
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    log.write_text("said\n")
+    stop = host_log.keep(log, "gs://b/run/", seconds=0.05)
+    deadline = time.monotonic() + 20
+    while not copied.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    stop()
+    assert copied.read_text().startswith("said\nmore\n")
+
+
 def test_the_last_lines_are_in_the_bucket_when_the_trainer_has_ended(
     host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
