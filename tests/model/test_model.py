@@ -48,9 +48,8 @@ def influence(config: ModelConfig, **context: jax.Array) -> np.ndarray:
 def test_a_position_sees_itself_and_those_before_it(
     attention: str, positions: str, implementation: str
 ) -> None:
-    seen = influence(
-        small(attention=attention, positions=positions, attention_implementation=implementation)
-    )
+    fields = {"attention": attention, "positions": positions}
+    seen = influence(small(num_layers=1, attention_implementation=implementation, **fields))
     np.testing.assert_array_equal(seen != 0, np.tri(LENGTH, dtype=bool))
 
 
@@ -67,8 +66,9 @@ def test_documents_of_a_packed_row_do_not_see_each_other(
     attention: str, positions: str, implementation: str
 ) -> None:
     document = np.repeat([0, 1, 2], [4, 1, 7])
+    fields = {"attention": attention, "positions": positions}
     seen = influence(
-        small(attention=attention, positions=positions, attention_implementation=implementation),
+        small(num_layers=1, attention_implementation=implementation, **fields),
         segment_ids=jnp.asarray(document)[None],
     )
     same = document[:, None] == document[None, :]
@@ -78,7 +78,8 @@ def test_documents_of_a_packed_row_do_not_see_each_other(
 @pytest.mark.parametrize("positions", ["rotary", "relative", "none"])
 @pytest.mark.parametrize("attention", ["softmax", "linear", "hyla"])
 def test_a_packed_document_gets_the_logits_it_gets_alone(attention: str, positions: str) -> None:
-    model = Decoder(small(attention=attention, positions=positions), Tokens(VOCABULARY))
+    config = small(num_layers=1, attention=attention, positions=positions)
+    model = Decoder(config, Tokens(VOCABULARY))
     row, start = tokens(1), 5
     params = parameters(model, row)
     segments = (jnp.arange(LENGTH) >= start).astype(jnp.int32)[None]

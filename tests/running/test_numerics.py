@@ -82,6 +82,12 @@ def test_another_schedule_is_another_compiled_step(
     assert "compiled_step " in line and "XLA_FLAGS" not in line
 
 
+@pytest.fixture(scope="module")
+def left_at_step_10(gin_file: Path) -> Path:
+    stopped_early(gin_file, gin_file.with_name("left"))
+    return gin_file.with_name("left")
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("jaxlib", "0.0.1"), ("jax", "9.9.9"), ("libtpu", "0.0.7")]
 )
@@ -89,11 +95,12 @@ def test_other_versions_are_told(
     name: str,
     value: str,
     gin_file: Path,
+    left_at_step_10: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    stopped_early(gin_file, tmp_path / "run")
+    shutil.copytree(left_at_step_10, tmp_path / "run")
     installed = program._version
     monkeypatch.setattr(program, "_version", lambda p: value if p == name else installed(p))
     arguments = [f"--gin_file={gin_file}", f"--workdir={tmp_path / 'run'}"]
