@@ -3,6 +3,7 @@
 import hashlib
 import json
 import zlib
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
@@ -67,7 +68,7 @@ def test_a_row_with_content_that_cannot_be_is_named(
     else:
         reading = Reading(workers=2 if how == "by_workers" else 0)
         batches = RowStream(split, BatchShard(8), reading=reading)
-    with pytest.raises(UserError) as error:
+    with closing(batches), pytest.raises(UserError) as error:
         list(islice(batches, ROWS // 8))
     expected = f"{tmp_path}/rows/shard: row {WRONG} {what}: prepare the rows again."
     assert str(error.value) == expected
