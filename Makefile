@@ -23,8 +23,7 @@ compare: .venv/core
 AS_FOR_USERS := tests/plan tests/test_benchmarks.py tests/test_quickstart.py tests/running/test_same_bits.py \
 	tests/kernels/test_attention.py tests/kernels/test_prefixes.py tests/kernels/test_reference.py
 WAITING := tests/faults/test_hang.py tests/faults/test_silent_peer.py tests/faults/test_ways_out.py \
-	tests/faults/test_workers_end.py tests/parallel/test_liveness.py tests/parallel/test_rendezvous.py \
-	tests/running/buckets/test_lease.py tests/input/test_remote.py tests/input/test_row_content.py tests/tpu
+	tests/faults/test_workers_end.py tests/parallel/test_liveness.py tests/parallel/test_rendezvous.py tests/tpu
 OTHERS := $(addprefix --ignore=,$(AS_FOR_USERS) $(WAITING))
 QUICKLY := JAX_DISABLE_MOST_OPTIMIZATIONS=1 JAX_TRACEBACK_IN_LOCATIONS_LIMIT=0 XLA_FLAGS=--xla_cpu_use_fusion_emitters=false
 PYTEST := $(BIN)/pytest --numprocesses=logical --maxprocesses=4 --dist=loadfile --no-loadscope-reorder

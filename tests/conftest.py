@@ -44,7 +44,8 @@ LONGEST = (
     *("calibrate/test_calibrate.py", "running/test_code_loss.py", "parallel/test_fsdp.py"),
     *("tasks/test_sample_command.py", "export/test_folder.py", "evals/test_suites.py"),
     *("running/test_lock.py", "faults/test_guarded_meshes.py", "model/test_width.py"),
-    *("test_coordcheck.py", "running/test_details.py"),
+    *("running/buckets/test_lease.py", "input/test_remote.py", "test_coordcheck.py"),
+    *("running/test_details.py",),
 )
 TESTS = Path(__file__).parent
 LAY_OUT = program.lay_out
