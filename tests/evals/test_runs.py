@@ -186,8 +186,6 @@ from jax.sharding import AxisType
 from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogic
 from hyla_lm.parallel.batch_shard import BatchShard
 
-pytestmark = pytest.mark.usefixtures("programs_once")
-
 task = FuzzyLogic(sequence_length=4, evaluation_examples=8).prepare_task(8)
 
 def drawn():

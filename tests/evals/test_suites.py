@@ -176,6 +176,7 @@ def test_suites_train_alongside_and_a_stop_in_one_loses_nothing(
 ) -> None:
     alongside = (
         "FuzzyLogicSuite.every = 7",
+        "ModelConfig.num_layers = 2",
         'ModelConfig.attention = ("hyla", "linear")',
         'ModelConfig.value_activation = "silu"',
     )

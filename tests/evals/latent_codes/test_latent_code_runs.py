@@ -108,7 +108,7 @@ def test_language_model(tiny_gin: Path, tmp_path: Path) -> None:
     assert report["task"] == "language model" and report["code_size"] == 2
     count = report["queries"]
     assert count == 300 or count == 8 * len(np.unique(codes["row_Q"]))
-    assert codes["key_code_NxQxJxH"].shape == (2, count, 4, 2)
+    assert codes["key_code_NxQxJxH"].shape == (1, count, 4, 2)
     visible = codes["key_position_NxQxJ"] <= codes["position_Q"][None, :, None]
     assert visible.all()
     hidden = codes["key_position_NxQxJ"] < 0
