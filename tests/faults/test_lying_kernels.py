@@ -20,7 +20,11 @@ EVERY_5 = "CanaryConfig.every=5"
 
 
 @pytest.mark.parametrize(
-    ("lie", "accumulate_steps"), [(forward, 1), (backward, 1), (nothing, 1), (backward, 4)]
+    ("lie", "accumulate_steps"),
+    [
+        *((forward, 1), (backward, 1), (nothing, 1), (backward, 4)),
+        *(pytest.param(lie, 4, marks=pytest.mark.full) for lie in (forward, nothing)),
+    ],
 )
 def test_a_kernel_that_is_wrong_stops_the_run_before_it_trains(
     lie: Lie,

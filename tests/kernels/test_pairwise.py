@@ -163,7 +163,10 @@ def test_tpu_kernels_equal_the_definition(name: str) -> None:
     jax.tree.map(same, grads, pull_back(direction))
 
 
-@pytest.mark.parametrize("name", ["query_composed", "hyla_gated"])
+@pytest.mark.parametrize(
+    "name",
+    ["query_composed", "hyla_gated", pytest.param("talking_heads", marks=pytest.mark.full)],
+)
 def test_a_layer_learns_its_weights(name: str) -> None:
     model = Decoder(small(attention=name, num_layers=1), Tokens(VOCABULARY))
     params = model.init(jax.random.key(0), tokens())
