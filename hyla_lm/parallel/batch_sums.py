@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, PartitionSpec
 
+from hyla_lm.kernels.platform import platform
 from hyla_lm.parallel.mesh import REPLICATED, dividing_mesh, parameter_spec, path_of
 
 # Parameters that are used in the dtype of activations alone, and so are gathered in it. What a
@@ -75,5 +76,18 @@ def _reduced(gradient: jax.Array, spec: PartitionSpec, axes: tuple[str, ...]) ->
     if not spec:
         return jax.lax.psum(gradient, axes)
     split = spec.index("fsdp")
+    if platform() == "cpu":
+        return _own_part(jax.lax.psum(gradient, axes), split)
     part = jax.lax.psum_scatter(gradient, "fsdp", scatter_dimension=split, tiled=True)
     return jax.lax.psum(part, tuple(axis for axis in axes if axis != "fsdp"))
+
+
+def _own_part(whole: jax.Array, split: int) -> jax.Array:
+    """This device's part of a sum that every device has whole, split by `fsdp` along `split`.
+
+    Processes on CPUs sum through gloo, whose reduce-scatter now and then returns wrong values from
+    a few MB on: it sends from a buffer that it already overwrites (jax-ml/jax issue 40830).
+    """
+    rows = whole.shape[split] // jax.lax.axis_size("fsdp")
+    start = jax.lax.axis_index("fsdp") * rows
+    return jax.lax.dynamic_slice_in_dim(whole, start, rows, axis=split)

@@ -2,7 +2,8 @@
 
 Run with JAX_NUM_CPU_DEVICES=8. A step is plain descent at rate 1, so new parameters are the old
 ones less the gradient of a token. What crosses is read from the step before XLA compiles it: its
-kind, dtype and whole size in elements.
+kind, dtype and whole size in elements. One process adds up without gloo, so the reductions of
+TPUs can be run in it too.
 """
 
 import json
@@ -18,20 +19,23 @@ from hyla_lm.metrics import Metrics, Pair
 from hyla_lm.model.config import ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.loss import cross_entropy
+from hyla_lm.parallel import batch_sums
 from hyla_lm.parallel.mesh import MeshConfig, batch_sharding, make_mesh, state_sharding
 from hyla_lm.train_step import TrainState, make_train_step
 from tests.model.small_model import QUICK_COMPILE, VOCABULARY, parameters, small, tokens
 
 CHUNK = 5  # three chunks of logits
 FSDP = 4
-# Name: the model, and the micro-batches of a step.
-RUNS: dict[str, tuple[ModelConfig, int]] = {
-    "float32": (small(attention="hyla"), 1),
-    "bfloat16": (small(attention="hyla", dtype="bfloat16", tie_embeddings=False), 1),
-    "scanned": (small(attention="softmax", dtype="bfloat16", scan_layers=True, remat=True), 2),
+SCANNED = {"dtype": "bfloat16", "scan_layers": True, "remat": True}
+# Name: the model, the micro-batches of a step, and where gradients are added up as.
+RUNS: dict[str, tuple[ModelConfig, int, str]] = {
+    "float32": (small(attention="hyla"), 1, "tpu"),
+    "bfloat16": (small(attention="hyla", dtype="bfloat16", tie_embeddings=False), 1, "tpu"),
+    "scanned": (small(attention="softmax", **SCANNED), 2, "tpu"),
+    "on_cpu": (small(attention="hyla"), 1, "cpu"),
 }
 OPERATION = re.compile(
-    r'"stablehlo\.(all_gather|reduce_scatter)"\(.*?\) <\{.*?'
+    r'"stablehlo\.(all_gather|reduce_scatter|all_reduce)"\(.*?\) <\{.*?'
     r"\}> *(?:\(\{.*?\}\) *)?: \(tensor<([^>]*)>\) -> tensor<([^>]*)>",
     re.S,
 )
@@ -51,7 +55,8 @@ def train_step(config: ModelConfig, micro_batches: int) -> Any:
     return model, jax.jit(step, compiler_options=QUICK_COMPILE)
 
 
-def run(config: ModelConfig, micro_batches: int) -> dict[str, Any]:
+def run(config: ModelConfig, micro_batches: int, platform: str) -> dict[str, Any]:
+    batch_sums.platform = lambda: platform
     model, step = train_step(config, micro_batches)
     ids = tokens(batch=16)
     params = parameters(model, ids)

@@ -58,6 +58,7 @@ def test_meshes_of_8_devices_follow_one_device(
         )
         assert run["seen"] in ({}, pytest.approx(alone["seen"], rel=1e-4)), f"mesh {sizes}"
         assert bool(run["seen"]) == ((attention, sizes) in LOOKED_AT)
+        assert run["sums"]["reduce-scatter"] == 0, "gloo's returns wrong values from a few MB on"
     if DATA in runs:
         assert_each_gradient_crosses_once(runs[DATA], alone)
     if FSDP in runs:
@@ -81,9 +82,9 @@ def assert_each_gradient_crosses_once(data_parallel: dict[str, Any], alone: dict
 def assert_parameters_are_divided(fsdp: dict[str, Any], alone: dict[str, Any]) -> None:
     """Each parameter is brought once, each gradient added up once, beside norms and metrics."""
     assert fsdp["bytes"] <= alone["bytes"] / 8 + SCALARS
-    crossing = fsdp["sums"]
-    assert crossing["all-gather"] == crossing["reduce-scatter"] == 4 * fsdp["parameters"]
-    assert crossing["all-reduce"] < 8 * SCALARS
+    crossing, parameters = fsdp["sums"], 4 * fsdp["parameters"]
+    assert crossing["all-gather"] == parameters
+    assert parameters < crossing["all-reduce"] < parameters + 8 * SCALARS
 
 
 def test_modern_parts_on_meshes_of_4_devices_have_the_gradients_of_one_device() -> None:
