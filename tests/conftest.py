@@ -63,6 +63,7 @@ CheckpointConfig.every = 5
 LanguageModel.data = @Rows()
 LanguageModel.sequence_length = {sequence_length}
 LanguageModel.logit_chunk = 8
+LanguageModel.closing_prompt = None
 Rows.train = "{rows.train}"
 Rows.validation = "{rows.validation}"
 Rows.tokenizer = "{rows.tokenizer}"

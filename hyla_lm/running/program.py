@@ -107,7 +107,8 @@ def lay_out(experiment: Experiment, task: ObjectiveT, mesh: Mesh) -> Program[Obj
     init: Any = partial(init_state, partial(init_params, model), optimizer, train.seed)
     if experiment.updates.is_on:
         init = guard_init(init)
-    shapes = jax.eval_shape(init)
+    with jax.set_mesh(mesh):  # as it is run, so that it is traced once
+        shapes = jax.eval_shape(init)
     layout = state_sharding(shapes, mesh)
     abstract = jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),

@@ -45,8 +45,8 @@ class LanguageModel:
     document_losses: bool = setting(
         True, "keep the loss of each validation document at each evaluation, for hyla-lm compare"
     )
-    closing_prompt: str = setting(
-        "Return the", "prompt of samples, while a run trains and at its end"
+    closing_prompt: str | None = setting(
+        "Return the", "prompt of samples, while a run trains and at its end; None samples none"
     )
     samples: int = setting(
         0, "texts sampled at each evaluation, shown in TensorBoard; 0 samples none", minimum=0
@@ -60,6 +60,11 @@ class LanguageModel:
 
     def check(self) -> None:
         check_names(self.validation_sets)
+        if self.samples and self.closing_prompt is None:
+            raise UserError(
+                "LanguageModel.samples needs a prompt: "
+                "set LanguageModel.closing_prompt, or samples to 0"
+            )
 
     def planned_objective(self) -> NextToken:
         """The objective without data; raises UserError without a vocabulary.
@@ -202,6 +207,8 @@ class LanguageModelTask:
         lines = _beside_baselines("validation", "", ours, validation, self.data.validation)
         for name, rows in self.sets.items():
             lines += _beside_baselines(f"validation {name}", f"{name}_", ours, validation, rows)
+        if self.config.closing_prompt is None:
+            return lines
         # As many as while it trained, so that nothing is compiled again.
         [text, *_] = self._sampled(model, params, max(1, self.config.samples), CLOSING_TOKENS)
         return [*lines, "sample:", f"  {self.config.closing_prompt}{text}"]
@@ -215,6 +222,7 @@ class LanguageModelTask:
     def _sampled(self, model: Decoder, params: Any, count: int, max_tokens: int) -> list[str]:
         """Continuations of the closing prompt that fit into a row with it."""
         prompt = self.config.closing_prompt
+        assert prompt is not None
         room = self.sequence_length - len(self.tokenizer.encode(prompt)) - 1
         sampling = Sampling(max(1, min(max_tokens, room)), temperature=0.8, top_p=0.95)
         sampler = Sampler(model, params, self.tokenizer, self.sequence_length)

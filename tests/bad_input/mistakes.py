@@ -121,6 +121,10 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ),
         (TRAIN + " --gin.MeshConfig.data=3", "data=3"),
         (TRAIN + " --gin.TrainConfig.seed=-1", "TrainConfig.seed = -1"),
+        (
+            TRAIN + " --gin.LanguageModel.samples=2 --gin.LanguageModel.closing_prompt=None",
+            "set LanguageModel.closing_prompt, or samples to 0",
+        ),
         (TRAIN + " --gin.LanguageModel.vocab_size=32000", "LanguageModel.vocab_size = 32000"),
         (TRAIN + " '--gin.import nonsense'", "nonsense"),
     ],

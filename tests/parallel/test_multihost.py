@@ -190,7 +190,8 @@ def test_processes_train_as_one_and_another_number_goes_on(
     gin_file: Path, tmp_path: Path, processes: int, devices: int, mesh: tuple[str, ...]
 ) -> None:
     workdir, alone = tmp_path / "run", tmp_path / "alone"
-    settings = (*mesh, "LogConfig.layers=True", "LogConfig.details_every=6")
+    looked_at = ("LogConfig.layers=True", "LogConfig.details_every=6")
+    settings = (*mesh, *looked_at, "LanguageModel.closing_prompt='ba'")
     printed = run_alone(gin_file, alone, *settings)
     assert "sample:" in printed
     assert ("parameters on a device" in printed) == bool(mesh)

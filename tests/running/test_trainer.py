@@ -50,6 +50,15 @@ def test_the_folder_of_a_run(run: tuple[Path, str], tiny_gin: Path) -> None:
         assert said in out
 
 
+def test_a_run_ends_with_a_sample_if_it_has_a_prompt(
+    run: tuple[Path, str], tiny_gin: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "closing_prompt = None" in tiny_gin.read_text() and "sample:" not in run[1]
+    command = ["train", f"--gin_file={tiny_gin}", f"--workdir={tmp_path / 'other'}"]
+    assert main([*command, "--gin.LanguageModel.closing_prompt=ba"]) == 0
+    assert "\nsample:\n  ba" in capsys.readouterr().out
+
+
 def test_the_config_written_gives_the_same_experiment(
     run: tuple[Path, str], tiny_gin: Path
 ) -> None:

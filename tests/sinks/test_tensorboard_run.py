@@ -24,7 +24,7 @@ from tests.conftest import SEQUENCE_LENGTH, TINY
 
 pytestmark = pytest.mark.usefixtures("programs_once")
 
-SMALL = ("ModelConfig.num_layers = 1", "LanguageModel.samples = 2")
+SMALL = ("LanguageModel.closing_prompt = 'ba'", "LanguageModel.samples = 2")
 PROMPT = "LanguageModel.closing_prompt = 'ba'"
 Train = Callable[..., None]
 
