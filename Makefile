@@ -26,7 +26,8 @@ AS_FOR_USERS := tests/plan tests/test_benchmarks.py tests/test_quickstart.py tes
 WAITING := tests/faults/test_hang.py tests/faults/test_silent_peer.py tests/faults/test_ways_out.py \
 	tests/faults/test_workers_end.py tests/parallel/test_liveness.py tests/parallel/test_rendezvous.py tests/tpu
 OTHERS := $(addprefix --ignore=,$(AS_FOR_USERS) $(WAITING))
-QUICKLY := JAX_DISABLE_MOST_OPTIMIZATIONS=1 JAX_TRACEBACK_IN_LOCATIONS_LIMIT=0 XLA_FLAGS=--xla_cpu_use_fusion_emitters=false
+QUICKLY := JAX_DISABLE_MOST_OPTIMIZATIONS=1 JAX_TRACEBACK_IN_LOCATIONS_LIMIT=0 \
+	XLA_FLAGS="--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 PYTEST := $(BIN)/pytest --numprocesses=logical --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 test: .venv/dev lint
 	$(PYTEST) $(AS_FOR_USERS)
