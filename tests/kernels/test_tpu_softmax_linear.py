@@ -11,7 +11,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from hyla_lm.attention import VARIANTS, attend
 from hyla_lm.config import UserError
-from hyla_lm.kernels.softmax import whole_common, whole_tpu
+from hyla_lm.kernels.softmax import splash_tpu, whole_common, whole_tpu
 from hyla_lm.kernels.softmax.splash_tpu import splash
 
 B, H, K, U = 2, 2, 16, 24
@@ -93,6 +93,33 @@ def test_softmax_by_splash_attention(
     segments = documents(keys) if packed else None
     qkv = operands(queries, keys)
     assert_agreement("softmax", qkv, causal=causal, q_offset=offset, segment_ids=segments)
+
+
+@pytest.mark.usefixtures("splash_alone")
+def test_splash_attention_leaves_few_gradients_of_queries_to_add_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its backward kernel then takes several blocks of keys at a time."""
+    monkeypatch.setattr(splash_tpu, "MAX_BLOCK", 128)
+    monkeypatch.setattr(splash_tpu, "MAX_PARTS", 2)
+    assert splash_tpu._block_sizes(512, 512, K).block_kv_dkv == 256
+    assert_agreement("softmax", operands(512, 512), causal=True, segment_ids=documents(512))
+
+
+@pytest.mark.parametrize(
+    ("keys", "head_dim", "parts"),
+    [
+        *((2048, 64, 4), (8192, 64, 16), (16384, 64, 16), (65536, 128, 16), (131072, 64, 32)),
+        *((65536, 256, 64), (65536, 1024, 128), (17 * 512, 64, 17)),
+    ],
+)
+def test_gradients_of_queries_that_splash_attention_leaves(
+    keys: int, head_dim: int, parts: int
+) -> None:
+    """More than 16 where longer blocks would not fit on the chip, or not divide the keys."""
+    sizes = splash_tpu._block_sizes(keys, keys, head_dim)
+    assert keys / sizes.block_kv_dkv == parts
+    assert sizes.block_kv_dkv_compute == 512
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["", "documents"])

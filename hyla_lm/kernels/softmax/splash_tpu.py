@@ -1,5 +1,7 @@
 """Softmax attention on TPU through JAX's splash attention: no T x T array leaves the chip."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +13,10 @@ from hyla_lm.kernels.request import Request, first_reason
 from hyla_lm.kernels.spec import ACTIVATIONS
 
 MAX_BLOCK = 512
+# The backward kernel leaves a gradient of all queries for each of its blocks of keys, and XLA adds
+# them up. So many at most: with one for 512 keys, memory would grow with the square of a long row.
+MAX_PARTS = 16
+MAX_BACKWARD_KEYS = 4096  # of heads up to 128 wide, 1,024 of 256: twice as many do not fit
 
 
 def unsupported(request: Request) -> str:
@@ -31,11 +37,11 @@ def attend_splash(request: Request) -> jax.Array:
     """Softmax attention for a supported request, shape BxTxHxU."""
     assert request.q_offset is not None
     batch, q_length, heads, key_dim = request.q_BxTxHxK.shape
-    k_length = request.k_BxSxHxK.shape[1]
+    k_length, value_dim = request.v_BxSxHxU.shape[1], request.v_BxSxHxU.shape[-1]
     q_pad, k_pad = -q_length % LANES, -k_length % LANES
     kernel = splash.make_splash_mha(
         _mask(request.causal, request.q_offset, q_length + q_pad, k_length + k_pad, heads),
-        block_sizes=_block_sizes(q_length + q_pad, k_length + k_pad),
+        block_sizes=_block_sizes(q_length + q_pad, k_length + k_pad, max(key_dim, value_dim)),
         head_shards=1,
         q_seq_shards=1,
     )
@@ -63,7 +69,7 @@ def _mask(
     return masks.MultiHeadMask([one] * heads)
 
 
-def _block_sizes(q_length: int, k_length: int) -> splash.BlockSizes:
+def _block_sizes(q_length: int, k_length: int, head_dim: int) -> splash.BlockSizes:
     """The largest blocks of keys and queries up to 512, for 64- and 128-wide heads alike.
 
     By counted cycles the cheapest are one fused backward kernel and time on lanes.
@@ -78,13 +84,21 @@ def _block_sizes(q_length: int, k_length: int) -> splash.BlockSizes:
         block_kv=block_k,
         block_kv_compute=block_k,
         block_q_dkv=block_q,
-        block_kv_dkv=block_k,
+        block_kv_dkv=_backward_keys(k_length, block_k, head_dim),
         block_kv_dkv_compute=block_k,
         use_fused_bwd_kernel=True,
         q_layout=minor,
         k_layout=minor,
         v_layout=minor,
     )
+
+
+def _backward_keys(k_length: int, block_k: int, head_dim: int) -> int:
+    """The fewest blocks of keys that leave at most MAX_PARTS gradients, or as many as fit."""
+    blocks = k_length // block_k
+    most = MAX_BACKWARD_KEYS // (block_k * math.ceil(head_dim / LANES) ** 2)
+    fit = [n for n in range(1, max(1, most) + 1) if blocks % n == 0]
+    return block_k * next((n for n in fit if blocks // n <= MAX_PARTS), fit[-1])
 
 
 def _heads_first(x_BxTxHxK: jax.Array, pad: int) -> jax.Array:
