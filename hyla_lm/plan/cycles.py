@@ -16,6 +16,7 @@ from hyla_lm.plan.dumps import Dumps
 from hyla_lm.plan.hlo import Program
 from hyla_lm.plan.instructions import Instruction
 from hyla_lm.plan.topology import Chip
+from hyla_lm.plan.traffic import hbm_bytes
 
 KERNEL = "attention kernel"
 OTHER = "other"
@@ -105,7 +106,7 @@ def operations(program: Program, dumps: Dumps, chip: Chip) -> list[Operation]:
         estimate = _ESTIMATE.search(instruction.line)
         known = estimate is not None and int(estimate[1]) < NO_ESTIMATE
         scalars = _scalars(program, instruction, computation) if is_kernel else None
-        moved = 0 if instruction.opcode in _MOVES else _hbm_bytes(program, instruction, computation)
+        moved = 0 if instruction.opcode in _MOVES else hbm_bytes(program, instruction, computation)
         found.append(
             Operation(
                 instruction.name,
@@ -161,23 +162,6 @@ def spread(found: Sequence[Operation]) -> Spread | None:
         statistics.median(ratios),
         tenths[-1],
     )
-
-
-def _hbm_bytes(program: Program, instruction: Instruction, computation: str) -> int:
-    """Bytes of an operation's results and operands in HBM.
-
-    No operand counts more than the results, since a fusion that slices or gathers reads about as
-    much as it writes.
-    """
-    results = instruction.arrays
-    written = sum(array.num_bytes for array in results if not array.on_chip)
-    slices = "slice" in instruction.name or "gather" in instruction.name
-    largest = sum(array.num_bytes for array in results)
-    read = 0
-    for operand in program.operands(instruction, computation):
-        size = sum(array.num_bytes for array in operand.arrays if not array.on_chip)
-        read += min(size, largest) if slices else size
-    return written + read
 
 
 def _scalars(program: Program, kernel: Instruction, computation: str) -> dict[int, int]:
