@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Generic, TypeVar
 
@@ -206,6 +206,7 @@ def versions() -> dict[str, str | None]:
     return {name: _version(name) for name in PACKAGES}
 
 
+@cache
 def _version(package: str) -> str | None:
     try:
         return version(package)
