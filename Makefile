@@ -4,7 +4,7 @@ BIN := .venv/bin
 GIN ?= gin/quickstart.gin
 WORKDIR ?= runs/$(notdir $(basename $(GIN)))
 
-.PHONY: train compare test test-computing test-waiting test-full test-seqio test-torch faults evals-smoke lint bench bench-step bench-start bench-data bench-reading bench-tpu bench-plan bench-evals bench-checkpoint bench-curves bench-gpu plans records docs docs-serve clean
+.PHONY: train compare test test-as-for-users test-computing test-waiting test-full test-seqio test-torch faults evals-smoke lint bench bench-step bench-start bench-data bench-reading bench-tpu bench-plan bench-evals bench-checkpoint bench-curves bench-gpu plans records docs docs-serve clean
 
 # A program that was compiled once is kept, so that the next start takes seconds.
 train: export JAX_COMPILATION_CACHE_DIR ?= $(HOME)/.cache/hyla_lm/programs
@@ -29,9 +29,12 @@ OTHERS := $(addprefix --ignore=,$(AS_FOR_USERS) $(WAITING))
 QUICKLY := JAX_DISABLE_MOST_OPTIMIZATIONS=1 JAX_TRACEBACK_IN_LOCATIONS_LIMIT=0 \
 	XLA_FLAGS="--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 PYTEST := $(BIN)/pytest --numprocesses=logical --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
-test: .venv/dev lint
-	$(PYTEST) $(AS_FOR_USERS)
+test: .venv/dev
+	$(MAKE) --jobs=2 lint test-as-for-users
 	$(MAKE) --jobs=2 test-computing test-waiting
+
+test-as-for-users:
+	$(PYTEST) $(AS_FOR_USERS)
 
 test-computing:
 	$(QUICKLY) $(PYTEST) $(OTHERS)
