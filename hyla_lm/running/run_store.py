@@ -96,7 +96,7 @@ class RunStore:
         """How the program's numerics differ from those that saved what was restored."""
         now, then = meta_of(program), self._meta
         found = [
-            f"{name.partition('.')[2]} {_short(before)} became {_short(after)}"
+            f"{name.partition('.')[2]} {_change(str(before), str(after))}"
             for name, after, before in differences(_numerics(now), _numerics(then))
             if "numerics" in then
         ]
@@ -207,5 +207,9 @@ def _numerics(meta: Mapping[str, Any]) -> dict[str, Any]:
     return {name: meta.get(name, {}) for name in ("numerics", "versions")}
 
 
-def _short(value: Any) -> str:
-    return f"{str(value) or 'nothing':.{LONGEST_SHOWN}}"
+def _change(before: str, after: str) -> str:
+    """What became what: of flags and other lists, only the words that the other side lacks."""
+    gone = " ".join(word for word in before.split() if word not in after.split())
+    new = " ".join(word for word in after.split() if word not in before.split())
+    told = (gone, new) if gone or new else (before, after)
+    return " became ".join(f"{side or 'nothing':.{LONGEST_SHOWN}}" for side in told)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hyla_lm.cli import main
-from hyla_lm.running import program
+from hyla_lm.running import program, run_store
 from tests import preloaded
 
 pytestmark = pytest.mark.usefixtures("programs_once")
@@ -58,8 +58,10 @@ def test_the_same_command_goes_on_in_silence(gin_file: Path, tmp_path: Path) -> 
 
 
 def test_other_flags_are_told_and_refused_on_request(gin_file: Path, workdir: Path) -> None:
-    flag = {"XLA_FLAGS": "--xla_cpu_enable_fast_math=false"}
-    change = f"XLA_FLAGS {os.environ.get('XLA_FLAGS') or 'nothing'} became {flag['XLA_FLAGS']}"
+    """Of several flags those that changed."""
+    another = "--xla_cpu_enable_fast_math=false"
+    flag = {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {another}"}
+    change = f"XLA_FLAGS nothing became {another}"
     status, said = train(gin_file, workdir, LONGER, "--strict_numerics", **flag)
     assert status == 2
     assert change in said
@@ -70,6 +72,19 @@ def test_other_flags_are_told_and_refused_on_request(gin_file: Path, workdir: Pa
     assert change in line
     status, said = train(gin_file, workdir, LONGER, **flag)
     assert status == 0 and SAID[:14] not in said, "the newest checkpoint was made with the flag"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ("--a=1 --b=2", "--a=1 --b=3 --c", "--b=2 became --b=3 --c"),
+        ("--a=1 --b=2", "--b=2", "--a=1 became nothing"),
+        ("", "8", "nothing became 8"),
+        ("0.0 0.1", "0.1 0.0", "0.0 0.1 became 0.1 0.0"),
+    ],
+)
+def test_a_change_is_told_without_what_stayed(before: str, after: str, told: str) -> None:
+    assert run_store._change(before, after) == told
 
 
 def test_another_schedule_is_another_compiled_step(
