@@ -42,6 +42,9 @@ Norms by layer (LogConfig.layers) are left out. Cycles are millions a chip and s
 batch is searched for on one slice; a chip holds as many rows on the others. A slice without a line
 has not been planned.
 
+These plans are older than two changes and say too much: whole arrays counted in every trip of a
+loop that stacks them (`hyla_lm/plan/traffic.py`), and the HYLA kernel has become faster since.
+
 | {" | ".join(COLUMNS)} |
 |{" --- |" * len(COLUMNS)}
 """
