@@ -3,12 +3,14 @@
 README.md has the maths, the blocking and the cost counted by hand.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental import pallas as pl
 
 from hyla_lm.kernels.hyla import tpu_units
 from hyla_lm.kernels.hyla.blocks import forward_blocks
@@ -116,39 +118,57 @@ def _forward(p: Problem, *operands: Any) -> tuple[jax.Array, tuple[Any, ...]]:
 
 
 def _backward(p: Problem, operands: tuple[Any, ...], dy_BxHUxT: jax.Array) -> tuple[Any, ...]:
-    """The gradients, computed in spans of queries whose dq fits on the chip."""
+    """The gradients, in spans of queries whose dq fits on the chip.
+
+    A span waits until the one before is added up. So its dk and dv are all that a row needs beside
+    their sums, however many spans it has.
+    """
     q, k, v, segments, q_offset, weights = operands
-    span = backward_query_blocks(p)
-    parts = []
-    for first in range(0, p.query_blocks, span):
-        blocks = min(span, p.query_blocks - first)
-        columns = slice(first * LANES, (first + blocks) * LANES)
-        part = replace(
-            p,
-            query_blocks=blocks,
-            q_offset=None if p.q_offset is None else p.q_offset + first * LANES,
-        )
-        q_segments, k_segments = segments[:1], segments[1:]
-        gradients = backward(
+    of_queries, found = (q, dy_BxHUxT, *segments[:1], *weights), []
+    total: tuple[jax.Array, ...] = ()
+    for first, part in _spans(p):
+        queries = slice(first * LANES, (first + part.query_blocks) * LANES)
+        keys = slice(0, part.key_blocks * LANES)
+        columns = tuple(rows[:, :, queries] for rows in of_queries)
+        if total:
+            columns, total = jax.lax.optimization_barrier((columns, total))
+        q_part, dy_part, *rest = columns
+        segments_part = (*rest[: p.has_segments], *(rows[:, :, keys] for rows in segments[1:]))
+        dq, dk, dv, *dw = backward(
             part,
-            q[:, :, columns],
-            k,
-            v,
-            dy_BxHUxT[:, :, columns],
-            (
-                *(segment[:, :, columns] for segment in q_segments),
-                *k_segments,
-                *(rows[:, :, columns] for rows in weights),
-            ),
+            q_part,
+            k[:, :, keys],
+            v[:, :, keys],
+            dy_part,
+            (*segments_part, *rest[p.has_segments :]),
             tuple(offset + first * LANES for offset in q_offset),
-            jnp.float32 if span < p.query_blocks else p.dtype,
+            p.dtype if part.query_blocks == p.query_blocks else jnp.float32,
         )
-        parts.append(gradients)
-    dqs, dks, dvs, *dws = zip(*parts, strict=True)
-    dq = jnp.concatenate(dqs, axis=2)
-    dk, dv = (sum(terms[1:], terms[0]).astype(p.dtype) for terms in (dks, dvs))
-    dw = tuple(jnp.concatenate(parts, axis=2) for parts in dws)
-    return dq, dk, dv, tuple(None for _ in segments), tuple(None for _ in q_offset), dw
+        total = tuple(map(_add, total, (dk, dv))) if total else (dk, dv)
+        found.append((dq, *dw))
+    dq, *dw = (jnp.concatenate(parts, axis=2) for parts in zip(*found, strict=True))
+    dk, dv = (_widen(x.astype(p.dtype), p.key_blocks * LANES) for x in total)
+    return dq, dk, dv, tuple(None for _ in segments), tuple(None for _ in q_offset), tuple(dw)
+
+
+def _spans(p: Problem) -> Iterator[tuple[int, Problem]]:
+    """The first query block of each span, and its problem with the keys that it may see."""
+    span = backward_query_blocks(p)
+    for first in range(0, p.query_blocks, span):
+        blocks, keys = min(span, p.query_blocks - first), p.key_blocks
+        offset = None if p.q_offset is None else p.q_offset + first * LANES
+        if p.causal and offset is not None:
+            keys = min(keys, pl.cdiv(offset, LANES) + blocks)
+        yield first, replace(p, query_blocks=blocks, key_blocks=keys, q_offset=offset)
+
+
+def _add(total: jax.Array, part: jax.Array) -> jax.Array:
+    """A sum over the keys of earlier spans, and the part of a span that sees more of them."""
+    return _widen(total, part.shape[2]) + part
+
+
+def _widen(x: jax.Array, columns: int) -> jax.Array:
+    return jnp.pad(x, [(0, 0), (0, 0), (0, columns - x.shape[2])])
 
 
 _attend.defvjp(_forward, _backward)
