@@ -15,7 +15,8 @@ from jax.experimental.pallas import tpu as pltpu
 
 from hyla_lm.attention import VARIANTS, AttentionSpec, attend
 from hyla_lm.config import UserError
-from hyla_lm.kernels.hyla import tpu_backward
+from hyla_lm.kernels.hyla import pallas_tpu, tpu_backward
+from hyla_lm.kernels.hyla.tpu_common import Problem
 
 # Relative to the largest entry: both sum the same float32 terms in another order. The gradient of
 # RMSHead grows as 1 / |s| where all scores of a pair are small, and with it the rounding of s.
@@ -136,6 +137,38 @@ def test_outputs_and_gradients_everywhere(case: Case) -> None:
 def test_gradient_in_several_spans_of_queries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tpu_backward, "DQ_BYTES", 1)
     test_outputs_and_gradients(Case(260, heads=2, keys=300, offset=20))
+
+
+@pytest.mark.parametrize(
+    ("causal", "offset", "keys"),
+    [(True, 130, [3, 4, 5]), (False, 130, [5] * 3), (True, None, [5] * 3)],
+)
+def test_a_span_takes_the_keys_that_it_may_see(
+    causal: bool, offset: int | None, keys: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last query of the first span stands at 257, in the third block of keys."""
+    monkeypatch.setattr(tpu_backward, "DQ_BYTES", 1)
+    problem = Problem(
+        batch=1,
+        heads=4,
+        true_heads=2,
+        key_dim=16,
+        true_key_dim=5,
+        value_dim=16,
+        query_blocks=3,
+        key_blocks=5,
+        causal=causal,
+        q_offset=offset,
+        has_segments=False,
+        weights=0,
+        normalization="rms_head",
+        activation="relu",
+        dtype=jnp.dtype("float32"),
+    )
+    spans = list(pallas_tpu._spans(problem))
+    assert [first for first, _ in spans] == [0, 1, 2]
+    assert [span.key_blocks for _, span in spans] == keys
+    assert [span.query_blocks for _, span in spans] == [1] * 3
 
 
 def test_offset_known_only_at_run_time() -> None:
