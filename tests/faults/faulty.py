@@ -46,19 +46,30 @@ def make_kernels_lie(patch: pytest.MonkeyPatch, lie: Lie) -> None:
 
 def spoil_rows(patch: pytest.MonkeyPatch, rows: Sequence[int], factor: float) -> None:
     """The loss of a micro-batch with one of these training rows is that many times as large."""
+
+    def scale(row_B: jax.Array) -> jax.Array:
+        return jnp.where(jnp.isin(row_B, jnp.array(rows)).any(), factor, 1.0)
+
+    scale_training_loss(patch, scale)
+
+
+def scale_training_loss(
+    patch: pytest.MonkeyPatch, scale_of: Callable[[jax.Array], jax.Array]
+) -> None:
+    """The loss of a micro-batch is as many times as large as its rows' numbers say."""
     plain = NextToken.loss
 
     def loss(self: NextToken, model: Any) -> Any:
         of_batch = plain(self, model)
 
-        def spoiled(params: Any, batch: Any, key: Any) -> Any:
+        def scaled(params: Any, batch: Any, key: Any) -> Any:
             (total, count), metrics = of_batch(params, batch, key)
-            is_spoiled = jnp.isin(batch["row"], jnp.array(rows)).any() & (key is not None)
-            scale = jnp.where(is_spoiled, factor, 1.0)
-            scaled = {name: (sums * scale, n) for name, (sums, n) in metrics.items()}
-            return (total * scale, count), scaled
+            if key is None:
+                return (total, count), metrics
+            scale = scale_of(batch["row"])
+            return (total * scale, count), {n: (x * scale, m) for n, (x, m) in metrics.items()}
 
-        return spoiled
+        return scaled
 
     patch.setattr(NextToken, "loss", loss)
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,40 @@ from hyla_lm.ending import STOPPED as EXIT_STATUS
 from hyla_lm.experiment import read_experiment
 from hyla_lm.optim import make_optimizer, make_schedule
 from hyla_lm.parallel.batch_shard import BatchShard
-from hyla_lm.running.program import identity, make_program
+from hyla_lm.running.program import Program, identity, make_program
 from hyla_lm.train_step import TrainState
 from hyla_lm.update_policy import Guard, UpdatePolicy, Verdict, counted
+from tests import conftest
 from tests.evals.stops import Stops
-from tests.faults.faulty import a_row_of_each, spoil_rows, train
+from tests.faults.faulty import a_row_of_each, scale_training_loss, train
 from tests.run_lines import measured
 
 SKIP = "UpdatePolicy.nonfinite='skip'"
 SPIKES = ("UpdatePolicy.spike_factor=20.0", "UpdatePolicy.spike_memory=3")
+FACTORS: dict[int, float] = {}  # of the losses of training rows, by the row's number
+PROGRAMS: dict[str, Program] = {}
+
+
+@pytest.fixture(autouse=True)
+def factors_known_as_it_runs(
+    monkeypatch: pytest.MonkeyPatch, programs_once: None
+) -> Iterator[None]:
+    """A program asks for the factors as it runs, so that tests of one policy share it."""
+    monkeypatch.setattr(conftest, "LAID_OUT", PROGRAMS)
+    factor = jax.ShapeDtypeStruct((), jnp.float32)
+    scale_training_loss(monkeypatch, lambda row_B: jax.pure_callback(factor_of, factor, row_B))
+    yield
+    FACTORS.clear()
+
+
+def factor_of(row_B: np.ndarray) -> np.float32:
+    """That of a micro-batch: its spoiled row's, where it has one."""
+    found = [FACTORS[int(row)] for row in np.asarray(row_B) if int(row) in FACTORS]
+    return np.float32(found[0] if found else 1.0)
+
+
+def spoil_rows(rows: Sequence[int], factor: float) -> None:
+    FACTORS.update(dict.fromkeys(rows, factor))
 
 
 def last_arrays(workdir: Path) -> list[np.ndarray]:
@@ -62,10 +88,9 @@ def test_a_skipped_update_leaves_all_but_the_step_and_the_count(
     policy: list[str],
     accumulate_steps: int,
     tiny_gin: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One row is spoiled, so one of the micro-batches."""
-    spoil_rows(monkeypatch, a_row_of_each(tiny_gin, [5]), factor)
+    spoil_rows(a_row_of_each(tiny_gin, [5]), factor)
     accumulate = f"TrainConfig.accumulate_steps={accumulate_steps}"
     states, outputs = steps_of(tiny_gin, 6, accumulate, *policy)
     before, after = states[4], states[5]
@@ -127,10 +152,8 @@ def test_the_running_mean_is_plain_at_first_and_then_forgets() -> None:
     assert (float(guard.mean_norm), int(guard.made), int(guard.skipped)) == (5.0, 4, 1)
 
 
-def test_a_spike_before_the_mean_has_seen_enough_is_none(
-    tiny_gin: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spoil_rows(monkeypatch, a_row_of_each(tiny_gin, [3]), 1e4)
+def test_a_spike_before_the_mean_has_seen_enough_is_none(tiny_gin: Path) -> None:
+    spoil_rows(a_row_of_each(tiny_gin, [3]), 1e4)
     states, outputs = steps_of(tiny_gin, 3, *SPIKES, "UpdatePolicy.spike='skip'")
     assert not outputs[2].verdict.is_spike and not outputs[2].verdict.is_skipped
     norms = [float(output.verdict.gradient_norm) for output in outputs]
@@ -141,10 +164,9 @@ def test_a_spike_before_the_mean_has_seen_enough_is_none(
 def test_skipped_updates_are_logged_told_and_left_out_of_the_means(
     tiny_gin: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    spoil_rows(monkeypatch, a_row_of_each(tiny_gin, [5, 9]), math.nan)
+    spoil_rows(a_row_of_each(tiny_gin, [5, 9]), math.nan)
     workdir = tmp_path / "run"
     assert train(tiny_gin, workdir, SKIP, "LogConfig.every=2") == 0
     out = capsys.readouterr().out
@@ -160,10 +182,8 @@ def test_skipped_updates_are_logged_told_and_left_out_of_the_means(
     assert summary["train"]["skipped_updates"] == 2
 
 
-def test_a_window_without_an_update_has_no_means(
-    tiny_gin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spoil_rows(monkeypatch, a_row_of_each(tiny_gin, [5]), math.nan)
+def test_a_window_without_an_update_has_no_means(tiny_gin: Path, tmp_path: Path) -> None:
+    spoil_rows(a_row_of_each(tiny_gin, [5]), math.nan)
     assert train(tiny_gin, tmp_path / "run", SKIP, "LogConfig.every=1") == 0
     line = measured(tmp_path / "run", "optim/")[4]
     assert set(line) == {"step", "optim/learning_rate", "optim/skipped_updates"}
@@ -173,7 +193,7 @@ def test_a_run_resumed_after_a_skip_equals_one_never_stopped(
     tiny_gin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stop comes between two skips, inside a window of the log."""
-    spoil_rows(monkeypatch, a_row_of_each(tiny_gin, [4, 6]), 1e4)
+    spoil_rows(a_row_of_each(tiny_gin, [4, 6]), 1e4)
     often = (*SPIKES, "UpdatePolicy.spike='skip'", "TrainConfig.eval_every=100")
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert train(tiny_gin, whole, *often) == 0
@@ -200,11 +220,10 @@ def test_above_the_limit_and_by_default_the_run_stops(
     said: str,
     tiny_gin: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     rows = a_row_of_each(tiny_gin, [6, 7])
-    spoil_rows(monkeypatch, rows, math.nan)
+    spoil_rows(rows, math.nan)
     assert train(tiny_gin, tmp_path / "run", *bindings) == status
     error = capsys.readouterr().err
     assert said in error
@@ -214,10 +233,9 @@ def test_above_the_limit_and_by_default_the_run_stops(
 def test_a_spike_stops_the_run_where_it_is_not_skipped(
     tiny_gin: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    spoil_rows(monkeypatch, a_row_of_each(tiny_gin, [4]), 1e4)
+    spoil_rows(a_row_of_each(tiny_gin, [4]), 1e4)
     assert train(tiny_gin, tmp_path / "run", *SPIKES) == 2
     error = capsys.readouterr().err
     assert "step 4: loss" in error and "above UpdatePolicy.spike_factor = 20 times" in error

@@ -92,11 +92,6 @@ def test_output_and_every_gradient_equal_the_definition(name: str, implementatio
     spec = SPECS[name]
     x = operands(spec)
 
-    def loss(function: Any) -> Any:
-        return lambda x: (
-            function(x) * jnp.cos(jnp.arange(B * T * H * U).reshape(B, T, H, U))
-        ).sum()
-
     def ours(x: dict[str, Any]) -> jax.Array:
         return attend(
             *(x["q"], x["k"], x["v"], spec),
@@ -109,8 +104,17 @@ def test_output_and_every_gradient_equal_the_definition(name: str, implementatio
     def wanted(x: dict[str, Any]) -> jax.Array:
         return by_hand(spec, x, segments())
 
-    same(ours(x), wanted(x))
-    jax.tree.map(same, jax.jit(jax.grad(loss(ours)))(x), jax.jit(jax.grad(loss(wanted)))(x))
+    direction = jnp.cos(jnp.arange(B * T * H * U).reshape(B, T, H, U))
+    jax.tree.map(same, *(output_and_gradients(f, x, direction) for f in (ours, wanted)))
+
+
+def output_and_gradients(function: Any, x: dict[str, Any], direction: jax.Array) -> Any:
+    @jax.jit
+    def both(x: dict[str, Any]) -> Any:
+        y, pull_back = jax.vjp(function, x)
+        return y, pull_back(direction)
+
+    return both(x)
 
 
 def same(ours: jax.Array, wanted: jax.Array) -> None:
@@ -155,12 +159,12 @@ def test_tpu_kernels_equal_the_definition(name: str) -> None:
             implementation="pallas_tpu",
         )
 
+    def wanted(x: dict[str, Any]) -> jax.Array:
+        return by_hand(spec, x, segments(length, rows))
+
     with pltpu.force_tpu_interpret_mode(pltpu.InterpretParams(uninitialized_memory="nan")):
-        y, pull_back = jax.vjp(ours, x)
-        grads = pull_back(direction)
-    wanted, pull_back = jax.vjp(lambda x: by_hand(spec, x, segments(length, rows)), x)
-    same(y, wanted)
-    jax.tree.map(same, grads, pull_back(direction))
+        found = output_and_gradients(ours, x, direction)
+    jax.tree.map(same, found, output_and_gradients(wanted, x, direction))
 
 
 @pytest.mark.parametrize(
@@ -169,12 +173,12 @@ def test_tpu_kernels_equal_the_definition(name: str) -> None:
 )
 def test_a_layer_learns_its_weights(name: str) -> None:
     model = Decoder(small(attention=name, num_layers=1), Tokens(VOCABULARY))
-    params = model.init(jax.random.key(0), tokens())
+    params = jax.jit(model.init)(jax.random.key(0), tokens())
 
     def loss(params: Any) -> jax.Array:
         return jnp.square(model.apply(params, tokens())).sum()
 
-    gradients = jax.tree_util.tree_leaves_with_path(jax.grad(loss)(params))
+    gradients = jax.tree_util.tree_leaves_with_path(jax.jit(jax.grad(loss))(params))
     found = {path_of(path): float(jnp.abs(x).max()) for path, x in gradients}
     of_weights = {path: size for path, size in found.items() if "pair_" in path}
     assert len(of_weights) == len(VARIANTS[name].pair_network.weights)  # type: ignore[union-attr]

@@ -1,6 +1,7 @@
 """The decoder: who sees whom (by gradient), positions, dropout, logits, size, configuration."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -83,17 +84,18 @@ def test_a_packed_document_gets_the_logits_it_gets_alone(attention: str, positio
     row, start = tokens(1), 5
     params = parameters(model, row)
     segments = (jnp.arange(LENGTH) >= start).astype(jnp.int32)[None]
-    packed = model.apply({"params": params}, row, segment_ids=segments)
-    alone = model.apply({"params": params}, row[:, start:])
+    apply = jax.jit(model.apply)
+    packed = apply({"params": params}, row, segment_ids=segments)
+    alone = apply({"params": params}, row[:, start:])
     np.testing.assert_allclose(packed[:, start:], alone, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def test_learned_positions_enter_at_the_input() -> None:
     config = small(positions="learned", max_length=LENGTH)
     model, row = Decoder(config, Tokens(VOCABULARY)), tokens(1)
-    params = parameters(model, row)
-    moved = model.apply({"params": params}, row, positions=jnp.arange(LENGTH)[None, ::-1])
-    assert not np.allclose(moved, model.apply({"params": params}, row), atol=0.01)
+    apply, params = jax.jit(model.apply), {"params": parameters(model, row)}
+    moved = apply(params, row, positions=jnp.arange(LENGTH)[None, ::-1])
+    assert not np.allclose(moved, apply(params, row), atol=0.01)
 
 
 def test_a_pattern_repeats_over_the_layers() -> None:
@@ -114,11 +116,11 @@ def test_value_activation_replaces_phi_of_hypernetworks_alone() -> None:
 def test_attention_dropout_needs_a_key_and_changes_training_alone() -> None:
     model = Decoder(small(attention_dropout=0.5), Tokens(VOCABULARY))
     variables = {"params": parameters(model, tokens())}
-    plain = Decoder(small(), Tokens(VOCABULARY)).apply(variables, tokens())
-    np.testing.assert_array_equal(model.apply(variables, tokens()), plain)
+    plain = jax.jit(Decoder(small(), Tokens(VOCABULARY)).apply)(variables, tokens())
+    np.testing.assert_array_equal(jax.jit(model.apply)(variables, tokens()), plain)
+    trained = jax.jit(partial(model.apply, dropout=True))
     first, again, other = (
-        model.apply(variables, tokens(), dropout=True, rngs={"dropout": jax.random.key(seed)})
-        for seed in (0, 0, 1)
+        trained(variables, tokens(), rngs={"dropout": jax.random.key(seed)}) for seed in (0, 0, 1)
     )
     np.testing.assert_array_equal(first, again)
     assert not np.allclose(first, plain, atol=0.01)
@@ -159,11 +161,11 @@ def test_parameter_count_of_the_c4_model(fields: dict[str, Any], count: int) -> 
 def test_bfloat16_activations_give_float32_logits(io: Tokens | Features, tie: bool) -> None:
     model = Decoder(small(dtype="bfloat16", tie_embeddings=tie), io)
     inputs = tokens() if isinstance(io, Tokens) else jnp.ones((1, LENGTH, 3))
-    params = parameters(model, inputs)
+    params = shapes(model, inputs)
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
-    hidden = model.apply({"params": params}, inputs, method=Decoder.hidden)
-    assert hidden.dtype == jnp.bfloat16
-    assert model.apply({"params": params}, inputs).dtype == jnp.float32
+    hidden = partial(model.apply, method=Decoder.hidden)
+    assert jax.eval_shape(hidden, {"params": params}, inputs).dtype == jnp.bfloat16
+    assert jax.eval_shape(model.apply, {"params": params}, inputs).dtype == jnp.float32
 
 
 def test_tied_logits_are_scaled_by_the_width() -> None:
@@ -171,9 +173,8 @@ def test_tied_logits_are_scaled_by_the_width() -> None:
     model = Decoder(config, Tokens(VOCABULARY))
     unscaled = model.clone(config=replace(config, scale_tied_logits=False))
     params = {"params": parameters(model, tokens())}
-    np.testing.assert_allclose(
-        model.apply(params, tokens()) * 4, unscaled.apply(params, tokens()), rtol=TOLERANCE
-    )
+    scaled, plain = (jax.jit(m.apply)(params, tokens()) for m in (model, unscaled))
+    np.testing.assert_allclose(scaled * 4, plain, rtol=TOLERANCE)
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -17,50 +17,50 @@ from tests.model.small_model import (
     TOLERANCE,
     VOCABULARY,
     parameters,
+    shapes,
     small,
     tokens,
 )
 
 
-def decode(model: Decoder, params: dict, row: jax.Array, lengths: list[int]) -> jax.Array:
-    """Logits of a row fed to the cache in pieces of the given lengths."""
-    variables: dict = {"params": params}
+def assert_decoding_is_the_full_forward_pass(model: Decoder, *ways: list[int]) -> None:
+    """Logits of a row fed to the cache in pieces of the lengths of each way are those of all."""
+    row = tokens()
+    params = parameters(model, row)
+    expected = jax.jit(model.apply)({"params": params}, row)
 
     @jax.jit
     def step(variables: dict, piece: jax.Array, index: jax.Array) -> tuple[jax.Array, dict]:
         return model.apply(variables, piece, cache_index=index, mutable=["cache"])
 
-    start, logits = 0, []
-    for length in lengths:
-        piece = row[:, start : start + length]
-        part, changed = step(variables, piece, jnp.asarray(start))
-        variables = {"params": params, **changed}
-        logits.append(part)
-        start += length
-    return jnp.concatenate(logits, axis=1)
+    for lengths in ways:
+        variables: dict = {"params": params}
+        start, logits = 0, []
+        for length in lengths:
+            piece = row[:, start : start + length]
+            part, changed = step(variables, piece, jnp.asarray(start))
+            variables = {"params": params, **changed}
+            logits.append(part)
+            start += length
+        actual = np.concatenate(logits, axis=1)
+        np.testing.assert_allclose(actual, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("lengths", [[1] * LENGTH, [5] + [1] * 7], ids=["tokens", "prefill"])
 @pytest.mark.parametrize("positions", ["rotary", "relative"])
 @pytest.mark.parametrize("attention", ["softmax", "linear", "hyla"])
 def test_decoding_against_the_cache_is_the_full_forward_pass(
-    attention: str, positions: str, lengths: list[int]
+    attention: str, positions: str
 ) -> None:
-    config, row = small(attention=attention, positions=positions), tokens()
+    """Token by token, and after a prompt of several."""
+    config = small(attention=attention, positions=positions)
     model = Decoder(config, Tokens(VOCABULARY), cache_length=LENGTH + 3)
-    params = parameters(model, row)
-    expected = model.apply({"params": params}, row)
-    actual = decode(model, params, row, lengths)
-    np.testing.assert_allclose(actual, expected, rtol=TOLERANCE, atol=TOLERANCE)
+    assert_decoding_is_the_full_forward_pass(model, [1] * LENGTH, [5] + [1] * 7)
 
 
 def test_scanned_layers_decode_too() -> None:
-    config, row = small(attention=("hyla", "softmax"), num_layers=4, scan_layers=True), tokens()
+    config = small(attention=("hyla", "softmax"), num_layers=4, scan_layers=True)
     model = Decoder(config, Tokens(VOCABULARY), cache_length=LENGTH)
-    params = parameters(model, row)
-    expected = model.apply({"params": params}, row)
-    actual = decode(model, params, row, [4] + [1] * 8)
-    np.testing.assert_allclose(actual, expected, rtol=TOLERANCE, atol=TOLERANCE)
+    assert_decoding_is_the_full_forward_pass(model, [4] + [1] * 8)
 
 
 @pytest.mark.parametrize(
@@ -112,17 +112,24 @@ def assert_trees_close(actual: dict, expected: dict) -> None:
     jax.tree.map(close, actual, expected)
 
 
+@pytest.fixture(scope="module")
+def plain() -> tuple[Decoder, dict, jax.Array, dict]:
+    """Four layers, each its own: parameters, logits and gradients."""
+    model = Decoder(small(attention=("hyla", "softmax"), num_layers=4), Tokens(VOCABULARY))
+    params = parameters(model, tokens())
+    return model, params, *logits_and_gradients(model, params)
+
+
 @pytest.mark.parametrize(
     ("scan", "remat"),
     [(False, True), (True, False), (True, True)],
     ids=["rematerialised", "scanned", "both"],
 )
-def test_scan_and_remat_change_nothing(scan: bool, remat: bool) -> None:
-    config = small(attention=("hyla", "softmax"), num_layers=4)
-    plain = Decoder(config, Tokens(VOCABULARY))
-    other = plain.clone(config=replace(config, scan_layers=scan, remat=remat))
-    params = parameters(plain, tokens())
-    expected_logits, expected = logits_and_gradients(plain, params)
+def test_scan_and_remat_change_nothing(
+    plain: tuple[Decoder, dict, jax.Array, dict], scan: bool, remat: bool
+) -> None:
+    model, params, expected_logits, expected = plain
+    other = model.clone(config=replace(model.config, scan_layers=scan, remat=remat))
     arranged = repeats_stacked(params, 2) if scan else params
     logits, gradients = logits_and_gradients(other, arranged)
     np.testing.assert_allclose(logits, expected_logits, rtol=TOLERANCE, atol=TOLERANCE)
@@ -131,7 +138,7 @@ def test_scan_and_remat_change_nothing(scan: bool, remat: bool) -> None:
 
 def test_scanned_layers_start_different_from_each_other() -> None:
     model = Decoder(small(scan_layers=True), Tokens(VOCABULARY))
-    params = model.init(jax.random.key(0), tokens())["params"]
+    params = jax.jit(model.init)(jax.random.key(0), tokens())["params"]
     first, second = params["blocks"]["block_0"]["attention"]["query"]["kernel"]
     assert not np.allclose(first, second)
 
@@ -139,9 +146,12 @@ def test_scanned_layers_start_different_from_each_other() -> None:
 def test_remat_recomputes_blocks_in_the_backward_pass() -> None:
     def saved(remat: bool) -> int:
         model = Decoder(small(remat=remat, mlp_dim=512), Tokens(VOCABULARY))
-        params = parameters(model, tokens())
-        _, pull_back = jax.vjp(lambda p: model.apply({"params": p}, tokens()), params)
-        return sum(leaf.size for leaf in jax.tree.leaves(pull_back))
+
+        def pull_back(params: dict) -> Any:
+            return jax.vjp(lambda p: model.apply({"params": p}, tokens()), params)[1]
+
+        kept = jax.eval_shape(pull_back, shapes(model, tokens()))
+        return sum(leaf.size for leaf in jax.tree.leaves(kept))
 
     assert saved(True) < saved(False)
 
