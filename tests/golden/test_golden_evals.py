@@ -113,7 +113,7 @@ def assert_follow(grids_NxRx3: np.ndarray, rule_N: np.ndarray) -> None:
 @pytest.mark.parametrize("rule", range(8))
 def test_drawn_grids_are_made_of_exactly_the_valid_rows(golden: Load, rule: int) -> None:
     arrays = golden("sraven")
-    ours = np.asarray(draw_many(jax.random.key(0), jnp.full(2000, rule)))
+    ours = np.asarray(draw_many(jax.random.key(0), np.full(2000, rule)))
     drawn = np.unique(ours.reshape(-1, 3), axis=0)
     np.testing.assert_array_equal(drawn, np.unique(arrays[f"rows_{ROWS[rule]}"], axis=0))
     for grids in (ours, arrays[f"grids_{ROWS[rule]}"]):

@@ -160,18 +160,21 @@ def test_latent_codes_of_each_layer(golden: Load, name: str) -> None:
     bucket_TxS = relative_buckets(
         position, position, config.relative_buckets, config.relative_max_distance
     )
-    _, captured = model.apply(
-        {"params": params}, inputs_of(arrays), capture_intermediates=is_query_or_key
-    )
-    for layer in range(config.num_layers):
-        seen = captured["intermediates"]["blocks"][f"block_{layer}"]["attention"]
-        (query,), (key,) = seen["query"]["__call__"], seen["key"]["__call__"]
-        table_HxR = params["blocks"][f"block_{layer}"]["attention"]["relative_bias"]
-        codes = latent_codes(
-            query,
-            key,
-            config.spec(layer),
-            bias=table_HxR[None, :, bucket_TxS],
-            causal=config.causal,
+
+    @jax.jit
+    def codes_of_layers(params: Params) -> list[jax.Array]:
+        _, captured = model.apply(
+            {"params": params}, inputs_of(arrays), capture_intermediates=is_query_or_key
         )
+        codes = []
+        for layer in range(config.num_layers):
+            seen = captured["intermediates"]["blocks"][f"block_{layer}"]["attention"]
+            (query,), (key,) = seen["query"]["__call__"], seen["key"]["__call__"]
+            table_HxR = params["blocks"][f"block_{layer}"]["attention"]["relative_bias"]
+            bias = table_HxR[None, :, bucket_TxS]
+            spec = config.spec(layer)
+            codes.append(latent_codes(query, key, spec, bias=bias, causal=config.causal))
+        return codes
+
+    for layer, codes in enumerate(codes_of_layers(params)):
         assert_close(codes, arrays[f"attn_weights_layer{layer}"], OUTPUT_TOLERANCE)

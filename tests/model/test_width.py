@@ -1,5 +1,6 @@
 """muP: the table of docs/width.md by parameter, and nothing at the base width."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -128,13 +129,11 @@ def test_a_parameter_without_a_rule_is_refused() -> None:
 
 @pytest.mark.parametrize("scan_layers", [False, True])
 def test_a_wide_model_is_the_standard_one_times_its_factors(scan_layers: bool) -> None:
-    plain, grown = (
-        init_params(
-            Decoder(small(attention="hyla", scan_layers=scan_layers, **fields), Tokens(5)),
-            jax.random.key(0),
-        )
+    models = (
+        Decoder(small(attention="hyla", scan_layers=scan_layers, **fields), Tokens(5))
         for fields in ({}, GROWN)
     )
+    plain, grown = (jax.jit(partial(init_params, model))(jax.random.key(0)) for model in models)
     value = jax.tree_util.tree_map(lambda a, b: b / a, plain, grown)
     attention = value["blocks"]["block_0"]["attention"]
     np.testing.assert_allclose(attention["value"]["kernel"], 2**-0.5, rtol=1e-6)
@@ -157,8 +156,8 @@ def test_at_the_base_width_nothing_differs_in_a_bit(scan_layers: bool) -> None:
             updates, state = optimizer.update(grads(params), state, params)
             return optax.apply_updates(params, updates), state
 
-        params = init_params(model, jax.random.key(0))
-        state = optimizer.init(params)
+        params = jax.jit(partial(init_params, model))(jax.random.key(0))
+        state = jax.jit(optimizer.init)(params)
         for _ in range(2):
             params, state = update(params, state)
         return params
@@ -194,7 +193,7 @@ def test_tied_logits_fall_with_width_and_are_exported_so(
 ) -> None:
     config = small(scale_tied_logits=scaled, base_width=base, value_dim=4, max_length=8)
     model = Decoder(config, Tokens(5))
-    params = init_params(model, jax.random.key(0))
+    params = jax.jit(partial(init_params, model))(jax.random.key(0))
     assert model.apply({"params": params}, method="output_head").scale == scale
     entries = describe_model(config, 5, 8)
     assert entries["logit_scale"] == scale

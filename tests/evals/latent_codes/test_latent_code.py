@@ -55,7 +55,15 @@ def test_codes_are_those_that_the_parameters_give_by_hand() -> None:
     sample = Collector(model, params, task, choices).collect("held_out", "test")
 
     key, table = key_of(7, "test held_out"), jnp.asarray(task.tables["held_out"])
-    features = task.draw(key, jnp.arange(5), table)["features"]
+    features = jax.jit(task.draw)(key, jnp.arange(5), table)["features"]
+    # Codes have length sqrt(3); float32 sums in another order were seen to differ by 1e-6.
+    by_hand = codes_of_first_layer(params, features)[:, :, -1, -1]
+    np.testing.assert_allclose(sample.code_NxBxC[0], by_hand, atol=1e-5)
+    assert sample.code_NxBxC.shape == (2, 5, 3)
+
+
+@jax.jit
+def codes_of_first_layer(params: Any, features: jax.Array) -> jax.Array:
     block = params["blocks"]["block_0"]
     y = features @ params["embed"]["kernel"] + params["embed"]["bias"]
     mean, variance = y.mean(-1, keepdims=True), y.var(-1, keepdims=True)
@@ -67,10 +75,7 @@ def test_codes_are_those_that_the_parameters_give_by_hand() -> None:
     )
     bucket = relative_buckets(jnp.arange(6), jnp.arange(6), 6, 6)
     bias = block["attention"]["relative_bias"][None, :, bucket]
-    by_hand = latent_codes(q, k, VARIANTS["hyla"], bias=bias)[:, :, -1, -1]
-    # Codes have length sqrt(3); float32 sums in another order were seen to differ by 1e-6.
-    np.testing.assert_allclose(sample.code_NxBxC[0], by_hand, atol=1e-5)
-    assert sample.code_NxBxC.shape == (2, 5, 3)
+    return latent_codes(q, k, VARIANTS["hyla"], bias=bias)
 
 
 def test_another_purpose_draws_other_examples_of_the_same_tasks() -> None:
@@ -143,7 +148,7 @@ def test_views_of_layers_make_the_model_s_own_attention(scan: bool) -> None:
         of_block = (params["blocks"][name], found["blocks"][name])
         own, seen = jax.tree.map(lambda x, i=layer // 2: x[i], of_block) if scan else of_block
         assert request.spec == VARIANTS[pattern[layer % 2]]
-        y_BxTxHxU = attend_request(request, "reference")
+        y_BxTxHxU = jax.jit(attend_request, static_argnums=1)(request, "reference")
         out = own["attention"]["out"]
         made = jnp.einsum("bthu,hud->btd", y_BxTxHxU, out["kernel"]) + out["bias"]
         np.testing.assert_allclose(made, seen["attention"]["__call__"][0], atol=1e-5)

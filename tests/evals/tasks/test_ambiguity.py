@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 
 from docs.studies.measure_ambiguity import MEASUREMENTS, measurements
-from hyla_lm.evals.tasks.ambiguity import (
-    consistent_panels,
-    is_ambiguous,
-    paper_code_count,
-    posterior,
-)
+from hyla_lm.evals.tasks import ambiguity
+from hyla_lm.evals.tasks.ambiguity import posterior
 from hyla_lm.evals.tasks.sraven_rules import completions, row_likelihoods
 
+is_ambiguous, paper_code_count, consistent_panels = (
+    jax.jit(function, static_argnums=1)
+    for function in (
+        *(ambiguity.is_ambiguous, ambiguity.paper_code_count),
+        ambiguity.consistent_panels,
+    )
+)
 # Two features (rows by columns); (2, 5) and (2, 7) both fit modulo 8.
 TWO_ANSWERS = [[(6, 7), (0, 0), (1, 6)], [(0, 4), (5, 4), (6, 4)], [(6, 0), (1, 1), (2, 7)]]
 COUNTED = {  # (K, measured in another implementation): share, error

@@ -57,7 +57,7 @@ def test_unpermuted_features_follow_their_rules(plain: SravenTask) -> None:
     for feature in range(2):
         columns = np.moveaxis(batch["instance"][..., feature], 0, -1)
         a, b, c = (jnp.asarray(columns[:, column]) for column in range(3))
-        fits, answer = completions(a, b, c, 8)
+        fits, answer = jax.jit(completions, static_argnums=3)(a, b, c, 8)
         rule = (batch["rules"][:, feature], np.arange(500))
         assert fits[rule].all()
         np.testing.assert_array_equal(answer[rule], c[-1])
