@@ -72,6 +72,7 @@ ModelConfig.model_dim = 16
 ModelConfig.num_heads = 2
 ModelConfig.head_dim = 8
 ModelConfig.mlp_dim = 32
+ModelConfig.use_bias = False
 ModelConfig.attention = "hyla"
 ModelConfig.dtype = "float32"
 OptimizerConfig.learning_rate = 1e-2

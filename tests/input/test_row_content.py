@@ -49,16 +49,22 @@ def forged(rows: Rows, folder: Path, token: int, text_bytes: int) -> RowSet:
     return open_rows(str(folder), Tokenizer(rows.tokenizer), SEQUENCE_LENGTH, 8)[0]
 
 
+WRONG_ROWS = (
+    (VOCAB_SIZE, 20, f"holds the id {VOCAB_SIZE}, beyond the vocabulary of {VOCAB_SIZE}"),
+    (2**16 - 1, 20, f"holds the id 65535, beyond the vocabulary of {VOCAB_SIZE}"),
+    (7, 1001, "counts 1001 bytes of text, more than the 1000 of all rows"),
+    (7, 2**32 - 1, "counts 4294967295 bytes of text, more than the 1000 of all rows"),
+)
+
+
 @pytest.mark.parametrize(
-    ("token", "text_bytes", "what"),
+    ("token", "text_bytes", "what", "how"),
     [
-        (VOCAB_SIZE, 20, f"holds the id {VOCAB_SIZE}, beyond the vocabulary of {VOCAB_SIZE}"),
-        (2**16 - 1, 20, f"holds the id 65535, beyond the vocabulary of {VOCAB_SIZE}"),
-        (7, 1001, "counts 1001 bytes of text, more than the 1000 of all rows"),
-        (7, 2**32 - 1, "counts 4294967295 bytes of text, more than the 1000 of all rows"),
+        *((*row, how) for row in WRONG_ROWS for how in ("in_order", "shuffled")),
+        (*WRONG_ROWS[0], "by_workers"),
+        *(pytest.param(*row, "by_workers", marks=pytest.mark.full) for row in WRONG_ROWS[1:]),
     ],
 )
-@pytest.mark.parametrize("how", ["in_order", "shuffled", "by_workers"])
 def test_a_row_with_content_that_cannot_be_is_named(
     tiny_rows: Rows, tmp_path: Path, token: int, text_bytes: int, what: str, how: str
 ) -> None:

@@ -88,9 +88,9 @@ def test_parameters_of_the_same_name_are_taken_and_all_else_is_new(
     assert set(parameters(begun)) - set(taken) <= new
     assert any("block_1" in name for name in new)
     assert position(run, 0)["streams"] == [{"rows_read": 0}]
-    assert "19 of 35 arrays, 7,376 parameters" in out
-    assert "blocks/block_1/attention/key/bias (2, 8)" in out
-    assert "and 10 more" in out
+    assert "10 of 18 arrays, 7,216 parameters" in out
+    assert "blocks/block_1/attention/key/kernel (16, 2, 8)" in out
+    assert "and 2 more" in out
     assert "differs in    ModelConfig.attention, ModelConfig.num_layers" in out
 
 

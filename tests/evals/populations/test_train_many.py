@@ -37,6 +37,7 @@ SMALL = [
     "ModelConfig.model_dim=8",
     "ModelConfig.num_heads=2",
     "ModelConfig.mlp_dim=16",
+    "ModelConfig.use_bias=False",
     'ModelConfig.attention_implementation="reference"',
     "TrainConfig.steps=12",
     "TrainConfig.batch_size=8",
