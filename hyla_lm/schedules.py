@@ -4,17 +4,17 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-import jax
 import jax.numpy as jnp
+import numpy as np
 
-Schedule = Callable[[Any], jax.Array]
+Schedule = Callable[[Any], Any]
 DECAYS = ("linear", "1-sqrt")
 # What is left of the fall, from 1 to 0, by the share of it that is over.
-SHAPES: Mapping[str, Callable[[jax.Array], jax.Array]] = MappingProxyType(
+SHAPES: Mapping[str, Callable[[Any, Any], Any]] = MappingProxyType(
     {
-        "cosine": lambda progress: 0.5 * (1 + jnp.cos(jnp.pi * progress)),
-        "linear": lambda progress: 1 - progress,
-        "1-sqrt": lambda progress: 1 - jnp.sqrt(progress),
+        "cosine": lambda xp, progress: 0.5 * (1 + xp.cos(xp.pi * progress)),
+        "linear": lambda xp, progress: 1 - progress,
+        "1-sqrt": lambda xp, progress: 1 - xp.sqrt(progress),
     }
 )
 
@@ -29,14 +29,16 @@ def rise_hold_fall(
 ) -> Schedule:
     """Learning rate of update n, counted from 0: linear from 0 to the peak, kept until `begin`.
 
-    Then it falls to a fraction of the peak at `end`. All numbers may be traced.
+    Then it falls to a fraction of the peak at `end`. All numbers may be traced; that of an update
+    that is an int is computed here, by NumPy, and does not wait for a device.
     """
 
-    def schedule(count: Any) -> jax.Array:
-        step = jnp.asarray(count, jnp.float32)
-        rising = peak * step / jnp.maximum(warmup_steps, 1)
-        progress = jnp.clip((step - begin) / (end - begin), 0, 1)
-        falling = peak * (final_fraction + (1 - final_fraction) * SHAPES[shape](progress))
-        return jnp.where(step < warmup_steps, rising, falling)
+    def schedule(count: Any) -> Any:
+        xp: Any = np if isinstance(count, int) else jnp
+        step = xp.asarray(count, xp.float32)
+        rising = peak * step / xp.maximum(xp.float32(warmup_steps), 1)
+        progress = xp.clip((step - begin) / (end - begin), 0, 1)
+        falling = peak * (final_fraction + (1 - final_fraction) * SHAPES[shape](xp, progress))
+        return xp.where(step < warmup_steps, rising, falling)
 
     return schedule

@@ -12,9 +12,8 @@ from tests.faults.kills import Chain, Kills
 from tests.faults.phases import PHASES
 from tests.faults.runs import Command
 
-STEPS = 120
+STEPS, SHORT_STEPS = 120, 50
 PERIODS = (
-    f"TrainConfig.steps = {STEPS}",
     "TrainConfig.eval_every = 17",
     "CheckpointConfig.every = 37",
     "LogConfig.every = 7",
@@ -22,9 +21,9 @@ PERIODS = (
 SHORT_KILLS, SHORT_SEED = 4, 1
 
 
-@pytest.fixture
-def killed(command: Command) -> Command:
-    return replace(command, bindings=(*command.bindings, *PERIODS))
+def killed(command: Command, steps: int) -> Command:
+    bindings = (*command.bindings, *PERIODS, f"TrainConfig.steps = {steps}")
+    return replace(command, bindings=bindings)
 
 
 def told(chains: Iterable[Chain], seed: int, path: Path | None) -> list[Chain]:
@@ -44,8 +43,8 @@ def faults_of(chains: Iterable[Chain]) -> dict[str, list[str]]:
     return {chain.name: chain.faults for chain in chains if chain.faults}
 
 
-def test_a_few_killed_runs_end_like_one_never_stopped(killed: Command, tmp_path: Path) -> None:
-    kills = Kills(killed, STEPS, tmp_path / "runs", SHORT_SEED)
+def test_a_few_killed_runs_end_like_one_never_stopped(command: Command, tmp_path: Path) -> None:
+    kills = Kills(killed(command, SHORT_STEPS), SHORT_STEPS, tmp_path / "runs", SHORT_SEED)
     chains = told(kills.chains(SHORT_KILLS), SHORT_SEED, None)
     assert faults_of(chains) == {}
     row = report.counts(chains)["all"]
@@ -54,10 +53,11 @@ def test_a_few_killed_runs_end_like_one_never_stopped(killed: Command, tmp_path:
 
 @pytest.mark.faults
 @pytest.mark.timeout(4 * 3600)
-def test_many_killed_runs_end_like_one_never_stopped(killed: Command, tmp_path: Path) -> None:
+def test_many_killed_runs_end_like_one_never_stopped(command: Command, tmp_path: Path) -> None:
     count, seed = int(os.environ.get("KILLS", "200")), int(os.environ.get("SEED", "0"))
     path = Path(os.environ.get("FAULTS", "runs/faults")) / "kills.json"
-    chains = told(Kills(killed, STEPS, tmp_path / "runs", seed).chains(count), seed, path)
+    kills = Kills(killed(command, STEPS), STEPS, tmp_path / "runs", seed)
+    chains = told(kills.chains(count), seed, path)
     assert faults_of(chains) == {}
     found = report.counts(chains)
     assert found["all"]["kills"] == found["all"]["resumes"] == count

@@ -45,6 +45,7 @@ def test_rises_linearly_then_falls_as_a_cosine(update: int, share_of_peak: float
     schedule = make_schedule(OptimizerConfig(PEAK, WARMUP), STEPS)
     np.testing.assert_allclose(schedule(update), PEAK * share_of_peak, rtol=FLOAT32, atol=1e-9)
     assert schedule(jnp.int32(update)) == schedule(update)
+    assert isinstance(schedule(update), np.ndarray), "no device is asked, nor waited for"
 
 
 @pytest.mark.parametrize("warmup_steps", [0, 1, 99])
