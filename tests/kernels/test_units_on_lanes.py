@@ -51,8 +51,10 @@ def test_errors_are_the_reference_s() -> None:
     (error, plain, exact), *gradients = errors_against_float64(case, "bfloat16")
     rounded = np.float64(jnp.asarray(plain + exact).astype(jnp.bfloat16)) - exact
     assert root_mean_square(error) <= root_mean_square(rounded) * 1.01
-    for error, plain, _ in gradients:
+    assert root_mean_square(plain) <= OUTPUT_TOLERANCE * root_mean_square(exact)
+    for error, plain, exact in gradients:
         assert root_mean_square(error) <= root_mean_square(plain) * 1.01
+        assert root_mean_square(plain) <= GRADIENT_TOLERANCE * root_mean_square(exact)
 
 
 @pytest.mark.full
