@@ -1,6 +1,7 @@
 """Ambiguity by hand-made instances, by brute force, and the published figures."""
 
 import json
+from functools import partial
 from itertools import permutations, product
 
 import jax
@@ -13,13 +14,10 @@ from hyla_lm.evals.tasks import ambiguity
 from hyla_lm.evals.tasks.ambiguity import posterior
 from hyla_lm.evals.tasks.sraven_rules import completions, row_likelihoods
 
-is_ambiguous, paper_code_count, consistent_panels = (
-    jax.jit(function, static_argnums=1)
-    for function in (
-        *(ambiguity.is_ambiguous, ambiguity.paper_code_count),
-        ambiguity.consistent_panels,
-    )
-)
+jit = partial(jax.jit, static_argnums=1)
+is_ambiguous = jit(ambiguity.is_ambiguous)
+paper_code_count = jit(ambiguity.paper_code_count)
+consistent_panels = jit(ambiguity.consistent_panels)
 # Two features (rows by columns); (2, 5) and (2, 7) both fit modulo 8.
 TWO_ANSWERS = [[(6, 7), (0, 0), (1, 6)], [(0, 4), (5, 4), (6, 4)], [(6, 0), (1, 1), (2, 7)]]
 COUNTED = {  # (K, measured in another implementation): share, error
