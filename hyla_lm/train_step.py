@@ -87,9 +87,11 @@ def make_train_step(
         with jax.named_scope("optimizer"):
             updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
             params = optax.apply_updates(state.params, updates)
-        metrics["gradient_norm"] = (optax.tree.norm(grads), jnp.ones(()))
+        squares = squared_norms(grads)
+        metrics["gradient_norm"] = (jnp.sqrt(sum(squares.values())), jnp.ones(()))
         measured = None if measure is None else measure(grads, updates, params)
-        output = StepOutput(objective, metrics, norms(grads), norms=measured)
+        gradient_norms = {path: jnp.sqrt(square) for path, square in squares.items()}
+        output = StepOutput(objective, metrics, gradient_norms, norms=measured)
         return TrainState(state.step + 1, params, opt_state), output
 
     return train_step
@@ -104,10 +106,10 @@ def split_batch(batch: Batch, parts: int) -> Batch:
     return {name: split(value) for name, value in batch.items()}
 
 
-def norms(tree: Any) -> dict[str, jax.Array]:
-    """The Euclidean norm of each leaf by its path."""
+def squared_norms(tree: Any) -> dict[str, jax.Array]:
+    """The sum of the squares of each leaf by its path."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {path_of(path): jnp.sqrt(jnp.sum(jnp.square(leaf))) for path, leaf in leaves}
+    return {path_of(path): jnp.sum(jnp.square(leaf)) for path, leaf in leaves}
 
 
 def init_state(

@@ -16,6 +16,14 @@ def round_up(x: int, multiple: int) -> int:
     return -(-x // multiple) * multiple
 
 
+def lane(width: int = LANES) -> jax.Array:
+    """The number of each lane, 1 x width.
+
+    Use lax.div and lax.rem with it: they are an instruction each, // and % about ten for signs.
+    """
+    return lax.broadcasted_iota(jnp.int32, (1, width), 1)
+
+
 def rows_of_time(x_BxTxHxK: jax.Array, heads: int, size: int, dtype: jnp.dtype) -> jax.Array:
     """The array as B x (heads * size) x T, padded with zeros."""
     batch, length, true_heads, dim = x_BxTxHxK.shape

@@ -1,8 +1,8 @@
-"""The TPU kernel equals the reference, in the TPU interpreter with memory that starts as NaN."""
+"""The TPU kernel equals the reference, interpreted in memory that starts as NaN."""
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental.pallas import tpu as pltpu
 
 from hyla_lm.attention import VARIANTS, AttentionSpec, attend
 from hyla_lm.config import UserError
@@ -24,6 +23,7 @@ OUTPUT_TOLERANCE = 1e-5
 GRADIENT_TOLERANCE = 2e-4
 HYLA = VARIANTS["hyla"]
 LINEAR_CODE = VARIANTS["hyla_no_rms_head"]
+pytestmark = pytest.mark.usefixtures("interpreted")
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,6 @@ CASES = [
 CASES += [
     Case(100, spec=replace(HYLA, activation=phi)) for phi in ("silu", "gelu_erf", "sigmoid", "tanh")
 ]
-
-
-@pytest.fixture(autouse=True)
-def interpreted() -> Iterator[None]:
-    """Runs TPU kernels on this machine; what a kernel does not write is NaN."""
-    with pltpu.force_tpu_interpret_mode(pltpu.InterpretParams(uninitialized_memory="nan")):
-        yield
 
 
 def normal(seed: int, *shape: int) -> jax.Array:
@@ -124,6 +117,7 @@ def assert_agreement(case: Case) -> None:
         assert_close(got, gradient, GRADIENT_TOLERANCE)
 
 
+@pytest.mark.usefixtures("simulated")
 def test_a_linear_code_of_all_keys() -> None:
     spec = replace(LINEAR_CODE, activation="gelu")
     assert_agreement(Case(130, keys=140, spec=spec, causal=False))

@@ -1,6 +1,5 @@
 """The TPU kernels with units on lanes, in the interpreter: outputs and gradients in bfloat16."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -9,10 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental.pallas import tpu as pltpu
 
 from hyla_lm.attention import VARIANTS, AttentionSpec, attend
-from hyla_lm.kernels.hyla import pallas_tpu, tpu_backward, tpu_sets
+from hyla_lm.kernels.hyla import pallas_tpu, tpu_backward
 from tests.kernels.test_pallas_tpu import (
     Case,
     assert_close,
@@ -33,13 +31,9 @@ SILU = Case(100, causal=False, spec=replace(VARIANTS["hyla"], activation="silu")
 
 
 @pytest.fixture(autouse=True)
-def only_these_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Runs them as loops, which compile in a tenth of the time, in memory that starts as NaN."""
-    monkeypatch.setattr(tpu_sets, "UNROLL", False)
+def only_these_kernels(monkeypatch: pytest.MonkeyPatch, interpreted: None) -> None:
     monkeypatch.setattr(pallas_tpu, "forward", None)
     monkeypatch.setattr(tpu_backward, "QueriesGradient", None)
-    with pltpu.force_tpu_interpret_mode(pltpu.InterpretParams(uninitialized_memory="nan")):
-        yield
 
 
 def test_errors_are_the_reference_s() -> None:

@@ -69,7 +69,7 @@ class Problem:
 
     def first_query_block(self, key_block: Any, q_offset: Any) -> Any:
         """The first block of queries that sees a block of keys."""
-        return jnp.maximum(key_block * LANES - q_offset, 0) // LANES if self.causal else 0
+        return lax.div(jnp.maximum(key_block * LANES - q_offset, 0), LANES) if self.causal else 0
 
     def last_key_block(self, query_block: Any, q_offset: Any) -> Any:
         """The last block of keys that a block of queries sees."""

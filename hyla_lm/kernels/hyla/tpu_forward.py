@@ -28,6 +28,7 @@ from hyla_lm.kernels.hyla.tpu_common import (
 from hyla_lm.kernels.hyla.tpu_networks import network_shape, write_networks_by_key
 from hyla_lm.kernels.lanes import LANES, matrix_product
 from hyla_lm.kernels.spec import ACTIVATIONS
+from hyla_lm.kernels.unrolled import unrolled
 
 STAGE_KEYS = 32
 STAGES = LANES // STAGE_KEYS
@@ -264,12 +265,16 @@ class _Pipeline:
             rows = [
                 pl.ds(first_sum + head * p.value_dim + unit, tile) for head in range(HEADS_AT_ONCE)
             ]
-            sums = [sum_ref[row] for row in rows]
-            for key in range(STAGE_KEYS):
-                z = phi(z_ref[pl.ds(key * p.value_dim + unit, tile)])
+
+            def add_key(key: Any, sums: list[jax.Array], unit: int = unit) -> list[jax.Array]:
+                row = pl.multiple_of(key * p.value_dim + unit, tile)
+                z = phi(z_ref[pl.ds(row, tile)])
                 for head in range(HEADS_AT_ONCE):
                     code = self.code_ref[pair.code, first_head + head, pl.ds(first_key + key, 1)]
                     sums[head] += code * z
+                return sums
+
+            sums = unrolled(STAGE_KEYS, add_key, [sum_ref[row] for row in rows])
             for row, y in zip(rows, sums, strict=True):
                 sum_ref[row] = y
 

@@ -33,6 +33,7 @@ from hyla_lm.kernels.hyla.tpu_networks import (
 )
 from hyla_lm.kernels.lanes import LANES, matrix_product
 from hyla_lm.kernels.spec import ACTIVATIONS
+from hyla_lm.kernels.unrolled import rows_at, unrolled
 
 DS_KEYS = 32
 
@@ -126,7 +127,8 @@ class QueriesGradient:
         for tile in range(p.code_tiles):
             words = self.network[tile, pl.ds(pl.multiple_of(octet * size, 8), size)]
             network = pltpu.bitcast(words, p.dtype)[:, : p.code_width]
-            product = matrix_product(network, codes_of_group(p, self.operand, octet // 2, tile))
+            codes = codes_of_group(p, self.operand, lax.div(octet, 2), tile)
+            product = matrix_product(network, codes)
             x = product if tile == 0 else x + product
         x_ref[...] = x
 
@@ -134,7 +136,7 @@ class QueriesGradient:
         """dv = sum over queries of dx times code."""
         p, dx = self.p, dx_ref[...]
         for tile in range(p.code_tiles):
-            codes = codes_of_group(p, self.operand, octet // 2, tile)
+            codes = codes_of_group(p, self.operand, lax.div(octet, 2), tile)
             self.dv[tile, octet] += matrix_product(dx, codes, (1, 1))
 
     def _make_da(self, octet: Any, dx_ref: Any) -> None:
@@ -147,18 +149,22 @@ class QueriesGradient:
         phi = ACTIVATIONS[p.activation]
         keys = pl.ds(pl.multiple_of(octet * OCTET, OCTET), OCTET)
         codes = [self.code[head, keys] for head in range(p.heads)]
-        da = [jnp.zeros((OCTET, LANES), jnp.float32)] * p.heads
-        for unit in range(0, p.value_dim, 2):
+
+        def two_units(pair: Any, da: list[jax.Array]) -> list[jax.Array]:
             dx = []
-            for row in (unit, unit + 1):
-                z, pull_back = jax.vjp(phi, x_ref[pl.ds(row * OCTET, OCTET)])
+            for row in (2 * pair, 2 * pair + 1):
+                z, pull_back = jax.vjp(phi, x_ref[rows_at(row, OCTET)])
                 dz = jnp.zeros((OCTET, LANES), jnp.float32)
                 for head in range(p.heads):
                     dy = self.dy[pl.ds(head * p.value_dim + row, 1)]
                     dz += codes[head] * dy
                     da[head] += z * dy
                 dx += pull_back(dz)
-            dx_ref[pl.ds(unit * OCTET, 2 * OCTET)] = jnp.concatenate(dx).astype(p.dtype)
+            dx_ref[rows_at(pair, 2 * OCTET)] = jnp.concatenate(dx).astype(p.dtype)
+            return da
+
+        zeros = [jnp.zeros((OCTET, LANES), jnp.float32)] * p.heads
+        da = unrolled(p.value_dim // 2, two_units, zeros)
         for head in range(p.heads):
             self.da_read[head, keys] = da[head]
 

@@ -25,13 +25,12 @@ from hyla_lm.kernels.hyla.tpu_sets import (
     column_query,
     mix_of_octet,
     network_of_octet,
-    repeat,
-    rows_at,
     rows_of_mix,
     twice,
 )
-from hyla_lm.kernels.lanes import LANES, matrix_product
+from hyla_lm.kernels.lanes import LANES, lane, matrix_product
 from hyla_lm.kernels.spec import ACTIVATIONS
+from hyla_lm.kernels.unrolled import repeat, rows_at
 
 CODE_KEYS = 64
 TILE_SETS = 16
@@ -97,12 +96,10 @@ class UnitsGradient:
         def _() -> None:
             write_keys(self.p, self.scores.k_ref, self.scores.keys)
             self._write_by_octet(v_ref, self.v)
-            for octet in range(OCTETS):
-                self.v_network[octet] = network_of_octet(self.p, self.v[octet])
+            repeat(OCTETS, self._write_network)
 
         self._write_codes(segment_refs, positions)
-        for octet in range(OCTETS):
-            self.mix[octet] = mix_of_octet(self.p, self.by_octet[octet])
+        repeat(OCTETS, self._write_mix)
         self._write_read()
 
     def differentiate(self, query_block: Any, dy_ref: Any) -> None:
@@ -157,16 +154,22 @@ class UnitsGradient:
     def _write_dy(self, dy_ref: Any) -> None:
         """dy, and as the operands that make dz of 8 sets: rows (head, set, query)."""
         p = self.p
-        row_query = lax.broadcasted_iota(jnp.int32, (LANES, 1), 0) % SET_QUERIES
+        row_query = lax.rem(lax.broadcasted_iota(jnp.int32, (LANES, 1), 0), SET_QUERIES)
         self._write_by_octet(dy_ref, self.dy, row_query == column_query())
         for head in range(p.heads):
             dy = self.dy[:, p.head(head, OCTET)].reshape(OCTET, SET_ROWS, LANES)
             self.dy_network[:, p.head(head, SET_ROWS)] = dy.astype(p.dtype)
 
+    def _write_network(self, octet: Any) -> None:
+        self.v_network[octet] = network_of_octet(self.p, self.v[octet])
+
+    def _write_mix(self, octet: Any) -> None:
+        self.mix[octet] = mix_of_octet(self.p, self.by_octet[octet])
+
     def _write_read(self) -> None:
         """Sorts 8 x 8 blocks of 16 queries: a head's blocks of queries become a block's heads."""
         p, rows_at_once = self.p, SET_ROWS
-        block = lax.broadcasted_iota(jnp.int32, (1, LANES), 1) // SET_ROWS
+        block = lax.div(lane(), SET_ROWS)
         for start in range(0, LANES // 2, rows_at_once):
             rows = pl.ds(start, rows_at_once)
             codes = [self.by_head[head, rows] for head in range(p.heads)]
@@ -197,8 +200,8 @@ class UnitsGradient:
         """dx = phi'(x) * sum over heads of code times dy; da = sum over units of z times dy."""
         p = self.p
         i = tile * TILE_SETS + index
-        group, member = i // OCTET, i % OCTET
-        column_set = lax.broadcasted_iota(jnp.int32, (1, LANES), 1) // SET_QUERIES % OCTET
+        group, member = lax.div(i, OCTET), lax.rem(i, OCTET)
+        column_set = lax.rem(lax.div(lane(), SET_QUERIES), OCTET)
         codes = jnp.where(column_set == member, self.read[group], 0)
         dz = matrix_product(pltpu.bitcast(codes, p.dtype), self.dy_network[group])
         z, pull_back = jax.vjp(ACTIVATIONS[p.activation], self.x[tile % 2][index])
@@ -213,7 +216,7 @@ class UnitsGradient:
     def _sum_by_keys(self, first: int, index: Any) -> None:
         """The sums of dx of pair `first + index` of keys: its rows are (set, key of two)."""
         pair = first + index
-        block, row = pair // OCTET, pair % OCTET
+        block, row = lax.div(pair, OCTET), lax.rem(pair, OCTET)
         words = self.dx[:, block, pl.ds(row, OCTET, stride=OCTET)]
         dx = pltpu.bitcast(words.reshape(SETS, LANES), self.p.dtype)
         self._add_dv(pair, dx)
@@ -253,12 +256,12 @@ class UnitsGradient:
 
     def _heads(self, ref: Any, position: Any) -> jax.Array:
         """A position's rows of all heads."""
-        octet, row = position // OCTET, position % OCTET
+        octet, row = lax.div(position, OCTET), lax.rem(position, OCTET)
         return ref[octet, pl.ds(row, self.p.heads, stride=OCTET)]
 
 
 def _is_even() -> jax.Array:
-    return lax.broadcasted_iota(jnp.int32, (1, LANES), 1) % 2 == 0
+    return lax.rem(lane(), 2) == 0
 
 
 def _to_even(x: jax.Array) -> jax.Array:

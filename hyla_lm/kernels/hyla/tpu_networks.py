@@ -4,6 +4,7 @@ x of 16 keys is one product with their codes if each key's weights stand only in
 (head, key). The kernels order the rows as they read x.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -19,7 +20,8 @@ from hyla_lm.kernels.hyla.tpu_common import (
     OCTETS,
     Problem,
 )
-from hyla_lm.kernels.lanes import LANES, matrix_product
+from hyla_lm.kernels.lanes import LANES, lane, matrix_product
+from hyla_lm.kernels.unrolled import repeat, rows_at, unrolled
 
 
 def network_shape(p: Problem) -> tuple[int, int, int]:
@@ -34,10 +36,7 @@ def write_networks_by_key(p: Problem, v_ref: Any, network_ref: Any) -> None:
     so its product with the codes of the group is x of that key alone.
     """
     for (group, tile), words in _group_values(p, v_ref).items():
-        for key in range(GROUP_KEYS):
-            row = (group * GROUP_KEYS + key) * p.words_per_key
-            own = jnp.where(_column_key() == key, -1, 0)
-            network_ref[tile, row : row + p.words_per_key] = words & own
+        repeat(GROUP_KEYS, partial(_write_network, p, words, network_ref.at[tile], group))
 
 
 def write_networks_by_unit(p: Problem, v_ref: Any, mixed_ref: Any, network_ref: Any) -> None:
@@ -50,11 +49,9 @@ def write_networks_by_unit(p: Problem, v_ref: Any, mixed_ref: Any, network_ref: 
         mixed_ref[...] = pltpu.bitcast(words, p.dtype).astype(jnp.float32)
         for half in range(GROUP_KEYS // OCTET):
             own = _column_key() == row_key + half * OCTET
-            first = (2 * group + half) * OCTET * p.words_per_key
-            for unit in range(0, p.value_dim, 2):
-                units = [jnp.where(own, mixed_ref[pl.ds(unit + odd, 1)], 0.0) for odd in range(2)]
-                two = pltpu.bitcast(jnp.concatenate(units).astype(p.dtype), jnp.int32)
-                network_ref[tile, pl.ds(first + unit * two.shape[0] // 2, two.shape[0])] = two
+            size = OCTET * p.words_per_key
+            network = network_ref.at[tile, pl.ds((2 * group + half) * size, size)]
+            repeat(p.value_dim // 2, partial(_write_two_units, p, own, mixed_ref, network))
 
 
 def write_weights(p: Problem, v_ref: Any, weights_ref: Any) -> None:
@@ -62,9 +59,9 @@ def write_weights(p: Problem, v_ref: Any, weights_ref: Any) -> None:
     columns = OCTET * p.value_dim
     row_unit = lax.broadcasted_iota(jnp.int32, (p.value_dim, columns), 0)
     column = lax.broadcasted_iota(jnp.int32, (p.value_dim, columns), 1)
-    spread_UxUS = (column // OCTET == row_unit).astype(p.dtype)
-    row_key = lax.broadcasted_iota(jnp.int32, (LANES, columns), 0) % OCTET
-    own = row_key == lax.broadcasted_iota(jnp.int32, (LANES, columns), 1) % OCTET
+    spread_UxUS = (lax.div(column, OCTET) == row_unit).astype(p.dtype)
+    row_key = lax.rem(lax.broadcasted_iota(jnp.int32, (LANES, columns), 0), OCTET)
+    own = row_key == lax.rem(lax.broadcasted_iota(jnp.int32, (LANES, columns), 1), OCTET)
     for head in range(0, p.heads, 2):
         two = []
         for odd in range(2):
@@ -80,16 +77,15 @@ def read_networks(p: Problem, sum_ref: Any, dv_ref: Any) -> None:
 
     Sets the sums to zero for the next keys.
     """
-    key_of_column = _column_key(p.code_width)
-    group_of_lane = lax.broadcasted_iota(jnp.int32, (1, LANES), 1) // GROUP_KEYS
+    group_of_lane = lax.div(lane(), GROUP_KEYS)
     dv = [jnp.zeros((p.value_dim, LANES), jnp.float32) for _ in range(p.heads)]
     for group in range(GROUPS):
         for tile in range(p.code_tiles):
-            mixed = jnp.zeros((p.value_dim, p.code_width), jnp.float32)
-            for key in range(GROUP_KEYS):
-                octet, row = 2 * group + key // OCTET, key % OCTET
-                rows = sum_ref.at[tile, octet][pl.ds(row, p.value_dim, stride=OCTET)]
-                mixed = jnp.where(key_of_column == key, rows, mixed)
+            mixed = unrolled(
+                GROUP_KEYS,
+                partial(_read_network, p, sum_ref.at[tile, pl.ds(2 * group, 2)]),
+                jnp.zeros((p.value_dim, p.code_width), jnp.float32),
+            )
             for octet in (2 * group, 2 * group + 1):
                 sum_ref[tile, octet] = jnp.zeros_like(sum_ref[tile, octet])
             mixed = jnp.concatenate([mixed] * (LANES // p.code_width), axis=1)
@@ -101,12 +97,33 @@ def read_networks(p: Problem, sum_ref: Any, dv_ref: Any) -> None:
         dv_ref[0, p.head(head, p.value_dim)] = dv[head].astype(dv_ref.dtype)
 
 
+def _write_network(p: Problem, words: jax.Array, network_ref: Any, group: int, key: Any) -> None:
+    """Writes the network of a key of a group."""
+    own = jnp.where(_column_key() == key, -1, 0)
+    network_ref[rows_at(group * GROUP_KEYS + key, p.words_per_key)] = words & own
+
+
+def _write_two_units(
+    p: Problem, own: jax.Array, mixed_ref: Any, network_ref: Any, pair: Any
+) -> None:
+    """Writes two units of the networks of 8 keys, whose columns are their own."""
+    units = [jnp.where(own, mixed_ref[pl.ds(2 * pair + odd, 1)], 0.0) for odd in range(2)]
+    words = pltpu.bitcast(jnp.concatenate(units).astype(p.dtype), jnp.int32)
+    network_ref[rows_at(pair, words.shape[0])] = words
+
+
+def _read_network(p: Problem, sum_ref: Any, key: Any, mixed_UxHS: jax.Array) -> jax.Array:
+    """Adds the columns of a key of a group."""
+    rows = sum_ref[lax.div(key, OCTET), pl.ds(lax.rem(key, OCTET), p.value_dim, stride=OCTET)]
+    return jnp.where(_column_key(p.code_width) == key, rows, mixed_UxHS)
+
+
 def _group_values(p: Problem, v_ref: Any) -> dict[tuple[int, int], jax.Array]:
     """The value networks of 128 keys by (group, tile): 32-bit words of U x 128 (head, key)."""
     words = [
         pltpu.bitcast(v_ref[0, p.head(head, p.value_dim)], jnp.int32) for head in range(p.heads)
     ]
-    column_head = lax.broadcasted_iota(jnp.int32, (1, LANES), 1) // GROUP_KEYS
+    column_head = lax.div(lane(), GROUP_KEYS)
     mixed = {}
     for group in range(GROUPS):
         for tile in range(p.code_tiles):
@@ -120,4 +137,4 @@ def _group_values(p: Problem, v_ref: Any) -> dict[tuple[int, int], jax.Array]:
 
 def _column_key(width: int = LANES) -> jax.Array:
     """The key within its group of each column (head, key)."""
-    return lax.broadcasted_iota(jnp.int32, (1, width), 1) % GROUP_KEYS
+    return lax.rem(lane(width), GROUP_KEYS)

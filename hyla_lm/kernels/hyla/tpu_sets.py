@@ -4,7 +4,6 @@ Query 2 i + n is number n of set i. A set's codes for 8 keys, its `mix`, fill th
 unit: (query, head, key). Its hidden layers fill the columns: (query, unit). README.md draws both.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,12 +13,11 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from hyla_lm.kernels.hyla.tpu_common import OCTET, Problem
-from hyla_lm.kernels.lanes import LANES, matrix_product
+from hyla_lm.kernels.lanes import LANES, lane, matrix_product
 
 SET_QUERIES = 2
 SETS = LANES // SET_QUERIES
 SET_ROWS = SET_QUERIES * OCTET  # (query, head): the rows of bfloat16 in a vector register
-UNROLL = True
 
 
 def fits(p: Problem) -> bool:
@@ -34,7 +32,7 @@ def twice(x_UxT: jax.Array) -> jax.Array:
 
 def column_query() -> jax.Array:
     """The query of a set of each column (query, unit)."""
-    return lax.broadcasted_iota(jnp.int32, (1, LANES), 1) // SETS
+    return lax.div(lane(), SETS)
 
 
 def network_of_octet(p: Problem, v_HSxPU: jax.Array) -> jax.Array:
@@ -46,7 +44,7 @@ def network_of_octet(p: Problem, v_HSxPU: jax.Array) -> jax.Array:
 def codes_of_octet(p: Problem, a_HSxT: jax.Array) -> jax.Array:
     """The codes of 8 keys as words: rows (query, head, key), each in its own queries' columns."""
     words = pltpu.bitcast(a_HSxT.astype(p.dtype), jnp.int32)
-    query = lax.broadcasted_iota(jnp.int32, (1, LANES), 1) % SET_QUERIES
+    query = lax.rem(lane(), SET_QUERIES)
     return jnp.concatenate([jnp.where(query == n, words, 0) for n in range(SET_QUERIES)])
 
 
@@ -59,38 +57,23 @@ def mix_of_octet(p: Problem, words: jax.Array) -> jax.Array:
     codes = pltpu.bitcast(words, p.dtype)
     row = lax.broadcasted_iota(jnp.int32, (SETS, LANES), 0)
     column = lax.broadcasted_iota(jnp.int32, (SETS, LANES), 1)
-    gather = (column // SET_QUERIES == row).astype(p.dtype)
+    gather = (lax.div(column, SET_QUERIES) == row).astype(p.dtype)
     bits = pltpu.bitcast(matrix_product(gather, codes, (1, 1)), jnp.int32)
-    is_even = lax.broadcasted_iota(jnp.int32, (1, LANES), 1) % 2 == 0
+    is_even = lax.rem(lane(), 2) == 0
     return jnp.where(is_even, low_half(bits), bits)
 
 
 def rows_of_mix(p: Problem, mix_ref: Any, first: int, sets: int) -> jax.Array:
     """Some sets' codes of 8 keys as an operand: rows (set, key), the other keys' set to zero."""
     word = lax.broadcasted_iota(jnp.int32, (OCTET, LANES), 0)
-    key = lax.broadcasted_iota(jnp.int32, (OCTET, LANES), 1) % OCTET
-    is_own = key // 2 == word % (OCTET // 2)
-    low, high = (is_own & (word // (OCTET // 2) == n) for n in range(2))
+    key = lax.rem(lax.broadcasted_iota(jnp.int32, (OCTET, LANES), 1), OCTET)
+    is_own = lax.div(key, 2) == lax.rem(word, OCTET // 2)
+    low, high = (is_own & (lax.div(word, OCTET // 2) == n) for n in range(2))
     words = []
     for i in range(first, first + sets, 2):
         row, other = (mix_ref[pl.ds(i + n, 1)] for n in range(2))
         words.append(jnp.where(low, row, jnp.where(high, other, 0)))
     return pltpu.bitcast(jnp.concatenate(words), p.dtype)
-
-
-def repeat(times: int, step: Callable[[Any], None]) -> None:
-    """Calls `step` with 0, 1, ...: unrolled, so that the compiler overlaps the calls."""
-
-    def body(index: Any, carry: int) -> int:
-        step(index)
-        return carry
-
-    lax.fori_loop(0, times, body, 0, unroll=UNROLL)
-
-
-def rows_at(index: Any, size: int) -> Any:
-    """Rows number `index` of a stack of equally many."""
-    return pl.ds(pl.multiple_of(index * size, size), size)
 
 
 def low_half(bits: jax.Array) -> jax.Array:

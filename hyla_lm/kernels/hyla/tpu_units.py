@@ -31,13 +31,12 @@ from hyla_lm.kernels.hyla.tpu_sets import (
     low_half,
     mix_of_octet,
     network_of_octet,
-    repeat,
-    rows_at,
     rows_of_mix,
     twice,
 )
 from hyla_lm.kernels.lanes import LANES, matrix_product
 from hyla_lm.kernels.spec import ACTIVATIONS
+from hyla_lm.kernels.unrolled import repeat, rows_at
 
 CODE_KEYS = 64
 
@@ -180,8 +179,11 @@ class _Pairs:
     def turn_codes(self, pair: _Pair) -> None:
         """Moves queries from lanes to rows, by products with ones and zeros, which are exact."""
         p = self.p
-        for octet in range(OCTETS):
+
+        def turn(octet: Any) -> None:
             self.mix[octet] = mix_of_octet(p, self.by_octet[octet])
+
+        repeat(OCTETS, turn)
         row = lax.broadcasted_iota(jnp.int32, (LANES, LANES), 0)
         column = lax.broadcasted_iota(jnp.int32, (LANES, LANES), 1)
         same = (row == column).astype(p.dtype)
@@ -206,9 +208,10 @@ class _Pairs:
             octet = 2 * index + odd
             codes = rows_of_mix(p, self.mix.at[octet], 0, SETS)
             z.append(phi(matrix_product(codes, self.network[octet])))
+        rows = rows_at(index, OCTET)
         for i in range(SETS):
             both = jnp.concatenate([x[p.head(i, OCTET)] for x in z]).astype(p.dtype)
-            self.z[pair.slot, i, rows_at(index, OCTET)] = pltpu.bitcast(both, jnp.int32)
+            self.z[pair.slot, i, rows] = pltpu.bitcast(both, jnp.int32)
 
     def sum_y(self, pair: _Pair) -> None:
         """Adds the pair's y of each set, summed over its 128 keys."""
