@@ -33,7 +33,10 @@ OTHERS = ("jax", "flax.linen", "optax", "orbax.checkpoint", "grain", "gin", "ten
 
 
 class Popen(subprocess.Popen):
-    """subprocess.Popen of `[sys.executable, "-c" or "-m", ...]`, without its imports."""
+    """subprocess.Popen of `[sys.executable, "-P", "-c" or "-m", ...]`, without its imports.
+
+    "-P", which keeps the folder of the command out of Python's path, may be left out.
+    """
 
     def _execute_child(self, args: list[str], executable: Any, *rest: Any) -> None:
         preexec_fn, _, pass_fds, cwd, env, _, _, shell, *streams = rest
@@ -77,9 +80,14 @@ def run(args: list[str], **options: Any) -> subprocess.CompletedProcess:
 
 def can_be_copied(args: list[str], env: dict[str, str]) -> bool:
     """Whether a process that has begun already can become this one."""
-    is_python = args[0] == sys.executable and args[1] in ("-c", "-m")
+    is_python = args[0] == sys.executable and args[1 + is_safe(args[1:])] in ("-c", "-m")
     is_same = read_first(env) == read_first(os.environ)
     return sys.platform == "linux" and is_python and is_same
+
+
+def is_safe(argv: list[str]) -> bool:
+    """Whether Python's path shall lack the folder of the command."""
+    return argv[0] == "-P"
 
 
 def finds_this_trainer(env: Mapping[str, str]) -> bool:
@@ -182,9 +190,12 @@ def become(request: dict[str, Any], streams: list[int]) -> None:
     handler = signal.SIG_IGN if request["ignores_sigint"] else signal.default_int_handler
     signal.signal(signal.SIGINT, handler)
     configure_jax()
-    kind, what, *arguments = request["argv"]
+    argv = request["argv"]
+    safe = is_safe(argv)
+    kind, what, *arguments = argv[safe:]
     folders = filter(None, request["env"].get("PYTHONPATH", "").split(":"))
-    sys.path[:1] = [request["cwd"] if kind == "-m" else "", *folders]
+    here = request["cwd"] if kind == "-m" else ""
+    sys.path[:1] = [*([] if safe else [here]), *folders]
     sys.argv = [kind, *arguments]
     if kind == "-m":
         runpy.run_module(what, run_name="__main__", alter_sys=True)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import preloaded
+
 ROOT = Path(__file__).parents[1]
 PARTS = ("hyla_lm", "data", "evals", "tpu", "gin", "pyproject.toml", "README.md", "LICENSE")
 TINY = (
@@ -42,7 +44,7 @@ def run(site: Path, folder: Path, *arguments: str) -> subprocess.CompletedProces
     for name in ("data", "evals", "tpu"):
         (folder / name).mkdir(exist_ok=True)
         (folder / name / "__init__.py").write_text("raise ImportError('a stranger')\n")
-    return subprocess.run(
+    return preloaded.run(
         [sys.executable, "-m", "hyla_lm", *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(site)},
@@ -82,5 +84,5 @@ def test_the_folders_have_commands(site: Path, tmp_path: Path, folder: str) -> N
 def test_a_clone_runs_its_folders_as_modules() -> None:
     for module, name in (("evals", "hyla-lm evals"), ("data", "hyla-lm data"), ("tpu", "hyla-lm")):
         command = [sys.executable, "-m", module, "--help"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        done = preloaded.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
         assert done.stdout.startswith(f"usage: {name} ")

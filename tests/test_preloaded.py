@@ -29,14 +29,17 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="nothing is copi
 
 
 @pytest.mark.parametrize("on_ctrl_c", [signal.SIG_IGN, signal.default_int_handler])
-@pytest.mark.parametrize("folders", ["", str(preloaded.ROOT), "/elsewhere:/and/there"])
+@pytest.mark.parametrize(
+    ("folders", "flags"),
+    [("", []), (str(preloaded.ROOT), ["-P"]), ("/elsewhere:/and/there", [])],
+)
 def test_it_sees_what_a_process_started_as_usual_sees(
-    on_ctrl_c: Any, folders: str, tmp_path: Path
+    on_ctrl_c: Any, folders: str, flags: list[str], tmp_path: Path
 ) -> None:
     settings = {"JAX_NUM_CPU_DEVICES": "3", "JAX_ENABLE_X64": "true", "JAX_LOG_COMPILES": "0"}
     env = {**os.environ, **settings, "PYTHONPATH": folders}
     options = {"cwd": tmp_path, "env": env, "capture_output": True, "text": True}
-    command = [sys.executable, "-c", SAYS, "one", "two"]
+    command = [sys.executable, *flags, "-c", SAYS, "one", "two"]
     before = signal.signal(signal.SIGINT, on_ctrl_c)
     copied, usual = preloaded.run(command, **options), subprocess.run(command, **options)
     signal.signal(signal.SIGINT, before)

@@ -31,9 +31,8 @@ PROGRAMS = {
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    without = shutil.ignore_patterns("__pycache__")
     for name in ("hyla_lm", "evals", "data", "gin"):
-        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=without)
+        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True)
     shutil.copy(ROOT / "LICENSE", tmp_path)
     (tmp_path / "runs").mkdir()
     return tmp_path
@@ -144,7 +143,7 @@ def test_a_module_outside_a_clone(tmp_path: Path, tiny_rows: Rows) -> None:
         _, *arguments = shlex.split(command)
         argv = [sys.executable, "-P", "-m", "hyla_lm", *arguments]
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        return subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True)
+        return preloaded.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True)
 
     assert "Shelf.name: str = ''" in installed(describe).stdout
     trained = installed(" ".join([train, *(f"--gin.{binding}" for binding in smaller)]))
