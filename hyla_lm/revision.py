@@ -1,6 +1,7 @@
 """Which code this is: the version, and the commit where it runs from a clone."""
 
 import subprocess
+from functools import cache
 from pathlib import Path
 
 from hyla_lm import __version__
@@ -11,7 +12,7 @@ DIRTY = "-dirty"
 
 def git_revision() -> str | None:
     """The commit of the clone that this package runs from; None outside a clone."""
-    return _git("rev-parse", "HEAD") if _is_of_a_clone() else None
+    return _commit(PACKAGE)
 
 
 def described() -> str:
@@ -21,6 +22,11 @@ def described() -> str:
         return __version__
     changes = ", with changes" if found.endswith(DIRTY) else ""
     return f"{__version__} ({found.removesuffix(DIRTY)}{changes})"
+
+
+@cache  # what is committed while a process runs is not what runs
+def _commit(package: Path) -> str | None:
+    return _git("rev-parse", "HEAD") if _is_of_a_clone() else None
 
 
 def _is_of_a_clone() -> bool:

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from hyla_lm.attention import ACTIVATIONS, Request, choose, latent_codes_of
 from hyla_lm.config import naming_settings
 from hyla_lm.kernels.hyla.reference import hidden_layers
-from hyla_lm.model.config import Features, ModelConfig
+from hyla_lm.model.config import Features, ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder
+from hyla_lm.model.self_attention import Context, SelfAttention
 from hyla_lm.parallel.sharded_attention import local_request
 
 
@@ -89,22 +90,57 @@ def kernels_of(model: Decoder, params: Any, batch_size: int, length: int) -> lis
 
     Only shapes are computed; `params` may be shapes.
     """
-    io, shape = model.io, (batch_size, length)
-    reference = model.clone(config=replace(model.config, attention_implementation="reference"))
-
-    def requests(params: Any) -> list[Request]:
-        dropout: Any = {"dropout": True, "rngs": {"dropout": jax.random.key(0)}}
-        if isinstance(io, Features):
-            features = jnp.zeros((*shape, io.input_size))
-            return _requests(reference, params, features, **dropout)
-        ids = jnp.zeros(shape, jnp.int32)
-        return _requests(reference, params, ids, ids, **dropout)
-
-    implementation = model.config.attention_implementation
-    asked = jax.eval_shape(requests, params)
-    setting = f"ModelConfig.attention_implementation = {implementation!r}"
+    c, shape = model.config, (batch_size, length)
+    kinds = [_kind(model, layer) for layer in range(c.num_layers)]
+    names = {}
+    setting = f"ModelConfig.attention_implementation = {c.attention_implementation!r}"
     with naming_settings(implementation=setting):
-        return [choose(local_request(request), implementation).name for request in asked]
+        for layer, kind in enumerate(kinds):
+            if kind not in names:
+                request = local_request(_request_of(model, params, layer, shape))
+                names[kind] = choose(request, c.attention_implementation).name
+    return [names[kind] for kind in kinds]
+
+
+def _kind(model: Decoder, layer: int) -> tuple[int, int | None]:
+    """The place of a layer in the pattern and its `answers`: equal ones ask for the same."""
+    c = model.config
+    is_last = layer == c.num_layers - 1 and not c.scan_layers
+    return layer % len(c.pattern), model.answers if is_last else None
+
+
+def _request_of(model: Decoder, params: Any, layer: int, shape: tuple[int, int]) -> Request:
+    """The shapes of what a layer asks for in training."""
+    c = model.config
+    place, answers = _kind(model, layer)
+    own = params["blocks"][f"block_{place if c.scan_layers else layer}"]["attention"]
+    attention = AskingAlone(c, c.spec(layer), c.is_recurrent(layer), 0, answers)
+
+    def request(params: Any, y_BxTxD: jax.Array, ids_BxT: jax.Array) -> Request:
+        params = jax.tree.map(lambda leaf: leaf[0], params) if c.scan_layers else params
+        segment_BxT = ids_BxT if isinstance(model.io, Tokens) else None
+        context = Context(ids_BxT, segment_BxT, None, None, dropout=True)
+        _, found = attention.apply(
+            {"params": params},
+            *(y_BxTxD, context),
+            mutable=["intermediates"],
+            rngs={"dropout": jax.random.key(0)},
+        )
+        (sown,) = found["intermediates"]["request"]
+        return sown
+
+    y_BxTxD = jax.ShapeDtypeStruct((*shape, c.model_dim), jnp.dtype(c.dtype))
+    return jax.eval_shape(request, own, y_BxTxD, jax.ShapeDtypeStruct(shape, jnp.int32))
+
+
+class AskingAlone(SelfAttention):
+    """A layer that makes its request and does not attend."""
+
+    @nn.nowrap
+    def attend(self, request: Request) -> jax.Array:
+        """Zeros of the shape of attention."""
+        value_size = request.v_BxSxHxU.shape[-1]
+        return jnp.zeros((*request.q_BxTxHxK.shape[:3], value_size), request.v_BxSxHxU.dtype)
 
 
 def _requests(model: Decoder, params: Any, *inputs: Any, **options: Any) -> list[Request]:

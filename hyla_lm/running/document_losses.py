@@ -10,7 +10,6 @@ import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from functools import cache
 from typing import Any
 
 import jax
@@ -165,13 +164,8 @@ def facts_of(program: Program[Task]) -> dict[str, Any]:
         "identity": identity,
         "tokens_per_step": program.tokens_per_step,
         "flops_per_token": flops_per_token(program),
-        "environment": {"device": device, "git_revision": _revision(), **versions()},
+        "environment": {"device": device, "git_revision": git_revision(), **versions()},
     }
-
-
-@cache
-def _revision() -> str | None:
-    return git_revision()
 
 
 def _widened(column: np.ndarray) -> np.ndarray:
