@@ -116,6 +116,11 @@ def test_output_and_every_gradient(
 def test_latent_codes(golden: Load, name: str) -> None:
     arrays = golden(name)
     params, x = params_of(arrays, "param"), jnp.asarray(arrays["x"])
-    query, key = project(params, x, "query"), project(params, x, "key")
-    codes = latent_codes(query, key, SPECS[name], bias=arrays.get("bias"), causal="mask" in arrays)
-    assert_close(codes, arrays["attn_weights"], OUTPUT_TOLERANCE)
+
+    @jax.jit
+    def codes(params: Params, x: jax.Array) -> jax.Array:
+        query, key = project(params, x, "query"), project(params, x, "key")
+        options = {"bias": arrays.get("bias"), "causal": "mask" in arrays}
+        return latent_codes(query, key, SPECS[name], **options)
+
+    assert_close(codes(params, x), arrays["attn_weights"], OUTPUT_TOLERANCE)

@@ -1,6 +1,7 @@
 """Softmax over prefixes of keys is softmax by its definition, forward and backward."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -12,7 +13,9 @@ from hyla_lm.attention import VARIANTS, AttentionSpec, Request, make_request
 from hyla_lm.kernels.block import attend_block
 from hyla_lm.kernels.registry import choose
 from hyla_lm.kernels.softmax.prefixes import MAX_QUERIES, attend_prefixes, unsupported
+from tests.model.small_model import QUICK_COMPILE
 
+AS_FOR_USERS: Mapping[str, Any] = {}
 SPEC = AttentionSpec("softmax", "linear", "relu")
 # Sums of up to 300 products in another order, in float32; the largest result is about 20.
 TOLERANCE = 2e-5
@@ -30,16 +33,18 @@ def documents(length: int) -> jax.Array:
     return jnp.stack([jnp.arange(length) // 50, jnp.maximum(jnp.arange(length) - 140, 0)])
 
 
-def outputs(run: Any, queries: int, keys: int, options: dict[str, Any]) -> list[jax.Array]:
+def outputs(
+    run: Any, queries: int, keys: int, options: dict[str, Any], compiler: Mapping[str, Any]
+) -> list[jax.Array]:
     """The result, and the gradients of q, k and v for a cotangent that differs everywhere."""
 
-    @jax.jit
     def both(*qkv: jax.Array) -> list[jax.Array]:
         y, pull_back = jax.vjp(lambda *qkv: run(request(queries, keys, *qkv, **options)), *qkv)
         return [y, *pull_back(jnp.cos(jnp.arange(y.size).reshape(y.shape)))]
 
     drawn = request(queries, keys)
-    return both(drawn.q_BxTxHxK, drawn.k_BxSxHxK, drawn.v_BxSxHxU)
+    compiled = jax.jit(both, compiler_options=dict(compiler))
+    return compiled(drawn.q_BxTxHxK, drawn.k_BxSxHxK, drawn.v_BxSxHxU)
 
 
 @pytest.mark.parametrize("segmented", [True, False])
@@ -59,8 +64,8 @@ def test_it_is_the_definition(
 ) -> None:
     if segmented:
         options = {**options, "segment_ids": documents(keys)}
-    found = outputs(attend_prefixes, queries, keys, options)
-    expected = outputs(attend_block, queries, keys, options)
+    found = outputs(attend_prefixes, queries, keys, options, AS_FOR_USERS)
+    expected = outputs(attend_block, queries, keys, options, QUICK_COMPILE)
     for x, y in zip(found, expected, strict=True):
         np.testing.assert_allclose(x, y, atol=TOLERANCE)
 

@@ -36,14 +36,14 @@ def plain(
 def inputs() -> tuple[Head, jax.Array, jax.Array, jax.Array]:
     """Head, hidden states, targets, and weights of which some are zero and some not one."""
     rng = np.random.default_rng(0)
-    head = Head(jnp.float32(rng.normal(size=(V, D))), jnp.float32(rng.normal(size=V)), 0.5)
+    head = Head(np.float32(rng.normal(size=(V, D))), np.float32(rng.normal(size=V)), 0.5)
     weights = rng.choice([0.0, 1.0, 0.5], size=(B, T))
     assert {0.0, 0.5, 1.0} == set(weights.ravel())
     return (
         head,
-        jnp.float32(rng.normal(size=(B, T, D))),
+        np.float32(rng.normal(size=(B, T, D))),
         jnp.asarray(rng.integers(V, size=(B, T))),
-        jnp.float32(weights),
+        np.float32(weights),
     )
 
 
@@ -64,7 +64,7 @@ def chunked(chunk_length: int, z_loss: float = 0.0) -> Callable[..., CrossEntrop
 def assert_trees_agree(actual: Any, expected: Any, tolerance: float) -> None:
     def agree(a: jax.Array, b: jax.Array) -> None:
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
-        scale = float(jnp.abs(b).max())
+        scale = np.abs(b).max()
         np.testing.assert_allclose(
             np.float32(a), np.float32(b), rtol=tolerance, atol=tolerance * scale
         )
@@ -123,7 +123,7 @@ def test_without_weights_all_is_zero(inputs: tuple) -> None:
 def test_a_token_without_weight_gets_no_gradient(inputs: tuple) -> None:
     weights = inputs[3]
     _, (_, d_hidden) = with_gradients(chunked(3), *inputs)
-    moved = np.asarray(jnp.abs(d_hidden).max(axis=-1)) > 0
+    moved = np.abs(d_hidden).max(axis=-1) > 0
     np.testing.assert_array_equal(moved, np.asarray(weights) > 0)
 
 
@@ -150,13 +150,14 @@ def test_a_sure_model_of_large_logits_is_finite() -> None:
 
 @pytest.mark.parametrize("largest", [0.0, 30.0, 100.0, 125.0, 150.0, 1e3])
 def test_logits_far_above_their_mean_are_scored_as_any(largest: float) -> None:
-    logits = jnp.float32(np.random.default_rng(1).normal(size=(1, 3, 500))).at[:, 1, 7].set(largest)
-    targets = jnp.array([[7, 7, 0]])
+    logits = np.float32(np.random.default_rng(1).normal(size=(1, 3, 500)))
+    logits[:, 1, 7] = largest
+    targets = np.array([[7, 7, 0]])
 
     def objective(logits: jax.Array) -> jax.Array:
         return of_logits(logits, targets).objective
 
-    value, gradient = jax.value_and_grad(objective)(logits)
+    value, gradient = jax.jit(jax.value_and_grad(objective))(logits)
     exact = np.asarray(logits, np.float64)
     log_z = np.log(np.exp(exact - exact.max(-1, keepdims=True)).sum(-1)) + exact.max(-1)
     rows, targets_of_row = np.arange(3), np.asarray(targets[0])
@@ -190,10 +191,10 @@ def test_capped_logits_are_those_of_the_formula(
 ) -> None:
     """In one pass if the cap is at most 64, though logits before the cap be far out of range."""
     rng = np.random.default_rng(2)
-    head = Head(jnp.float32(rng.normal(size=(50, D))), jnp.float32(rng.normal(size=50)), 0.5, cap)
+    head = Head(np.float32(rng.normal(size=(50, D))), np.float32(rng.normal(size=50)), 0.5, cap)
     size = np.array([0.1, 1, 20, 1e3])
-    hidden = jnp.float32(rng.normal(size=(1, 4, D)) * size[:, None])
-    targets, weights = jnp.array([[3, 7, 0, 49]]), jnp.array([[1.0, 0.5, 1.0, 2.0]])
+    hidden = np.float32(rng.normal(size=(1, 4, D)) * size[:, None])
+    targets, weights = np.array([[3, 7, 0, 49]]), np.float32([[1.0, 0.5, 1.0, 2.0]])
 
     def formula(head: Head, hidden: jax.Array) -> CrossEntropy:
         raw = 0.5 * hidden @ head.kernel_VxD.T + head.bias_V

@@ -39,7 +39,7 @@ def influence(config: ModelConfig, **context: jax.Array) -> np.ndarray:
         return model.apply({"params": params}, x, **context)[0].sum(axis=-1)
 
     gradient = jax.jit(jax.jacrev(outputs), compiler_options=QUICK_COMPILE)(x)[:, 0]
-    return np.asarray(jnp.abs(gradient).max(axis=-1))
+    return np.abs(gradient).max(axis=-1)
 
 
 @pytest.mark.usefixtures("small_blocks")

@@ -37,11 +37,11 @@ SCALARS = 64
 @pytest.mark.parametrize(
     ("attention", "meshes"),
     [
-        ("softmax", (DATA, MODEL)),
-        ("linear", (FSDP, EACH)),
+        ("softmax", (MODEL,)),
+        ("linear", (EACH,)),
         ("hyla", (DATA, FSDP, EACH)),
-        pytest.param("softmax", (FSDP, EACH), marks=pytest.mark.full),
-        pytest.param("linear", (DATA, MODEL), marks=pytest.mark.full),
+        pytest.param("softmax", (DATA, FSDP, EACH), marks=pytest.mark.full),
+        pytest.param("linear", (DATA, FSDP, MODEL), marks=pytest.mark.full),
         pytest.param("hyla", (MODEL,), marks=pytest.mark.full),
     ],
 )

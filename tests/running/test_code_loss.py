@@ -72,7 +72,7 @@ def check_equal(ours: Any, want: Any) -> None:
     """To float32 sums in another order: entries of a gradient cancel, so of its largest."""
 
     def check(a: jax.Array, b: jax.Array) -> None:
-        np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * float(jnp.abs(b).max()) + 1e-7)
+        np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * float(np.abs(b).max()) + 1e-7)
 
     jax.tree.map(check, ours, want)
 
