@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from hyla_lm.attention import Request
 from hyla_lm.diagnostics.attention import LayerLook, look_at, participation_ratio, some_rows
 from hyla_lm.diagnostics.counts import BINS, counts
 from hyla_lm.model.config import Tokens
@@ -30,8 +31,14 @@ def looked(attention: str, documents: np.ndarray | None) -> tuple[LayerView, Lay
     inputs = tokens(BATCH, LENGTH)
     params = parameters(model, inputs)
     segments = None if documents is None else jnp.asarray(documents)
-    (view,) = attention_layers(model, params, inputs, segments)
-    return view, jax.device_get(look_at(view))
+
+    @jax.jit
+    def look(params: Any) -> tuple[jax.Array, Request, LayerLook]:
+        (view,) = attention_layers(model, params, inputs, segments)
+        return view.code_BxHxTxS, view.request, look_at(view)
+
+    code, request, seen = look(params)
+    return LayerView(code, request), jax.device_get(seen)
 
 
 def visible(documents: np.ndarray | None) -> np.ndarray:

@@ -1,12 +1,13 @@
 """Norms by layer, against numpy, and how a window averages them."""
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
-from hyla_lm.diagnostics.norms import KINDS, by_layer, norms_of
+from hyla_lm.diagnostics.norms import KINDS, Norms, by_layer, norms_of
 from hyla_lm.experiment import LogConfig, read_experiment
 from hyla_lm.model.config import Tokens
 from hyla_lm.model.decoder import Decoder
@@ -41,9 +42,14 @@ def test_norms_are_those_of_each_block_and_of_what_is_beside_them(pattern: str) 
         num_layers=4, attention=("hyla", "softmax"), scan_layers=scanned, tie_embeddings=False
     )
     params = parameters(Decoder(config, Tokens(VOCABULARY)), tokens())
-    doubled = jax.tree.map(lambda x: 2 * x, params)
-    tripled = jax.tree.map(lambda x: 3 * x, params)
-    found = norms_of(params, doubled, tripled, scanned).metrics()
+
+    @jax.jit
+    def norms(params: Any) -> Norms:
+        doubled = jax.tree.map(lambda x: 2 * x, params)
+        tripled = jax.tree.map(lambda x: 3 * x, params)
+        return norms_of(params, doubled, tripled, scanned)
+
+    found = norms(params).metrics()
     expected = norms_in_numpy(params, pattern)
     assert set(expected) == {
         *("", "/embed", "/final_norm", "/head", "/block_0", "/block_1", "/block_2", "/block_3")

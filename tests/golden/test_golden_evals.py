@@ -91,20 +91,21 @@ def test_fuzzy_loss_and_both_r2(golden: Load) -> None:
 def test_rows_of_every_rule(golden: Load) -> None:
     arrays, rows = golden("sraven"), np.array(list(product(range(8), repeat=3)))
     grid_Rx3 = np.stack([rows, rows])
-    fits_PxN, answer_PxN = completions(*(jnp.asarray(grid_Rx3[:, :, c]) for c in range(3)), 8)
+    fits_PxN, answer_PxN = map(np.asarray, completions_of(*(grid_Rx3[:, :, c] for c in range(3))))
     for rule, name in enumerate(ROWS):
-        fitting = rows[np.asarray(fits_PxN[rule])]
+        fitting = rows[fits_PxN[rule]]
         np.testing.assert_array_equal(fitting, np.unique(arrays[f"rows_{name}"], axis=0), name)
         np.testing.assert_array_equal(answer_PxN[rule][fits_PxN[rule]], fitting[:, 2])
 
 
+completions_of = jax.jit(lambda a, b, c: completions(a, b, c, 8))
 draw_many = jax.jit(lambda key, rule_M: draw_grids(key, rule_M, 3, 8))
 
 
 def assert_follow(grids_NxRx3: np.ndarray, rule_N: np.ndarray) -> None:
     """Each grid fits its rule, which completes it with its own last symbol."""
     a, b, c = (jnp.asarray(grids_NxRx3[:, :, column].T) for column in range(3))
-    fits_PxN, answer_PxN = completions(a, b, c, 8)
+    fits_PxN, answer_PxN = map(np.asarray, completions_of(a, b, c))
     place = (rule_N, np.arange(len(rule_N)))
     assert fits_PxN[place].all()
     np.testing.assert_array_equal(answer_PxN[place], grids_NxRx3[:, 2, 2])

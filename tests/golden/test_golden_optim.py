@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -49,11 +50,16 @@ def test_six_updates_of_adamw(golden: Load, run: str, clip_norm: float | None) -
     optimizer = make_optimizer(
         config, make_schedule(config, 8), lambda params: jax.tree.map(lambda p: p.ndim != 1, params)
     )
+
+    @jax.jit
+    def step(grads: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        updates, state = optimizer.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
     params = tree("p0")
-    state = optimizer.init(params)
+    state = jax.jit(optimizer.init)(params)
     for update in range(6):
-        updates, state = optimizer.update(tree(f"g{update}"), state, params)
-        params = optax.apply_updates(params, updates)
+        params, state = step(tree(f"g{update}"), state, params)
         expected = tree(f"{run}/p{update + 1}")
         assert params.keys() == expected.keys() and expected
         for name, wanted in expected.items():

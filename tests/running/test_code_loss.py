@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -155,12 +156,14 @@ def test_micro_batches_add_up_to_the_batch() -> None:
     """Where all have as many pairs: of one loss, by its definition in numpy."""
     task = FuzzyLogic(sequence_length=5).prepare_task(8)
     model = Decoder(small(attention="linear", causal=False, num_layers=1), task.io)
-    batch: Any = task.draw(task.train_key(0), jnp.arange(8), jnp.asarray([[0, 1], [2, 3]]))
+    drawn = jax.jit(task.draw)(task.train_key(0), np.arange(8), np.array([[0, 1], [2, 3]]))
+    batch: Any = jax.device_get(drawn)
     params = parameters(model, batch["features"])
     loss = jax.jit(with_code_loss(CodeLoss("l2"), task, model), compiler_options=QUICK_COMPILE)
     parts = [loss(params, {k: v[rows] for k, v in batch.items()}, None) for rows in HALVES]
-    (layer,) = attention_layers(model, params, batch["features"])
-    want = np.square(layer.code_BxHxTxS[:, :, -1]).mean()
+    layers = partial(attention_layers, model, inputs=batch["features"])
+    code_BxHxTxS = jax.jit(lambda params: layers(params)[0].code_BxHxTxS)(params)
+    want = np.square(code_BxHxTxS[:, :, -1]).mean()
     total, count = (sum(float(part[1][METRIC][i]) for part in parts) for i in (0, 1))
     assert (total / count, count) == (pytest.approx(want, rel=1e-5), 8)
 

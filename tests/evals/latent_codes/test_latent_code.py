@@ -143,6 +143,7 @@ def test_views_of_layers_make_the_model_s_own_attention(scan: bool) -> None:
         return [(view.code_BxHxTxS, view.request) for view in views], found["intermediates"]
 
     views, found = look(params)
+    params, found = jax.device_get((params, found))
     for layer, (code, request) in enumerate(views):
         name = f"block_{layer % 2 if scan else layer}"
         of_block = (params["blocks"][name], found["blocks"][name])
@@ -150,7 +151,7 @@ def test_views_of_layers_make_the_model_s_own_attention(scan: bool) -> None:
         assert request.spec == VARIANTS[pattern[layer % 2]]
         y_BxTxHxU = jax.jit(attend_request, static_argnums=1)(request, "reference")
         out = own["attention"]["out"]
-        made = jnp.einsum("bthu,hud->btd", y_BxTxHxU, out["kernel"]) + out["bias"]
+        made = np.einsum("bthu,hud->btd", y_BxTxHxU, out["kernel"]) + out["bias"]
         np.testing.assert_allclose(made, seen["attention"]["__call__"][0], atol=1e-5)
         of_keys_or_heads = (
             code.sum(3) if request.spec.normalizes_over_keys else jnp.square(code).mean(1)
