@@ -144,7 +144,7 @@ def test_a_wide_model_is_the_standard_one_times_its_factors(scan_layers: bool) -
 @pytest.mark.parametrize("scan_layers", [False, True])
 def test_at_the_base_width_nothing_differs_in_a_bit(scan_layers: bool) -> None:
     def after_two_updates(**fields: Any) -> Any:
-        config = small(attention="hyla_deep", scan_layers=scan_layers, **fields)
+        config = small(num_layers=1, attention="hyla_deep", scan_layers=scan_layers, **fields)
         model = Decoder(config, Tokens(VOCABULARY))
         optimizer = make_optimizer(
             OptimizerConfig(), optax.constant_schedule(0.1), rate_of=rate_of(config)
