@@ -90,4 +90,5 @@ def found(text: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
+    jax.config.update("jax_disable_most_optimizations", True)  # of machine code: the plan reads HLO
     print(json.dumps({"scanned": found(SCANNED), "unrolled": found(UNROLLED)}))
