@@ -12,7 +12,9 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -54,6 +56,8 @@ sys.exit(cli.main(sys.argv[1:]))
 # At 1e-3 losses of all meshes agree within 6e-8; validation falls by 150 times the tolerance.
 LEARNING_RATE = 1e-3
 SECONDS_TO_END = 20  # it takes about one; a machine under load takes longer
+LOOKED_AT = ("LogConfig.layers=True", "LogConfig.details_every=6")
+LOOKED_AT += ("LanguageModel.closing_prompt='ba'",)
 Finished = tuple[int, str, str]
 
 
@@ -169,6 +173,22 @@ def gin_file(tiny_rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@dataclass(frozen=True)
+class Whole:
+    """A run of two processes with two devices each that nothing stopped, and its lines."""
+
+    workdir: Path
+    finished: list[Finished]
+    lines: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def whole(gin_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    workdir = tmp_path_factory.mktemp("whole") / "run"
+    finished = run_processes([train_command(gin_file, workdir, *LOOKED_AT)] * 2, 2)
+    return Whole(workdir, finished, measured(workdir))
+
+
 def run_alone(gin_file: Path, workdir: Path, *bindings: str) -> str:
     """Trains in one process with four devices; returns what it printed."""
     command = [sys.executable, *train_command(gin_file, workdir, *bindings)]
@@ -180,28 +200,38 @@ def run_alone(gin_file: Path, workdir: Path, *bindings: str) -> str:
 @pytest.mark.parametrize(
     ("processes", "devices", "mesh"),
     [
-        (2, 2, ()),
         pytest.param(4, 1, (), marks=pytest.mark.full),
         pytest.param(2, 2, ("MeshConfig.fsdp=2",), marks=pytest.mark.full),
         pytest.param(2, 2, ("MeshConfig.data=1", "MeshConfig.model=4"), marks=pytest.mark.full),
     ],
 )
-def test_processes_train_as_one_and_another_number_goes_on(
+def test_processes_on_other_meshes_train_as_one(
     gin_file: Path, tmp_path: Path, processes: int, devices: int, mesh: tuple[str, ...]
 ) -> None:
-    workdir, alone = tmp_path / "run", tmp_path / "alone"
-    looked_at = ("LogConfig.layers=True", "LogConfig.details_every=6")
-    settings = (*mesh, *looked_at, "LanguageModel.closing_prompt='ba'")
+    workdir = tmp_path / "run"
+    settings = (*mesh, *LOOKED_AT)
+    finished = run_processes([train_command(gin_file, workdir, *settings)] * processes, devices)
+    assert_one_run(gin_file, tmp_path, workdir, finished, *settings)
+
+
+def test_processes_train_as_one_and_another_number_goes_on(
+    gin_file: Path, tmp_path: Path, whole: Whole
+) -> None:
+    assert_one_run(gin_file, tmp_path, whole.workdir, whole.finished, *LOOKED_AT)
+
+
+def assert_one_run(
+    gin_file: Path, tmp_path: Path, workdir: Path, finished: list[Finished], *settings: str
+) -> None:
+    """One process trains the same, and goes on where several were."""
+    alone = tmp_path / "alone"
     printed = run_alone(gin_file, alone, *settings)
-    assert "sample:" in printed
-    assert ("parameters on a device" in printed) == bool(mesh)
-    command = train_command(gin_file, workdir, *settings)
-    finished = run_processes([command] * processes, devices)
-    assert [status for status, _, _ in finished] == [0] * processes, finished
+    assert "sample:" in printed and "sample:" in finished[0][1]
+    assert ("parameters on a device" in printed) == any("MeshConfig" in x for x in settings)
+    assert [status for status, _, _ in finished] == [0] * len(finished), finished
     assert_same_losses(workdir, alone)
     assert_same_figures(workdir, alone)
     assert_same_documents(workdir, alone)
-    assert "sample:" in finished[0][1]
     assert all("loss" not in output for _, output, _ in finished[1:])
 
     shutil.rmtree(workdir / "checkpoints" / "12")
@@ -244,13 +274,13 @@ def test_all_processes_stop_at_one_step_when_one_is_asked_to(
 
 @pytest.mark.parametrize("killed", [1, pytest.param(0, marks=pytest.mark.full)])
 def test_when_one_is_killed_the_others_end_and_the_same_command_goes_on(
-    gin_file: Path, tmp_path: Path, killed: int
+    gin_file: Path, tmp_path: Path, whole: Whole, killed: int
 ) -> None:
-    whole, workdir = tmp_path / "whole", tmp_path / "run"
-    command = train_command(gin_file, workdir)
+    workdir = tmp_path / "run"
+    command = train_command(gin_file, workdir, *LOOKED_AT)
     commands = [command, command]
     commands[killed] = ["-c", DIES_IN_STEP_8, *command[2:]]
-    processes = start_processes(commands, 1)
+    processes = start_processes(commands, 2)
     assert processes[killed].wait(timeout=300) == -signal.SIGKILL
     died = time.monotonic()
     other = processes[1 - killed]
@@ -261,10 +291,9 @@ def test_when_one_is_killed_the_others_end_and_the_same_command_goes_on(
         assert re.search(rf"process {killed} \(\S+\) is gone; the same command", error)
     assert not (workdir / "summary.json").exists()
 
-    for folder in (workdir, whole):
-        finished = run_processes([train_command(gin_file, folder)] * 2, 1)
-        assert [status for status, _, _ in finished] == [0, 0], finished
-    assert measured(workdir) == measured(whole)
+    finished = run_processes([command] * 2, 2)
+    assert [status for status, _, _ in finished] == [0, 0], finished
+    assert measured(workdir) == whole.lines
 
 
 def wait_for(path: Path) -> None:
