@@ -186,6 +186,7 @@ class Whole:
 def whole(gin_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
     workdir = tmp_path_factory.mktemp("whole") / "run"
     finished = run_processes([train_command(gin_file, workdir, *LOOKED_AT)] * 2, 2)
+    assert [status for status, _, _ in finished] == [0, 0], finished
     return Whole(workdir, finished, measured(workdir))
 
 
