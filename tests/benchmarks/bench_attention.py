@@ -36,7 +36,7 @@ class Cost:
 def operands(length: int) -> tuple[jax.Array, ...]:
     rng = np.random.default_rng(0)
     shape = (BATCH, length, HEADS, HEAD_DIM)
-    return tuple(jnp.asarray(rng.normal(size=shape), jnp.float32) for _ in range(3))
+    return tuple(jnp.asarray(np.float32(rng.normal(size=shape))) for _ in range(3))
 
 
 def compiled_step(name: str, implementation: str, length: int) -> Callable:

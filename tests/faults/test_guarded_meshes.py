@@ -18,4 +18,5 @@ def test_skips_and_canaries_on_meshes_of_eight_devices(tiny_gin: Path) -> None:
         # The same sums in another order; the third step of Adam has little to smooth them.
         assert of_mesh["norms"] == pytest.approx(one["norms"], rel=1e-4)
         assert of_mesh["loss"] == pytest.approx(one["loss"], rel=1e-4)
-        assert of_mesh["sound"] < 1e-4 and of_mesh["lying"] > 1e-3
+        assert of_mesh["sound"] < 1e-4
+    assert found["(1, 2, 2, 2)"]["lying"] > 1e-3

@@ -90,7 +90,7 @@ def test_latent_codes_are_float32() -> None:
 
 def test_softmax_is_that_of_the_field() -> None:
     rng = np.random.default_rng(0)
-    q, k, v = (jnp.asarray(rng.normal(size=(2, 9, 3, 4)), jnp.float32) for _ in range(3))
+    q, k, v = (jnp.asarray(np.float32(rng.normal(size=(2, 9, 3, 4)))) for _ in range(3))
     expected = jax.nn.dot_product_attention(q, k, v, is_causal=True)
     actual = attend(q, k, v, VARIANTS["softmax"], causal=True)
     # Two float32 programs of sums over 9 terms of order 1.

@@ -63,7 +63,7 @@ def several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def normal(seed: int, *shape: int) -> jax.Array:
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+    return jnp.asarray(np.float32(np.random.default_rng(seed).normal(size=shape)))
 
 
 def operands(q_length: int, k_length: int, spec: AttentionSpec) -> dict[str, jax.Array]:

@@ -24,12 +24,12 @@ def request(q: jax.Array, k: jax.Array, v: jax.Array, **options: Any) -> Request
 
 def qkv(length: int, dtype: str = "float32") -> list[jax.Array]:
     rng = np.random.default_rng(0)
-    return [jnp.asarray(rng.normal(size=(2, length, 3, 8)), dtype) for _ in range(3)]
+    return [jnp.asarray(rng.normal(size=(2, length, 3, 8)).astype(dtype)) for _ in range(3)]
 
 
-def documents(length: int) -> jax.Array:
+def documents(length: int) -> Any:
     """Two rows of documents, the second of one token each after the first."""
-    return jnp.stack([jnp.arange(length) // 7, jnp.maximum(jnp.arange(length) - 9, 0)])
+    return np.int32([np.arange(length) // 7, np.maximum(np.arange(length) - 9, 0)])
 
 
 @pytest.mark.parametrize("length", [1, 17, 40])

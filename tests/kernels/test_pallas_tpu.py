@@ -63,7 +63,7 @@ CASES += [
 
 
 def normal(seed: int, *shape: int) -> jax.Array:
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+    return jnp.asarray(np.float32(np.random.default_rng(seed).normal(size=shape)))
 
 
 def operands(case: Case) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -24,7 +24,7 @@ TOLERANCE = 2e-5
 def request(queries: int, keys: int, *operands: Any, **options: Any) -> Request:
     rng = np.random.default_rng(0)
     shapes = ((2, queries, 3, 10), (2, keys, 3, 10), (2, keys, 3, 6))
-    drawn = [jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes]
+    drawn = [jnp.asarray(np.float32(rng.normal(size=shape))) for shape in shapes]
     return make_request(*(operands or drawn), SPEC, **options)
 
 

@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from hyla_lm.attention import VARIANTS, Request, attend, choose, make_request
@@ -27,8 +27,8 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "platform", lambda: "gpu")
 
 
-def zeros(*shape: int, dtype: str = "float32") -> jax.Array:
-    return jnp.zeros(shape, dtype)
+def zeros(*shape: int, dtype: str = "float32") -> Any:
+    return np.zeros(shape, dtype)
 
 
 def asked(

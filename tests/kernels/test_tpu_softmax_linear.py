@@ -28,7 +28,7 @@ def splash_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def normal(seed: int, *shape: int) -> jax.Array:
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+    return jnp.asarray(np.float32(np.random.default_rng(seed).normal(size=shape)))
 
 
 def operands(queries: int, keys: int, heads: int = H) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -23,7 +23,8 @@ def small(**fields: Any) -> ModelConfig:
 
 
 def tokens(batch: int = 2, length: int = LENGTH) -> jax.Array:
-    return jnp.asarray(np.random.default_rng(0).integers(VOCABULARY, size=(batch, length)))
+    drawn = np.random.default_rng(0).integers(VOCABULARY, size=(batch, length), dtype=np.int32)
+    return jnp.asarray(drawn)
 
 
 def shapes(model: Decoder, inputs: jax.Array) -> dict:
@@ -35,6 +36,6 @@ def parameters(model: Decoder, inputs: jax.Array) -> dict:
     rng = np.random.default_rng(1)
 
     def draw(leaf: jax.ShapeDtypeStruct) -> jax.Array:
-        return jnp.asarray(rng.normal(scale=0.3, size=leaf.shape), leaf.dtype)
+        return jnp.asarray(np.float32(rng.normal(scale=0.3, size=leaf.shape)), leaf.dtype)
 
     return jax.tree.map(draw, shapes(model, inputs))

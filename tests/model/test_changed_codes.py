@@ -35,14 +35,20 @@ def test_own_operands_change_nothing(attention: str, remat: bool) -> None:
 
 def test_operands_are_those_that_a_change_is_given() -> None:
     model, params, inputs = drawn(attention="hyla")
-    seen = {}
 
-    def watch(layer: int, own: Operands) -> Operands:
-        seen[layer] = own
-        return own
+    @jax.jit
+    def watched(params: dict) -> tuple[dict[int, Operands], list[Operands]]:
+        seen = {}
 
-    apply_changed(model, params, watch, inputs)
-    for layer, want in enumerate(operands_of(model, params, inputs)):
+        def watch(layer: int, own: Operands) -> Operands:
+            seen[layer] = own
+            return own
+
+        apply_changed(model, params, watch, inputs)
+        return seen, operands_of(model, params, inputs)
+
+    seen, operands = watched(params)
+    for layer, want in enumerate(operands):
         for x, y in zip(jax.tree.leaves(seen[layer]), jax.tree.leaves(want), strict=True):
             np.testing.assert_allclose(x, y, atol=TOLERANCE, rtol=TOLERANCE)
 

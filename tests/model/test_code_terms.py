@@ -33,7 +33,7 @@ def quick(function: Any) -> Any:
 def drawn(attention: str, causal: bool = True, queries: int = LENGTH) -> Request:
     rng = np.random.default_rng(3)
     q, k, v = (
-        jnp.asarray(rng.normal(size=(BATCH, LENGTH, HEADS, SIZE)), jnp.float32) for _ in "qkv"
+        jnp.asarray(np.float32(rng.normal(size=(BATCH, LENGTH, HEADS, SIZE)))) for _ in "qkv"
     )
     segments = jnp.asarray(SEGMENTS) if causal else None
     offset = LENGTH - queries
@@ -104,7 +104,7 @@ def test_gradients_are_those_of_differences() -> None:
     """Of queries and of keys along a random direction; differences of float32 are good to 5e-3."""
     request, rng = drawn("softmax"), np.random.default_rng(5)
     q, k = request.q_BxTxHxK, request.k_BxSxHxK
-    q_way, k_way = (jnp.asarray(rng.normal(size=q.shape), jnp.float32) for _ in "qk")
+    q_way, k_way = (jnp.asarray(np.float32(rng.normal(size=q.shape))) for _ in "qk")
 
     def values(step: jax.Array) -> jax.Array:
         by_q = replace(request, q_BxTxHxK=q + step * q_way)

@@ -14,7 +14,7 @@ TOLERANCE = 1e-5
 
 
 def normal(seed: int, *shape: int) -> jax.Array:
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+    return jnp.asarray(np.float32(np.random.default_rng(seed).normal(size=shape)))
 
 
 X = normal(0, B, T, D)

@@ -32,7 +32,7 @@ def influence(config: ModelConfig, **context: jax.Array) -> np.ndarray:
     One layer suffices; with a smooth phi no visible pair is 0 by chance, as it may be under relu.
     """
     model = Decoder(replace(config, num_layers=1, value_activation="silu"), Features(3, 2))
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(1, LENGTH, 3)), jnp.float32)
+    x = jnp.asarray(np.float32(np.random.default_rng(0).normal(size=(1, LENGTH, 3))))
     params = parameters(model, x)
 
     def outputs(x: jax.Array) -> jax.Array:

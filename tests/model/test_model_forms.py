@@ -173,7 +173,7 @@ def test_last_answers_and_their_gradients_equal_those_of_all(
 ) -> None:
     config = small(attention_dropout=0.3, **fields)
     whole = Decoder(config, Features(3, 2))
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, LENGTH, 3)), jnp.float32)
+    x = jnp.asarray(np.float32(np.random.default_rng(0).normal(size=(2, LENGTH, 3))))
     params = parameters(whole, x)
     context = {"segment_ids": jnp.asarray(np.repeat([[0, 1]], [5, 7], axis=1).repeat(2, axis=0))}
 

@@ -85,7 +85,7 @@ def test_both_ways_share_the_buckets_between_past_and_future(distance: int, buck
 
 
 def test_the_form_of_other_devices_is_that_of_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    x_BxTxHxK = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 3, 6)), jnp.float32)
+    x_BxTxHxK = jnp.asarray(np.float32(np.random.default_rng(0).normal(size=(2, 5, 3, 6))))
     position_BxT = jnp.broadcast_to(jnp.arange(5), (2, 5))
     expected = positions.rotate(x_BxTxHxK, position_BxT)
     monkeypatch.setattr(positions, "platform", lambda: "tpu")

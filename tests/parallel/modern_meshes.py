@@ -5,17 +5,19 @@ difference of a gradient relative to its largest entry.
 """
 
 import json
+from functools import cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from hyla_lm.model.config import Tokens
+from hyla_lm.model.config import ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.loss import cross_entropy
 from hyla_lm.parallel.mesh import MeshConfig, batch_sharding, make_mesh, state_sharding
 from tests.model.small_model import QUICK_COMPILE, VOCABULARY, parameters, small, tokens
 
+IDS = tokens(batch=4)
 PARTS: dict[str, Any] = dict(norm="rms", qk_norm=True, gated_attention=True, logit_soft_cap=0.5)
 GROUPED = small(num_layers=1, attention="softmax", num_heads=4, num_kv_heads=2, **PARTS)
 HYLA = small(num_layers=1, attention="hyla", feedforward="swiglu", **PARTS)
@@ -36,18 +38,24 @@ def gradients(model: Decoder, params: Any, ids: jax.Array) -> Any:
     return jax.jit(jax.value_and_grad(loss), compiler_options=QUICK_COMPILE)(params, ids)
 
 
+@cache
+def alone(config: ModelConfig) -> tuple[Any, Any]:
+    """Parameters, and the loss and the gradients that one device finds."""
+    model = Decoder(config, Tokens(VOCABULARY))
+    params = parameters(model, IDS)
+    return params, jax.device_get(gradients(model, params, IDS))
+
+
 def main() -> None:
-    ids = tokens(batch=4)
     worst = []
     for config, mesh_config in RUNS:
         model = Decoder(config, Tokens(VOCABULARY))
-        params = parameters(model, ids)
-        expected = jax.device_get(gradients(model, params, ids))
+        params, expected = alone(config)
         mesh = make_mesh(mesh_config)
         with jax.set_mesh(mesh):
             placed = jax.device_put(params, state_sharding(params, mesh))
             found = jax.device_get(
-                gradients(model, placed, jax.device_put(ids, batch_sharding(mesh)))
+                gradients(model, placed, jax.device_put(IDS, batch_sharding(mesh)))
             )
         apart = jax.tree.map(lambda a, b: abs(a - b).max() / abs(b).max(), found, expected)
         worst.append(max(map(float, jax.tree.leaves(apart))))

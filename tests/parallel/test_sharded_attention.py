@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType
@@ -18,17 +17,21 @@ from tests.scripts import output_of
 B, T, H, K, U = 8, 512, 4, 6, 10
 
 
+def zeros(*shape: int, dtype: str = "float32") -> Any:
+    return np.zeros(shape, dtype)
+
+
 def request(name: str, queries: int = T, q_offset: int = 0) -> Request:
     return make_request(
-        jnp.zeros((B, queries, H, K)),
-        jnp.zeros((B, T, H, K)),
-        jnp.zeros((B, T, H, U)),
+        zeros(B, queries, H, K),
+        zeros(B, T, H, K),
+        zeros(B, T, H, U),
         VARIANTS[name],
-        bias=jnp.zeros((1, H, queries, T)),
-        segment_ids=jnp.zeros((B, T), jnp.int32),
+        bias=zeros(1, H, queries, T),
+        segment_ids=zeros(B, T, dtype="int32"),
         q_offset=q_offset,
-        deep_kernel_HxUxU=jnp.zeros((H, U, U)) if name == "hyla_deep" else None,
-        dropout=jnp.ones((1, 1, queries, T)),
+        deep_kernel_HxUxU=zeros(H, U, U) if name == "hyla_deep" else None,
+        dropout=zeros(1, 1, queries, T),
     )
 
 
@@ -99,7 +102,7 @@ def test_documents_of_queries_come_split_by_batch_alone() -> None:
 
 
 def test_the_kernel_is_chosen_by_the_share_of_a_device() -> None:
-    whole = make_request(*[jnp.zeros((1, 256, 1, 2))] * 3, VARIANTS["linear_rms_head"])
+    whole = make_request(*[zeros(1, 256, 1, 2)] * 3, VARIANTS["linear_rms_head"])
     assert choose(local(whole, 1, 1, 1, 1)).name == "blocked"
     assert choose(local(whole, 1, 1, 1, 4)).name == "reference"
 

@@ -27,7 +27,7 @@ def random_decoder(vocab_size: int, **fields: Any) -> tuple[Decoder, Any]:
         if path_of(path).endswith("scale"):
             return jnp.ones(shape.shape)
         small = path_of(path).endswith("/bias")
-        return jnp.asarray(rng.normal(size=shape.shape) * (0.1 if small else 0.5), jnp.float32)
+        return jnp.asarray(np.float32(rng.normal(size=shape.shape) * (0.1 if small else 0.5)))
 
     return model, jax.tree_util.tree_map_with_path(draw, shapes)
 
