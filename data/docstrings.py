@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -107,5 +108,6 @@ def _docstrings(node: ast.AST) -> Iterator[str]:
 
 def _is_long_enough(kept: Iterable[str]) -> bool:
     text = " ".join(kept)
-    sentences = sum(TERMINAL.search(word) is not None for word in text.split())
-    return sentences >= MIN_SENTENCES and len(text) >= MIN_CHARACTERS
+    ends = (word for word in text.split() if TERMINAL.search(word))
+    sentences = sum(1 for _ in islice(ends, MIN_SENTENCES))
+    return sentences == MIN_SENTENCES and len(text) >= MIN_CHARACTERS
