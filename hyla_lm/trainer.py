@@ -12,6 +12,7 @@ import jax
 from hyla_lm.config import UserError
 from hyla_lm.experiment import Experiment
 from hyla_lm.parallel import multihost
+from hyla_lm.parallel.mesh import alone
 from hyla_lm.parallel.preemption import PreemptionGuard
 from hyla_lm.revision import git_revision
 from hyla_lm.running.beginning import Beginning, begin
@@ -60,7 +61,8 @@ def train(experiment: Experiment, workdir: str, start: Start = Start()) -> dict[
         params = multihost.on_host(state.params)
     program = run.program
     if multihost.is_lead():
-        _tell(program.task.closing_lines(program.model, params, run.validation))
+        with alone():
+            _tell(program.task.closing_lines(program.model, params, run.validation))
     _tell([f"curves: tensorboard --logdir {workdir}"])
     return run.summary
 
