@@ -17,7 +17,7 @@ QUICKSTART, FIRST_CHIP = FOLDER / "quickstart.ipynb", FOLDER / "first_chip.ipynb
 SMALL = (
     "--gin.TrainConfig.steps=4 --gin.TrainConfig.batch_size=2 --gin.LogConfig.every=2 "
     "--gin.OptimizerConfig.warmup_steps=2 --gin.ModelConfig.model_dim=16 "
-    "--gin.ModelConfig.mlp_dim=16 --gin.ModelConfig.num_layers=1 "
+    "--gin.ModelConfig.mlp_dim=16 --gin.ModelConfig.num_layers=1 --gin.LogConfig.details_every=0 "
 )
 
 

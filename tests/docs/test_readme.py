@@ -16,7 +16,8 @@ SMALL = (
     *("TrainConfig.steps=40", "TrainConfig.eval_every=40", "LogConfig.every=10"),
     *("OptimizerConfig.warmup_steps=5", "ModelConfig.model_dim=32", "ModelConfig.num_heads=2"),
     *("ModelConfig.head_dim=16", "ModelConfig.mlp_dim=64", "LanguageModel.validation_rows=8"),
-    *("CheckpointConfig.every=40", "ModelConfig.num_layers=1", "TrainConfig.batch_size=4"),
+    *("CheckpointConfig.every=40", "ModelConfig.num_layers=1", "TrainConfig.batch_size=2"),
+    "LogConfig.details_every=0",
 )
 
 
