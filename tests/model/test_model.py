@@ -13,6 +13,7 @@ from hyla_lm.attention import VARIANTS
 from hyla_lm.config import UserError
 from hyla_lm.model.config import Features, ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder
+from hyla_lm.model.head import Head
 from hyla_lm.model.self_attention import SelfAttention
 from tests.model.small_model import (
     LENGTH,
@@ -97,7 +98,7 @@ def test_a_packed_document_gets_the_logits_it_gets_alone(attention: str, positio
 
 
 def test_learned_positions_enter_at_the_input() -> None:
-    config = small(positions="learned", max_length=LENGTH)
+    config = small(num_layers=1, positions="learned", max_length=LENGTH)
     model, row = Decoder(config, Tokens(VOCABULARY)), tokens(1)
     apply, params = jax.jit(model.apply), {"params": parameters(model, row)}
     moved = apply(params, row, positions=jnp.arange(LENGTH)[None, ::-1])
@@ -120,9 +121,11 @@ def test_value_activation_replaces_phi_of_hypernetworks_alone() -> None:
 
 
 def test_attention_dropout_needs_a_key_and_changes_training_alone() -> None:
-    model = Decoder(small(attention_dropout=0.5), Tokens(VOCABULARY))
+    config = small(num_layers=1, attention_dropout=0.5)
+    model = Decoder(config, Tokens(VOCABULARY))
     variables = {"params": parameters(model, tokens())}
-    plain = jax.jit(Decoder(small(), Tokens(VOCABULARY)).apply)(variables, tokens())
+    without = model.clone(config=replace(config, attention_dropout=0.0))
+    plain = jax.jit(without.apply)(variables, tokens())
     np.testing.assert_array_equal(jax.jit(model.apply)(variables, tokens()), plain)
     trained = jax.jit(partial(model.apply, dropout=True))
     first, again, other = (
@@ -175,7 +178,7 @@ def test_bfloat16_activations_give_float32_logits(io: Tokens | Features, tie: bo
 
 
 def test_tied_logits_are_scaled_by_the_width() -> None:
-    config = small()
+    config = small(num_layers=1)
     model = Decoder(config, Tokens(VOCABULARY))
     unscaled = model.clone(config=replace(config, scale_tied_logits=False))
     params = {"params": parameters(model, tokens())}
@@ -186,16 +189,21 @@ def test_tied_logits_are_scaled_by_the_width() -> None:
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("tie", [True, False], ids=["tied", "untied"])
 def test_the_head_is_one_value_that_makes_the_logits(tie: bool, bias: bool) -> None:
-    model = Decoder(small(tie_embeddings=tie, use_bias=bias), Tokens(VOCABULARY))
-    params = {"params": parameters(model, tokens())}
-    hidden = model.apply(params, tokens(), method=Decoder.hidden)
-    head = model.apply(params, method=Decoder.output_head)
+    config = small(num_layers=1, tie_embeddings=tie, use_bias=bias)
+    model = Decoder(config, Tokens(VOCABULARY))
+
+    @jax.jit
+    def made(params: dict) -> tuple[Head, list[jax.Array]]:
+        hidden = model.apply(params, tokens(), method=Decoder.hidden)
+        head: Any = model.apply(params, method=Decoder.output_head)
+        by_name = model.apply(params, hidden, method=Decoder.logits)
+        return head, [head.logits(hidden), by_name, model.apply(params, tokens())]
+
+    head, (logits, *others) = made({"params": parameters(model, tokens())})
     assert head.kernel_VxD.shape == (VOCABULARY, 16)
     assert (head.bias_V is None) == (tie or not bias)
-    np.testing.assert_array_equal(
-        head.logits(hidden), model.apply(params, hidden, method=Decoder.logits)
-    )
-    np.testing.assert_array_equal(head.logits(hidden), model.apply(params, tokens()))
+    for same in others:
+        np.testing.assert_array_equal(logits, same)
 
 
 @pytest.mark.parametrize(

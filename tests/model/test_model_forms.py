@@ -52,7 +52,7 @@ def test_decoding_against_the_cache_is_the_full_forward_pass(
     attention: str, positions: str
 ) -> None:
     """Token by token, and after a prompt of several."""
-    config = small(attention=attention, positions=positions)
+    config = small(num_layers=1, attention=attention, positions=positions)
     model = Decoder(config, Tokens(VOCABULARY), cache_length=LENGTH + 3)
     assert_decoding_is_the_full_forward_pass(model, [1] * LENGTH, [5] + [1] * 7)
 

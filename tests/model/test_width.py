@@ -97,13 +97,15 @@ def test_every_variant_has_a_row() -> None:
 
 @pytest.mark.parametrize("variant", OF_VARIANT)
 def test_factors_of_attention(variant: str) -> None:
-    found = of_first_layer(small(attention=variant, **GROWN), Tokens(VOCABULARY))
+    found = of_first_layer(small(num_layers=1, attention=variant, **GROWN), Tokens(VOCABULARY))
     assert_has(found, ALWAYS | OF_VARIANT[variant])
 
 
 @pytest.mark.parametrize("feedforward", OF_FEEDFORWARD)
 def test_factors_of_feedforwards(feedforward: str) -> None:
-    found = of_first_layer(small(feedforward=feedforward, **GROWN), Tokens(VOCABULARY))
+    found = of_first_layer(
+        small(num_layers=1, feedforward=feedforward, **GROWN), Tokens(VOCABULARY)
+    )
     wanted = OF_FEEDFORWARD[feedforward]
     assert_has(found, {f"feedforward/{path}": factors for path, factors in wanted.items()})
 
@@ -112,7 +114,7 @@ def test_factors_of_feedforwards(feedforward: str) -> None:
 def test_factors_of_what_stands_around(
     fields: dict[str, Any], io: Tokens | Features, wanted: dict[str, Factors]
 ) -> None:
-    assert_has(of_first_layer(small(**fields, **GROWN), io), wanted)
+    assert_has(of_first_layer(small(num_layers=1, **fields, **GROWN), io), wanted)
 
 
 def test_layers_of_a_pattern_follow_their_own_variant() -> None:
@@ -130,7 +132,7 @@ def test_a_parameter_without_a_rule_is_refused() -> None:
 @pytest.mark.parametrize("scan_layers", [False, True])
 def test_a_wide_model_is_the_standard_one_times_its_factors(scan_layers: bool) -> None:
     models = (
-        Decoder(small(attention="hyla", scan_layers=scan_layers, **fields), Tokens(5))
+        Decoder(small(num_layers=1, attention="hyla", scan_layers=scan_layers, **fields), Tokens(5))
         for fields in ({}, GROWN)
     )
     plain, grown = (jax.jit(partial(init_params, model))(jax.random.key(0)) for model in models)
@@ -191,10 +193,13 @@ def test_without_a_base_the_optimizer_is_the_one_it_was() -> None:
 def test_tied_logits_fall_with_width_and_are_exported_so(
     scaled: bool, base: int | None, scale: float
 ) -> None:
-    config = small(scale_tied_logits=scaled, base_width=base, value_dim=4, max_length=8)
+    config = small(
+        num_layers=1, scale_tied_logits=scaled, base_width=base, value_dim=4, max_length=8
+    )
     model = Decoder(config, Tokens(5))
-    params = jax.jit(partial(init_params, model))(jax.random.key(0))
-    assert model.apply({"params": params}, method="output_head").scale == scale
+    head_of = partial(model.apply, method="output_head")
+    head: Any = jax.eval_shape(head_of, {"params": shapes(model, tokens())})
+    assert head.scale == scale
     entries = describe_model(config, 5, 8)
     assert entries["logit_scale"] == scale
     assert model_config_of(entries, "config.json") == config
