@@ -28,10 +28,13 @@ sys.exit(7)
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="nothing is copied there")
 
 
-@pytest.mark.parametrize("on_ctrl_c", [signal.SIG_IGN, signal.default_int_handler])
 @pytest.mark.parametrize(
-    ("folders", "flags"),
-    [("", []), (str(preloaded.ROOT), ["-P"]), ("/elsewhere:/and/there", [])],
+    ("on_ctrl_c", "folders", "flags"),
+    [
+        (signal.SIG_IGN, "", []),
+        (signal.default_int_handler, str(preloaded.ROOT), ["-P"]),
+        (signal.default_int_handler, "/elsewhere:/and/there", []),
+    ],
 )
 def test_it_sees_what_a_process_started_as_usual_sees(
     on_ctrl_c: Any, folders: str, flags: list[str], tmp_path: Path

@@ -37,8 +37,10 @@ def tokenizer(tiny_rows: Rows) -> Tokenizer:
 
 
 def make_model(tokenizer: Tokenizer, **fields: Any) -> LoadedModel:
-    """A small model with random values in every parameter."""
-    decoder = Decoder(small(**fields), Tokens(tokenizer.vocab_size))
+    """A small model with random values in every parameter, of a layer for each attention."""
+    pattern = fields.get("attention")
+    layers = len(pattern) if isinstance(pattern, tuple) else 1
+    decoder = Decoder(small(**{"num_layers": layers, **fields}), Tokens(tokenizer.vocab_size))
     params = parameters(decoder, jnp.zeros((1, 4), jnp.int32))
     return LoadedModel(decoder, params, tokenizer, sequence_length=32, step=7)
 

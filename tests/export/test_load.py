@@ -55,7 +55,8 @@ def test_generate_is_the_sampling_of_the_run(trained_run: str, loaded: LoadedMod
     sampling = Sampling(max_tokens=6, temperature=1.3, top_k=9, top_p=0.9, seed=3)
     expected = open_run(trained_run).sample(TEXT, sampling)
     given: dict[str, Any] = dict(max_tokens=6, temperature=1.3, top_k=9, top_p=0.9, seed=3)
-    assert loaded.generate(TEXT, **given) == expected != loaded.generate(TEXT, 6, seed=4)
+    other = loaded.generate(TEXT, **given | {"seed": 4})
+    assert loaded.generate(TEXT, **given) == expected != other
 
 
 def test_logits_are_those_of_the_decoder_for_bos_and_the_text(loaded: LoadedModel) -> None:

@@ -18,7 +18,7 @@ PERIODS = (
     "CheckpointConfig.every = 37",
     "LogConfig.every = 7",
 )
-SHORT_KILLS, SHORT_SEED = 4, 1
+SHORT_KILLS, SHORT_SEED = 3, 1
 
 
 def killed(command: Command, steps: int) -> Command:
