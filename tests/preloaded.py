@@ -40,12 +40,14 @@ class Popen(subprocess.Popen):
 
     def _execute_child(self, args: list[str], executable: Any, *rest: Any) -> None:
         preexec_fn, _, pass_fds, cwd, env, _, _, shell, *streams = rest
+        new_session, process_group = rest[-2:]
         env = {**os.environ} if env is None else env
-        is_usual = not (preexec_fn or pass_fds or shell or self._has_session(rest))
+        is_usual = not (preexec_fn or pass_fds or shell) and process_group == -1
         if not (is_usual and can_be_copied(args, env)):
             return super()._execute_child(args, executable, *rest)
         p2cread, _, _, c2pwrite, _, errwrite = streams[:6]
         request = {"argv": args[1:], "env": env, "cwd": str(cwd or Path.cwd())}
+        request["new_session"] = new_session
         modules = TRAINER if finds_this_trainer(env) else OTHERS
         request["ignores_sigint"] = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
         own = [
@@ -54,11 +56,6 @@ class Popen(subprocess.Popen):
         self.pid = server(modules).start(request, own)
         self._child_created = True
         self._close_pipe_fds(*streams[:6])
-
-    @staticmethod
-    def _has_session(rest: tuple[Any, ...]) -> bool:
-        start_new_session, process_group = rest[-2:]
-        return start_new_session or process_group != -1
 
 
 def run(args: list[str], **options: Any) -> subprocess.CompletedProcess:
@@ -183,6 +180,8 @@ def become(request: dict[str, Any], streams: list[int]) -> None:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
+    if request["new_session"]:
+        os.setsid()
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])

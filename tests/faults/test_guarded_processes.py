@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.parallel.test_multihost import run_processes, train_command
+from tests.parallel.processes import run_processes, train_command
 from tests.run_lines import measured
 
 # A norm above the one before is a spike, so that some of the first updates are.

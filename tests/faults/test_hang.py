@@ -21,7 +21,7 @@ from hyla_lm.running.run_folder import RunFolder
 from hyla_lm.running.watchdog import EXIT_STATUS, Watchdog
 from tests import preloaded
 from tests.conftest import SEQUENCE_LENGTH, TINY
-from tests.parallel.test_multihost import run_processes
+from tests.parallel.processes import run_processes
 from tests.run_lines import measured
 
 SECONDS = 10
@@ -94,7 +94,7 @@ CASES = {
 def gin_file(tiny_rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("hang") / "small.gin"
     text = TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH)
-    path.write_text(f'{text}ModelConfig.num_layers = 1\nModelConfig.attention = "linear"\n')
+    path.write_text(text)
     return path
 
 

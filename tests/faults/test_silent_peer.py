@@ -8,7 +8,7 @@ import time
 import pytest
 
 from hyla_lm.parallel.liveness import EXIT_STATUS
-from tests.parallel.test_multihost import start_processes
+from tests.parallel.processes import start_processes
 
 SILENCE = 3
 MOST_LINES = 10

@@ -7,7 +7,7 @@ import pytest
 
 from hyla_lm.parallel.rendezvous import Place, join
 from tests.parallel.joining import RUN, Address, Joining, Start
-from tests.parallel.test_multihost import free_port
+from tests.parallel.processes import free_port
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from hyla_lm.parallel import listening
-from tests.parallel.test_multihost import free_port
+from tests.parallel.processes import free_port
 
 
 def can_connect(host: str, port: int) -> bool:

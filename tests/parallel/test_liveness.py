@@ -13,7 +13,7 @@ from hyla_lm.parallel.liveness import EXIT_STATUS
 from hyla_lm.parallel.messages import LONGEST_LINE
 from hyla_lm.parallel.multihost import gke_place
 from hyla_lm.parallel.rendezvous import Place, join
-from tests.parallel.test_multihost import Finished, free_port, run_processes, start_processes
+from tests.parallel.processes import Finished, free_port, run_processes, start_processes
 
 PROCESS = """
 import os, signal, sys, time

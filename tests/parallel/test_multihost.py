@@ -1,17 +1,11 @@
 """Several processes train one model as one process would, and agree before they start."""
 
 import json
-import os
-import random
 import re
 import shutil
 import signal
-import socket
-import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +21,13 @@ from hyla_lm.parallel.mesh import MeshConfig, make_mesh
 from hyla_lm.parallel.multihost import check_agreement, gather, gather_shards, shard_of
 from hyla_lm.running import document_losses
 from tests import preloaded
+from tests.parallel.processes import (
+    Finished,
+    environment,
+    run_processes,
+    start_processes,
+    train_command,
+)
 from tests.run_lines import measured
 from tests.running.buckets.fake_bucket import FakeBucket
 
@@ -58,60 +59,6 @@ LEARNING_RATE = 1e-3
 SECONDS_TO_END = 20  # it takes about one; a machine under load takes longer
 LOOKED_AT = ("LogConfig.layers=True", "LogConfig.details_every=6")
 LOOKED_AT += ("LanguageModel.closing_prompt='ba'",)
-Finished = tuple[int, str, str]
-
-
-def free_port() -> int:
-    """A port that is free together with the next, below those that connections are given."""
-    while True:
-        port = random.randrange(10000, 30000, 2)
-        here, following = ("", port), ("", port + 1)
-        with (
-            suppress(OSError),
-            socket.create_server(here),
-            socket.create_server(following),
-        ):
-            return port
-
-
-def environment(devices: int, **more: object) -> dict[str, str]:
-    named = {"JAX_NUM_CPU_DEVICES": devices, "JAX_PLATFORMS": "cpu", **more}
-    return {**os.environ, **{name: str(value) for name, value in named.items()}}
-
-
-def start_processes(
-    commands: list[list[str]], devices: int, folders: Sequence[Path] = (), **more: object
-) -> list[subprocess.Popen[str]]:
-    """Processes that form one run, each in its folder where some are given."""
-    joined = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", **more}
-    joined.setdefault("JAX_NUM_PROCESSES", len(commands))
-    return [
-        preloaded.Popen(
-            [sys.executable, *command],
-            env=environment(devices, JAX_PROCESS_ID=index, **joined),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=folders[index] if folders else None,
-        )
-        for index, command in enumerate(commands)
-    ]
-
-
-def run_processes(
-    commands: list[list[str]], devices: int, folders: Sequence[Path] = (), **more: object
-) -> list[Finished]:
-    """Status, standard output and standard error of processes that form one run."""
-    started = start_processes(commands, devices, folders, **more)
-    outputs = [process.communicate(timeout=300) for process in started]
-    return [(p.returncode, *output) for p, output in zip(started, outputs, strict=True)]
-
-
-def train_command(gin_file: Path, workdir: Path | str, *bindings: str) -> list[str]:
-    return [
-        *("-m", "hyla_lm", "train", f"--gin_file={gin_file}", f"--workdir={workdir}"),
-        *(f"--gin.{binding}" for binding in bindings),
-    ]
 
 
 def losses(workdir: Path, after: int = 0) -> list[tuple[int, float]]:

@@ -23,7 +23,6 @@ TrainConfig.eval_every = 3
 LogConfig.every = 1
 CheckpointConfig.every = 2
 CheckpointConfig.keep = 2
-ModelConfig.num_layers = 1
 """
 
 
@@ -50,12 +49,7 @@ class Trainer:
 def command(
     gin_file: Path, workdir: str, environment: dict[str, str], script: str = "", *bindings: str
 ) -> dict[str, Any]:
-    """What starts a trainer; a cache of compiled programs spares most of its time."""
-    cache = {
-        "JAX_COMPILATION_CACHE_DIR": str(gin_file.parent / "programs"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
+    """What starts a trainer."""
     start = ["-c", script] if script else ["-m", "hyla_lm"]
     return {
         "args": [
@@ -63,7 +57,7 @@ def command(
             *("train", f"--gin_file={gin_file}", f"--workdir={workdir}"),
             *(f"--gin.{binding}" for binding in bindings),
         ],
-        "env": {**os.environ, **cache, **environment},
+        "env": {**os.environ, **environment},
         "stdout": subprocess.PIPE,
         "stderr": subprocess.PIPE,
         "text": True,
