@@ -58,7 +58,7 @@ sys.exit(cli.main(sys.argv[1:]))
 LEARNING_RATE = 1e-3
 SECONDS_TO_END = 20  # it takes about one; a machine under load takes longer
 LOOKED_AT = ("LogConfig.layers=True", "LogConfig.details_every=6")
-LOOKED_AT += ("LanguageModel.closing_prompt='ba'",)
+SAMPLED = "LanguageModel.closing_prompt='ba'"
 
 
 def losses(workdir: Path, after: int = 0) -> list[tuple[int, float]]:
@@ -132,7 +132,7 @@ class Whole:
 @pytest.fixture(scope="module")
 def whole(gin_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
     workdir = tmp_path_factory.mktemp("whole") / "run"
-    finished = run_processes([train_command(gin_file, workdir, *LOOKED_AT)] * 2, 2)
+    finished = run_processes([train_command(gin_file, workdir, *LOOKED_AT, SAMPLED)] * 2, 2)
     assert [status for status, _, _ in finished] == [0, 0], finished
     return Whole(workdir, finished, measured(workdir))
 
@@ -158,7 +158,8 @@ def test_processes_on_other_meshes_train_as_one(
 ) -> None:
     workdir = tmp_path / "run"
     settings = (*mesh, *LOOKED_AT)
-    finished = run_processes([train_command(gin_file, workdir, *settings)] * processes, devices)
+    command = train_command(gin_file, workdir, *settings, SAMPLED)
+    finished = run_processes([command] * processes, devices)
     assert_one_run(gin_file, tmp_path, workdir, finished, *settings)
 
 
@@ -173,7 +174,7 @@ def assert_one_run(
 ) -> None:
     """One process trains the same, and goes on where several were."""
     alone = tmp_path / "alone"
-    printed = run_alone(gin_file, alone, *settings)
+    printed = run_alone(gin_file, alone, *settings, SAMPLED)
     assert "sample:" in printed and "sample:" in finished[0][1]
     assert ("parameters on a device" in printed) == any("MeshConfig" in x for x in settings)
     assert [status for status, _, _ in finished] == [0] * len(finished), finished
