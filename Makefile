@@ -29,6 +29,8 @@ OTHERS := $(addprefix --ignore=,$(AS_FOR_USERS) $(WAITING))
 QUICKLY := JAX_DISABLE_MOST_OPTIMIZATIONS=1 JAX_TRACEBACK_IN_LOCATIONS_LIMIT=0 \
 	XLA_FLAGS="--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 PYTEST := $(BIN)/pytest --numprocesses=logical --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
+# Python keeps what it compiles, even where it is asked not to: many processes import the same modules.
+test test-full: export PYTHONDONTWRITEBYTECODE =
 test: .venv/dev
 	$(MAKE) --jobs=2 lint test-as-for-users
 	$(MAKE) --jobs=2 test-computing test-waiting
