@@ -45,6 +45,15 @@ def test_repeats_are_left_out(tmp_path: Path) -> None:
     assert collection.repeated_paragraphs == 1 + 4 + 4 + 1
 
 
+def test_a_document_has_three_sentences_and_a_hundred_characters(tmp_path: Path) -> None:
+    long = [f"The {name} of a module has more than fifty characters in it." for name in "abc"]
+    short = [f"It is {name} or not." for name in "abc"]
+    for name, paragraphs in {"two": long[:2], "three": long, "short": short}.items():
+        (tmp_path / f"{name}.py").write_text(module(*paragraphs))
+    (only,) = collect([tmp_path]).documents
+    assert (only.url, only.text) == ("python://three.py", "\n".join(long))
+
+
 def test_unreadable_files_are_counted_and_tests_skipped(tmp_path: Path) -> None:
     (tmp_path / "syntax.py").write_text("def")
     (tmp_path / "null.py").write_bytes(b"a\0b")
