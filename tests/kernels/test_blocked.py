@@ -45,6 +45,7 @@ NO_BIAS = Masking(causal=True, segments=True, bias=False)
 NOTHING = Masking(causal=False, segments=False, bias=False)
 MASKINGS = (EVERYTHING, BIAS_ALONE, NO_BIAS, NOTHING)
 PRINCIPAL = ("softmax", "linear", "hyla")
+SEEN_BLIND = (*PRINCIPAL, "hyla_softmax")  # the reference, where a query sees nothing
 # All other variants are compared in float64 at length 257.
 CASES = [
     (name, length, masking)
@@ -54,6 +55,10 @@ CASES = [
 FULL_CASES = [(name, length, EVERYTHING) for name in VARIANTS for length in LENGTHS]
 FULL_CASES += [(name, length, NO_BIAS) for name in PRINCIPAL for length in LENGTHS]
 FULL_CASES += [(name, 100, masking) for name in VARIANTS for masking in MASKINGS]
+
+
+def in_full(*values: Any) -> Any:
+    return pytest.param(*values, marks=pytest.mark.full)
 
 
 @pytest.fixture
@@ -180,6 +185,7 @@ def test_bias_broadcasts(shape: tuple[int, ...]) -> None:
     [
         ("hyla", (1, 1, 70, 70)),
         *((name, (B, H, 70, 70)) for name in ("softmax", "linear", "hyla", "hyla_deep")),
+        *(in_full(name, (1, 1, 70, 70)) for name in ("softmax", "linear", "hyla_deep")),
     ],
     ids=str,
 )
@@ -197,6 +203,7 @@ def test_dropout_multiplies_the_code(name: str, shape: tuple[int, ...]) -> None:
     [
         *((name, lengths) for name in ("softmax", "hyla") for lengths in LENGTHS_OF_BOTH),
         *((name, LENGTHS_OF_BOTH[0]) for name in ("linear", "hyla_softmax")),
+        *(in_full(name, x) for name in ("linear", "hyla_softmax") for x in LENGTHS_OF_BOTH[1:]),
     ],
     ids=str,
 )
@@ -210,7 +217,11 @@ def test_queries_and_keys_of_other_lengths(name: str, lengths: tuple[int, int]) 
 @pytest.mark.parametrize("known", [True, False], ids=["static_offset", "traced_offset"])
 @pytest.mark.parametrize(
     ("name", "queries"),
-    [*((name, (30, 100)) for name in PRINCIPAL), ("hyla", (99, 100))],
+    [
+        *((name, (30, 100)) for name in PRINCIPAL),
+        ("hyla", (99, 100)),
+        *(in_full(name, (99, 100)) for name in ("softmax", "linear")),
+    ],
     ids=str,
 )
 def test_offset_queries_are_rows_of_the_whole(
@@ -280,7 +291,8 @@ def test_bfloat16_rounds_only_what_goes_in_and_out(name: str, implementation: st
     ("name", "implementation"),
     [
         *((name, "blocked") for name in VARIANTS),
-        *((name, "reference") for name in (*PRINCIPAL, "hyla_softmax")),
+        *((name, "reference") for name in SEEN_BLIND),
+        *(in_full(name, "reference") for name in VARIANTS if name not in SEEN_BLIND),
     ],
 )
 def test_a_query_that_sees_nothing_gets_zeros(name: str, implementation: str) -> None:

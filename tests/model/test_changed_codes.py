@@ -29,6 +29,10 @@ def drawn(**fields: Any) -> tuple[Decoder, dict, jax.Array]:
     [
         *((name, False) for name in ("softmax", "linear", "hyla", "hyla_deep", "hyla_gated")),
         ("hyla", True),
+        *(
+            pytest.param(name, True, marks=pytest.mark.full)
+            for name in ("softmax", "linear", "hyla_deep", "hyla_gated")
+        ),
     ],
 )
 def test_own_operands_change_nothing(attention: str, remat: bool) -> None:
