@@ -21,6 +21,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,7 @@ def serve(modules: tuple[str, ...]) -> None:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
+    gc.set_threshold(100_000, 50, 100)  # as in tests/conftest.py
     asked = socket.socket(fileno=int(sys.argv[1]))
     while True:
         head, streams, _, _ = socket.recv_fds(asked, 8, 3)
@@ -196,10 +198,29 @@ def become(request: dict[str, Any], streams: list[int]) -> None:
     here = request["cwd"] if kind == "-m" else ""
     sys.path[:1] = [*([] if safe else [here]), *folders]
     sys.argv = [kind, *arguments]
-    if kind == "-m":
-        runpy.run_module(what, run_name="__main__", alter_sys=True)
-    else:
-        exec(compile(what, "<string>", "exec"), sys.modules["__main__"].__dict__)
+    try:
+        if kind == "-m":
+            runpy.run_module(what, run_name="__main__", alter_sys=True)
+        else:
+            exec(compile(what, "<string>", "exec"), sys.modules["__main__"].__dict__)
+    except SystemExit as done:
+        if isinstance(done.code, int | None):
+            end(done.code or 0)
+        raise
+    end(0)
+
+
+def end(status: int) -> None:
+    """Ends as Python does, but frees nothing, since that writes to all memory of a copy.
+
+    Returns where an output cannot be written: Python says so as it ends.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
 
 
 def is_set_later(name: str) -> bool:

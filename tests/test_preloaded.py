@@ -26,6 +26,15 @@ found |= {"open": sorted(os.listdir("/proc/self/fd"))}
 print(json.dumps(found, sort_keys=True), file=sys.stderr)
 sys.exit(7)
 """
+ENDS = """
+import atexit, sys, threading, time
+def say_late():
+    time.sleep(0.1)
+    print("thread")
+atexit.register(print, "atexit")
+threading.Thread(target=say_late).start()
+print("main")
+"""
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="nothing is copied there")
 
 
@@ -59,6 +68,28 @@ def test_it_is_a_child_that_signals_end() -> None:
         process.send_signal(number)
         process.communicate()
         assert process.returncode == -number
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        ("", 0),
+        ("sys.exit(3)", 3),
+        ("sys.exit('why')", 1),
+        ("raise ValueError", 1),
+        ("sys.stdout.flush(); sys.stdout.close()", 0),
+        ("sys.stdout = open('/dev/full', 'w'); print('lost')", 120),
+    ],
+)
+def test_it_ends_like_a_process_started_as_usual(end: str, status: int) -> None:
+    """Threads are waited for, what is registered for the end runs, and outputs are written."""
+    command = [sys.executable, "-c", ENDS + end]
+    options = {"capture_output": True, "text": True}
+    copied, usual = preloaded.run(command, **options), subprocess.run(command, **options)
+    assert copied.returncode == usual.returncode == status
+    assert copied.stdout == usual.stdout
+    last = [done.stderr.splitlines()[-1:] for done in (copied, usual)]
+    assert last[0] == last[1]
 
 
 def test_many_begin_in_the_time_of_one_import() -> None:
