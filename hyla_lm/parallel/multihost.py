@@ -45,6 +45,8 @@ def joined(run: str) -> Iterator[None]:
     TPU slices; on other TPU hosts JAX finds the slice by itself. Raises UserError if a process does
     not come within HYLA_LM_JOIN_SECONDS. An error in one process ends all of them, as does silence
     of one for HYLA_LM_SILENCE_SECONDS. Where HYLA_LM_JOIN_SECRET is set, all must know the same.
+    A run that was asked to stop leaves JAX's service before process 0 ends: whoever ended after it
+    would be killed with another status.
     """
     global _liveness
     place = _place()
@@ -52,7 +54,11 @@ def joined(run: str) -> Iterator[None]:
         if _is_tpu_host() and not jax.distributed.is_initialized():
             jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
         devices.check_devices()
-        yield
+        try:
+            yield
+        except Preempted:  # all processes at the same step
+            jax.distributed.shutdown()
+            raise
         return
     limit = _number("HYLA_LM_BARRIER_SECONDS", BARRIER_SECONDS)
     silence = _silence_seconds()
@@ -78,6 +84,7 @@ def joined(run: str) -> Iterator[None]:
         except Preempted as asked:  # all processes at the same step
             stop = asked
         barrier("the end of the run")
+        jax.distributed.shutdown()
     except BaseException as error:
         _liveness.fail(error)
     _liveness.leave()

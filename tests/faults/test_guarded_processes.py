@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.parallel.processes import run_processes, train_command
+from tests.parallel.test_multihost import LEARNING_RATE, LOOKED_AT
 from tests.run_lines import measured
 
 # A norm above the one before is a spike, so that some of the first updates are.
@@ -34,7 +35,9 @@ def test_two_processes_watch_their_numbers_as_one(tiny_gin: Path, tmp_path: Path
 
 def test_both_processes_stop_at_the_bound(tiny_gin: Path, tmp_path: Path) -> None:
     """HYLA's blocks differ in the last bits, and a bound of 0 allows none."""
-    command = train_command(tiny_gin, tmp_path / "run", *WATCHED, "CanaryConfig.bound=0.0")
+    watched = ("CanaryConfig.every=4", "CanaryConfig.bound=0.0")
+    compiled_once = (f"OptimizerConfig.learning_rate={LEARNING_RATE}", *LOOKED_AT)
+    command = train_command(tiny_gin, tmp_path / "run", *watched, *compiled_once)
     for status, _, error in run_processes([command] * 2, 2):
         assert status != 0 and "Traceback" not in error
         assert "step 0: the kernel that trains (blocked)" in error

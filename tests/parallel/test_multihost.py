@@ -39,19 +39,25 @@ with multihost.joined("runs/gather"):
     value = {"document": {"epoch": 0, "file": index}, "token": 10**index}
     print(json.dumps(multihost.gather(value)))
 """
-DIES_IN_STEP_8 = """
-import os, signal, sys
-from hyla_lm import cli, trainer
+SENDS_ITSELF = """
+import os, time
+from hyla_lm import cli, ending, trainer
 
-record = trainer.StepLog.record
+record, told = trainer.StepLog.record, ending.told
 
-def die_in_step_8(log, step, *rest):
-    if step == 8:
-        os.kill(os.getpid(), signal.SIGKILL)
+def record_and_send(log, step, *rest):
+    if step == {step}:
+        os.kill(os.getpid(), {number})
+    if step >= {step}:
+        time.sleep(1)  # meanwhile all agree on the step where they stop
     record(log, step, *rest)
 
-trainer.StepLog.record = die_in_step_8
-sys.exit(cli.main(sys.argv[1:]))
+def told_late(error):
+    time.sleep({seconds_to_end})
+    return told(error)
+
+trainer.StepLog.record, ending.told = record_and_send, told_late
+cli.entry_point()
 """
 # At 1e-2, RMSHead of this tiny model scales rounding up a thousandfold in 12 steps, on any mesh.
 # At 1e-3 losses of all meshes agree within 6e-8; validation falls by 150 times the tolerance.
@@ -210,14 +216,13 @@ def test_all_processes_stop_at_one_step_when_one_is_asked_to(
     number: int, gin_file: Path, tmp_path: Path
 ) -> None:
     workdir = tmp_path / "run"
-    command = train_command(gin_file, workdir, "TrainConfig.steps=100000")
-    processes = start_processes([command] * 2, 1)
-    wait_for(workdir / "metrics.jsonl")
-    processes[1].send_signal(number)
-    errors = [process.communicate(timeout=300)[1] for process in processes]
-    assert [process.returncode for process in processes] == [EXIT_STATUS] * 2, errors
-    stopped = {re.search(r"stopped after step (\d+)", error)[1] for error in errors}
-    assert len(stopped) == 1
+    command = train_command(gin_file, workdir, *LOOKED_AT)
+    sends = SENDS_ITSELF.format(step=4, number=int(number), seconds_to_end=2)
+    asked = ["-c", sends, *command[2:]]
+    finished = run_processes([command, asked], 2)
+    assert [status for status, _, _ in finished] == [EXIT_STATUS] * 2, finished
+    stopped = {re.search(r"stopped after step (\d+)", error)[1] for _, _, error in finished}
+    assert len(stopped) == 1 and 4 <= int(*stopped) < 12
     assert (workdir / "checkpoints" / stopped.pop()).is_dir()
 
 
@@ -228,7 +233,8 @@ def test_when_one_is_killed_the_others_end_and_the_same_command_goes_on(
     workdir = tmp_path / "run"
     command = train_command(gin_file, workdir, *LOOKED_AT)
     commands = [command, command]
-    commands[killed] = ["-c", DIES_IN_STEP_8, *command[2:]]
+    killing = SENDS_ITSELF.format(step=8, number=int(signal.SIGKILL), seconds_to_end=0)
+    commands[killed] = ["-c", killing, *command[2:]]
     processes = start_processes(commands, 2)
     assert processes[killed].wait(timeout=300) == -signal.SIGKILL
     died = time.monotonic()
@@ -243,13 +249,6 @@ def test_when_one_is_killed_the_others_end_and_the_same_command_goes_on(
     finished = run_processes([command] * 2, 2)
     assert [status for status, _, _ in finished] == [0, 0], finished
     assert measured(workdir) == whole.lines
-
-
-def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 200
-    while not path.exists() or not path.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def test_processes_that_disagree_do_not_start(gin_file: Path, tmp_path: Path) -> None:
