@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hyla_lm.ending import STOPPED
 from hyla_lm.parallel.liveness import EXIT_STATUS
 from hyla_lm.parallel.messages import LONGEST_LINE
 from hyla_lm.parallel.multihost import gke_place
@@ -38,9 +39,31 @@ with multihost.joined("runs/mine"):
     print("together", flush=True)
     acts[sys.argv[1]]()
 if sys.argv[1] == "linger":
-    jax.distributed.shutdown()
     time.sleep(4)
 print("the end")
+"""
+# On most TPU hosts JAX finds the slice by itself: here it is told, and the environment names none.
+STOPPED_WHERE_JAX_FOUND_THE_SLICE = """
+import os, time
+import jax
+from hyla_lm import ending
+from hyla_lm.parallel import multihost
+
+names = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+address, count, index = map(os.environ.pop, names)
+jax.distributed.initialize(address, int(count), int(index))
+told = ending.told
+
+def told_late(error):
+    time.sleep(2 * int(index))
+    return told(error)
+
+def stop():
+    with multihost.joined("runs/mine"):
+        raise ending.Preempted("stopped")
+
+ending.told = told_late
+ending.process(lambda: ending.run("hyla-lm", stop))
 """
 
 
@@ -53,6 +76,11 @@ def run(*acts: str, **environment: object) -> list[Finished]:
 def test_a_good_end_is_no_alarm() -> None:
     for status, output, error in run("linger", "go", "go"):
         assert (status, "the end" in output) == (0, True), error
+
+
+def test_one_that_stops_late_ends_with_the_status_of_all() -> None:
+    for status, _, error in run_processes([["-c", STOPPED_WHERE_JAX_FOUND_THE_SLICE]] * 2, 1):
+        assert status == STOPPED, error
 
 
 def test_the_others_end_when_one_dies() -> None:
