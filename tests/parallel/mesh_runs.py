@@ -27,8 +27,9 @@ LOOKED_AT = {"hyla": ((1, 1, 1, 1), (2, 1, 2, 2)), "softmax": ((1, 1, 1, 1), (1,
 
 
 def run(
-    experiment: Experiment, attention: str, sizes: tuple[int, ...], first: list[Any]
-) -> dict[str, object]:
+    experiment: Experiment, attention: str, sizes: tuple[int, ...], given: Any
+) -> tuple[dict[str, object], Any]:
+    """What was found, and the first state, for the other meshes."""
     mesh_config = MeshConfig(**dict(zip(AXES, sizes, strict=True)))
     devices = jax.devices()[: math.prod(sizes)]
     program = make_program(replace(experiment, mesh=mesh_config), devices)
@@ -36,13 +37,12 @@ def run(
     stream = program.task.train_stream(BatchShard(train.batch_size, train.seed), None)
     losses, looks = [], LOOKED_AT.get(attention, ())
     with jax.set_mesh(program.mesh):
-        if sizes in looks or not first:
+        if sizes in looks or given is None:
             state = program.init()
         else:
-            state = jax.device_put(
-                *first, jax.tree.map(lambda x: x.sharding, program.abstract_state)
-            )
-        first[:] = first or [jax.device_get(state)]
+            layout = jax.tree.map(lambda x: x.sharding, program.abstract_state)
+            state = jax.device_put(given, layout)
+        first = jax.device_get(state)
         batch = program.place(next(stream))
         compiled = program.train_step.lower(state, batch).compile()  # type: ignore[attr-defined]
         collectives = find_collectives(Hlo(compiled.as_text()), dict(program.mesh.shape))
@@ -54,7 +54,7 @@ def run(
             batch = program.place(next(stream))
             total, count = output.objective
             losses.append(float(total) / float(count))
-    return {
+    found = {
         "losses": losses,
         "seen": seen,
         "bytes": held,
@@ -63,14 +63,16 @@ def run(
             kind: sum(x.bytes * x.times for x in collectives if x.kind == kind) for kind in KINDS
         },
     }
+    return found, first
 
 
 def main() -> None:
     gin_file, attention, meshes = sys.argv[1:]
     experiment = read_experiment([gin_file], [f'ModelConfig.attention = "{attention}"'])
     every = [tuple(sizes) for sizes in json.loads(meshes)]
-    first: list[Any] = []
-    results = {str(sizes): run(experiment, attention, sizes, first) for sizes in every}
+    results, first = {}, None
+    for sizes in every:
+        results[str(sizes)], first = run(experiment, attention, sizes, first)
     print(json.dumps(results))
 
 
