@@ -18,7 +18,6 @@ from tests.parallel.processes import Finished, free_port, run_processes, start_p
 
 PROCESS = """
 import os, signal, sys, time
-import jax
 from hyla_lm.parallel import multihost
 from hyla_lm.config import UserError
 
