@@ -62,6 +62,7 @@ class Checkpointer:
         )
         self._place = folder if bucket_of(folder) else folder.absolute()
         self._manager = ocp.CheckpointManager(self._place, options=options)
+        self._saving = 0  # the step of the last save
 
     def latest_step(self) -> int | None:
         return self._manager.latest_step()
@@ -82,17 +83,18 @@ class Checkpointer:
 
     def check(self) -> None:
         """Raises the error of a failed background save."""
-        with _storage_errors(self.folder):
+        with self._storage_errors():
             self._manager.check_for_errors()
 
     def is_saving(self) -> bool:
         return self._manager.is_saving_in_progress()
 
     def save(self, step: int, state: Any, data: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
-        """Starts saving a step in the background."""
-        self.check()
+        """Starts saving a step in the background, when the save before has ended."""
         sums = {"state": checksums(state), "data": sha256_of(data)}
-        with _storage_errors(self.folder):
+        self.wait()
+        self._saving = step
+        with self._storage_errors():
             self._manager.save(
                 step,
                 args=ocp.args.Composite(
@@ -177,7 +179,7 @@ class Checkpointer:
 
     def wait(self) -> None:
         """Waits for background saves; raises the error of a failed one."""
-        with _storage_errors(self.folder):
+        with self._storage_errors():
             self._manager.wait_until_finished()
             self._manager.check_for_errors()
 
@@ -200,6 +202,20 @@ class Checkpointer:
         except Exception as error:
             place = self.folder / str(step)
             raise Damaged(f"{place} cannot be restored ({reason_of(error)})") from error
+
+    @contextmanager
+    def _storage_errors(self) -> Iterator[None]:
+        """Names the checkpoint for what Orbax or TensorStore raises while it saves."""
+        try:
+            yield
+        except UserError:
+            raise
+        except Exception as error:
+            place = self.folder / str(self._saving)
+            sentence = f"checkpoint {place} could not be saved ({reason_of(error)})"
+            if bucket_of(self.folder):
+                raise Unavailable(f"{sentence}: check the storage and start again.") from error
+            raise UserError(f"{sentence}: free space or mend the disk, and start again.") from error
 
 
 def remedy(step: int, steps: list[int]) -> str:
@@ -232,20 +248,6 @@ def _reject_foreign(folder: epath.Path) -> None:
     for name in names:
         if not name.isdecimal() and UNFINISHED not in name and not name.startswith("."):
             raise UserError(f"{folder} holds {name!r}, which is no checkpoint: move it elsewhere.")
-
-
-@contextmanager
-def _storage_errors(folder: epath.Path) -> Iterator[None]:
-    """Names the folder for what Orbax or TensorStore raises while it saves."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        sentence = f"a checkpoint could not be saved in {folder} ({reason_of(error)})"
-        if bucket_of(folder):
-            raise Unavailable(f"{sentence}: check the storage and start again.") from error
-        raise UserError(f"{sentence}: free space or mend the disk, and start again.") from error
 
 
 def check_same_run(

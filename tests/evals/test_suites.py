@@ -177,6 +177,7 @@ def test_suites_train_alongside_and_a_stop_in_one_loses_nothing(
 ) -> None:
     alongside = (
         "FuzzyLogicSuite.every = 7",
+        f"FuzzyLogicSuite.bindings = {(*BINDINGS, 'ModelConfig.num_layers = 2')!r}",
         "ModelConfig.num_layers = 2",
         'ModelConfig.attention = ("hyla", "linear")',
         'ModelConfig.value_activation = "silu"',

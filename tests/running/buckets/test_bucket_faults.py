@@ -112,7 +112,7 @@ def test_a_checkpoint_that_cannot_be_saved_ends_the_run_and_is_never_restored(
     bucket.fail(403, 10**9, "name=run/checkpoints/4/state/ocdbt")
     done = train(gin_file, WORKDIR, bucket.environment)
     assert done.returncode not in (0, EXIT_STATUS)
-    assert "gs://bucket/run/checkpoints/4/state" in done.stderr
+    assert "checkpoint gs://bucket/run/checkpoints/4 could not be saved (PERM" in done.stderr
     assert whole_steps(bucket) == [2]
     assert "bucket/run/summary.json" not in bucket.objects
     bucket.faults.clear()
