@@ -20,6 +20,9 @@ from hyla_lm.kernels.linear import chunked
 from hyla_lm.running import program
 from hyla_lm.running.program import Program
 
+# Tests run on CPU, also where libtpu is installed, which looks for TPUs and says so, and on a GPU.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])
 # Workers of pytest-xdist have a core each: two that share both wait for each other's threads.
 WORKER = os.environ.get("PYTEST_XDIST_WORKER")
 if WORKER and hasattr(os, "sched_setaffinity"):  # not on macOS

@@ -2,14 +2,12 @@
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 
@@ -34,6 +32,14 @@ SHARDS = [f"train-{index:05d}-of-00003.arrayrecord" for index in range(3)]
 PROSE = [prose(seed, 50 if seed % 3 == 1 else 2) for seed in range(24)]
 TEXTS = [*PROSE, "", "é🙂\n日本 naïve\ttext ", "a", "\n", " ", "🙂"]
 LINES = [json.dumps({"text": text}) for text in TEXTS]
+PREPARE = ("-m", "data.prepare")
+# The same, where no file can have more bytes than the first argument says.
+LIMITED = """
+import resource, runpy, sys
+limit = int(sys.argv.pop(1))
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+runpy.run_module("data.prepare", run_name="__main__", alter_sys=True)
+"""
 KILLED = """
 import os, pkgutil, signal, sys
 from unittest.mock import patch
@@ -64,9 +70,9 @@ class Request:
         run_command(prepare, self.flags(*more))
         return contents(self.folder)
 
-    def start(self, *more: str, **options) -> subprocess.Popen[str]:
-        command, pipe = [sys.executable, "-m", "data.prepare", *self.flags(*more)], subprocess.PIPE
-        return preloaded.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, **options)
+    def start(self, *more: str, program: Sequence[str] = PREPARE) -> subprocess.Popen[str]:
+        command, pipe = [sys.executable, *program, *self.flags(*more)], subprocess.PIPE
+        return preloaded.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
 
 
 def contents(folder: Path) -> Contents:
@@ -227,8 +233,7 @@ def test_the_workers_of_a_killed_run_end_and_it_goes_on(long: Request, tmp_path:
 def test_a_file_that_cannot_grow_is_reported_and_the_run_goes_on(
     asked: Request, whole: Contents, limit: int, shards: int
 ) -> None:
-    limits = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (limit, limit))
-    error = error_of(asked.start(preexec_fn=limits))
+    error = error_of(asked.start(program=("-c", LIMITED, str(limit))))
     assert "cannot be written" in error and "File too large" in error
     check_unfinished(asked, whole, shards)
     assert asked.run() == whole

@@ -34,6 +34,7 @@ from hyla_lm import cli, trainer
 from hyla_lm.input.row_stream import RowStream
 from hyla_lm.running import evaluation
 from hyla_lm.running.checkpoint import Checkpointer
+from hyla_lm.running.run_store import RunStore
 
 what, arguments = sys.argv[1], sys.argv[2:]
 compile_step, read, evaluate = trainer.compile_step, RowStream.__next__, evaluation.evaluate
@@ -75,7 +76,7 @@ elif what == "device":
 elif what == "save":
     Checkpointer.save = never_ends
 elif what == "wait":
-    Checkpointer.wait = never_ends
+    RunStore.wait = never_ends
 elif what == "evaluation":
     evaluation.evaluate = evaluate_rows_that_end
 sys.exit(cli.main(arguments))
