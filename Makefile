@@ -72,19 +72,21 @@ evals-smoke: export JAX_DISABLE_MOST_OPTIMIZATIONS = 1
 evals-smoke: export XLA_FLAGS = --xla_cpu_use_fusion_emitters=false
 evals-smoke: .venv/dev
 	rm -rf $(EVALS_SMOKE)
-	$(BIN)/python -m evals fuzzy_logic $(SMALL) --preset=strict --gin.FuzzyLogic.evaluation_examples=64
-	$(BIN)/python -m evals sraven $(SMALL) --preset=strict --gin.Sraven.evaluation_examples=64
-	$(BIN)/python -m evals match3 $(SMALL) --gin.Match3.evaluation_examples=64
-	$(BIN)/python -m evals hyperteacher $(SMALL) --gin.Hyperteacher.evaluation_examples=64
-	$(BIN)/python -m evals fuzzy_logic $(SMALL) --preset=strict --gin.FuzzyLogic.evaluation_examples=64 --variants=hyla --seeds=0 \
+	$(BIN)/hyla-lm evals fuzzy_logic $(SMALL) --preset=strict --gin.FuzzyLogic.evaluation_examples=64
+	$(BIN)/hyla-lm evals sraven $(SMALL) --preset=strict --gin.Sraven.evaluation_examples=64
+	$(BIN)/hyla-lm evals match3 $(SMALL) --gin.Match3.evaluation_examples=64
+	$(BIN)/hyla-lm evals hyperteacher $(SMALL) --gin.Hyperteacher.evaluation_examples=64
+	$(BIN)/hyla-lm evals fuzzy_logic $(SMALL) --preset=strict --gin.FuzzyLogic.evaluation_examples=64 --variants=hyla --seeds=0 \
 		--workdir=$(EVALS_SMOKE)/code_loss '--gin.TrainConfig.code_loss=@CodeLoss()' --gin.CodeLoss.kind=contrastive
-	$(BIN)/python -m evals interventions $(EVALS_SMOKE)/fuzzy_logic/*/*/*/*/seed? --out=$(EVALS_SMOKE)/interventions --examples=128
+	$(BIN)/hyla-lm evals interventions $(EVALS_SMOKE)/fuzzy_logic/*/*/*/*/seed? --out=$(EVALS_SMOKE)/interventions --examples=128
 	cat $(EVALS_SMOKE)/report.md $(EVALS_SMOKE)/interventions/report.md
 
 lint: .venv/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
+	mkdir -p .venv/typed/hyla_lm
+	ln -sfn $(addprefix $(CURDIR)/,$(wildcard hyla_lm/*) data evals tpu) .venv/typed/hyla_lm/
+	cd .venv/typed && ../bin/mypy --config-file ../../pyproject.toml
 
 bench: .venv/dev
 	$(BIN)/python tests/benchmarks/bench_attention.py

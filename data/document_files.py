@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from hyla_lm.config import UserError
 from hyla_lm.data.row_writer import encoded
+from hyla_lm.errors import UserError
 from hyla_lm.input.documents import TEXT_FIELD, read_texts
-from hyla_lm.input.files import READ_ATTEMPTS, as_path, names_and_sizes
 from hyla_lm.input.packing import Block
 from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.storage import READ_ATTEMPTS, as_path, names_and_sizes
 
 
 @dataclass(frozen=True)

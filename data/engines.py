@@ -6,9 +6,9 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 
-from hyla_lm.config import UserError
 from hyla_lm.data.preparation import Preparation
 from hyla_lm.data.progress import track
+from hyla_lm.errors import UserError
 from hyla_lm.input.workers import end_with_parent
 
 

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import hyla_lm
-from hyla_lm.config import UserError
 from hyla_lm.data.baselines import baselines
 from hyla_lm.data.document_files import DocumentFiles
 from hyla_lm.data.preparation import Preparation, begin_folder
 from hyla_lm.data.row_writer import encoded
 from hyla_lm.data.train_tokenizer import train_tokenizer
-from hyla_lm.input.files import as_path, sizes
+from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import FORMAT, MANIFEST, Manifest, read_manifest
 from hyla_lm.input.packing import Block
 from hyla_lm.input.prepared import TOKENIZER
 from hyla_lm.input.rows import RowReader
 from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.storage import as_path, sizes
 
 TRAIN, VALIDATION = "train", "validation"
 VOCAB_SIZE, SEQUENCE_LENGTH, VALIDATION_FRACTION = 4096, 256, 0.05

@@ -14,9 +14,8 @@ from typing import Any, Protocol
 from etils import epath
 
 import hyla_lm
-from hyla_lm.config import UserError
 from hyla_lm.data.row_writer import ShardReport, manifest_of, shard_name, write_shard
-from hyla_lm.input.files import as_path, bucket_errors, bucket_of, write_whole
+from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import (
     FORMAT,
     MANIFEST,
@@ -27,6 +26,7 @@ from hyla_lm.input.manifest import (
 )
 from hyla_lm.input.packing import Block
 from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.storage import as_path, bucket_errors, bucket_of, write_whole
 
 REQUEST = ".request.json"
 

@@ -2,14 +2,12 @@
 
 import argparse
 import shlex
-import sys
 import time
 from collections.abc import Sequence
 from functools import partial
 
-from hyla_lm import ending, gin_files
-from hyla_lm.command_line import add_gin_files, run_one
-from hyla_lm.config import UserError
+from hyla_lm.cli.command_line import add_gin_files
+from hyla_lm.config import gin_files
 from hyla_lm.data.document_files import DocumentFiles
 from hyla_lm.data.engines import default_workers, run_here, run_on_beam
 from hyla_lm.data.own_text import (
@@ -22,16 +20,12 @@ from hyla_lm.data.own_text import (
 )
 from hyla_lm.data.preparation import Baselines, Preparation, no_baselines
 from hyla_lm.data.text_files import find_text_files
+from hyla_lm.errors import UserError
 from hyla_lm.input.documents import TEXT_FIELD
 from hyla_lm.input.manifest import Manifest
 from hyla_lm.input.tokenizer import Tokenizer
 
 HELP = "make rows of text files or of a SeqIO task; unknown flags go to Beam"
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line of this module alone."""
-    return run_one("python -m data.prepare", sys.modules[__name__], arguments)
 
 
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
@@ -206,7 +200,3 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--engine", choices=("plain", "beam"), default="plain")
     add_gin_files(parser, "bindings of SeqIO tasks")
-
-
-if __name__ == "__main__":
-    ending.process(main)

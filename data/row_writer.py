@@ -13,14 +13,14 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from etils import epath
 
 import hyla_lm
-from hyla_lm.config import UserError
 from hyla_lm.data.progress import track
-from hyla_lm.input.files import as_path, bucket_of, written_aside
+from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import MANIFEST, Manifest, Shard, row_dtype, write_manifest
 from hyla_lm.input.packing import Block, Packed, Packer, encode_texts
 from hyla_lm.input.records import Records
 from hyla_lm.input.rows import encode_rows
 from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.storage import as_path, bucket_of, written_aside
 
 DOCUMENTS_PER_BLOCK = 256
 SHUFFLED_DOCUMENTS = 2**17

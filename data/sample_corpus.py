@@ -2,7 +2,6 @@
 
 import argparse
 import platform
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -12,15 +11,15 @@ from pathlib import Path
 from rich.console import Console
 
 import hyla_lm
-from hyla_lm import ending, gin_files
-from hyla_lm.command_line import run_one
-from hyla_lm.config import UserError, configurable, setting
+from hyla_lm.config import gin_files
+from hyla_lm.config.configurable import configurable, setting
 from hyla_lm.data.baselines import baselines
 from hyla_lm.data.corpus import corpus_file, split_of, write_documents
 from hyla_lm.data.docstrings import collect, installed_roots
 from hyla_lm.data.prepare import summary
 from hyla_lm.data.row_writer import write_rows
 from hyla_lm.data.train_tokenizer import train_tokenizer
+from hyla_lm.errors import UserError
 from hyla_lm.input.documents import read_texts
 from hyla_lm.input.manifest import FORMAT, MANIFEST, read_manifest, write_manifest
 from hyla_lm.input.prepared import Rows
@@ -176,12 +175,3 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
     _say(summary(read_manifest(rows.validation)))
     for path in (rows.train, rows.validation, rows.tokenizer):
         print(path)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line of this module alone."""
-    return run_one("python -m data.sample_corpus", sys.modules[__name__], arguments)
-
-
-if __name__ == "__main__":
-    ending.process(main)

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from hyla_lm.config import UserError
 from hyla_lm.data.row_writer import DOCUMENTS_PER_BLOCK
 from hyla_lm.data.seqio_settings import SeqioTask, SeqioTasks
+from hyla_lm.errors import UserError
 from hyla_lm.input.packing import Block, block_of
 from hyla_lm.input.source import LanguageData, Reading
 from hyla_lm.input.stream import rows_in_memory

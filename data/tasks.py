@@ -11,8 +11,8 @@ from importlib import import_module
 import seqio
 import tensorflow as tf
 
-from hyla_lm.config import UserError
 from hyla_lm.data.seqio_settings import SeqioTasks
+from hyla_lm.errors import UserError
 from hyla_lm.input.documents import read_texts
 
 TASKS = ("c4_lm", "c4_lm_json", "text_lm")

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from etils import epath
 
-from hyla_lm.config import UserError, printable
+from hyla_lm.errors import UserError, printable
 from hyla_lm.input.documents import KINDS, is_text_file
-from hyla_lm.input.files import as_path, bucket_errors, list_files
+from hyla_lm.storage import as_path, bucket_errors, list_files
 
 HIDDEN, NO_SUFFIX = "hidden", "without suffix"
 

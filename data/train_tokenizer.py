@@ -5,7 +5,6 @@ import hashlib
 import heapq
 import io
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
@@ -14,12 +13,12 @@ from typing import Any
 
 import sentencepiece
 
-from hyla_lm import ending, gin_files
-from hyla_lm.command_line import add_gin_files, run_one
-from hyla_lm.config import UserError
+from hyla_lm.cli.command_line import add_gin_files
+from hyla_lm.config import gin_files
 from hyla_lm.data.text_files import find_text_files
+from hyla_lm.errors import UserError
 from hyla_lm.input.documents import TEXT_FIELD, read_texts
-from hyla_lm.input.files import PathLike, as_path, bucket_of, write_whole
+from hyla_lm.storage import PathLike, as_path, bucket_of, write_whole
 
 HELP = "train a SentencePiece tokenizer"
 SAMPLE_BYTES = 4_000_000
@@ -161,11 +160,6 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
     print(options.output)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line of this module alone."""
-    return run_one("python -m data.train_tokenizer", sys.modules[__name__], arguments)
-
-
 def _texts(options: argparse.Namespace, bindings: Sequence[str]) -> Iterator[str]:
     if options.task is None:
         gin_files.read(options.gin_file, bindings)  # refuses bindings: text files have no settings
@@ -175,7 +169,3 @@ def _texts(options: argparse.Namespace, bindings: Sequence[str]) -> Iterator[str
 
     (settings,) = gin_files.read(options.gin_file, bindings, SeqioTasks).values
     return task_texts(options.task, options.split, settings)
-
-
-if __name__ == "__main__":
-    ending.process(main)

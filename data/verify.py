@@ -2,8 +2,7 @@
 
 import argparse
 import hashlib
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -13,12 +12,11 @@ from tempfile import NamedTemporaryFile
 import numpy as np
 from etils import epath
 
-from hyla_lm import ending, gin_files
-from hyla_lm.command_line import add_gin_files, run_one
-from hyla_lm.config import UserError
+from hyla_lm.cli.command_line import add_gin_files
+from hyla_lm.config import gin_files
 from hyla_lm.data.engines import default_workers
 from hyla_lm.data.prepare import summary
-from hyla_lm.input.files import READ_ATTEMPTS, as_path, bucket_of, chunks, size_of
+from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import (
     MANIFEST,
     Manifest,
@@ -31,6 +29,7 @@ from hyla_lm.input.records import Records
 from hyla_lm.input.rows import RowReader, decode_rows
 from hyla_lm.input.source import InFolders
 from hyla_lm.input.tokenizer import SPECIAL, Tokenizer
+from hyla_lm.storage import READ_ATTEMPTS, as_path, bucket_of, chunks, size_of
 
 HELP = "check folders of rows against their manifests"
 
@@ -174,7 +173,7 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
 
 def _data_of_run(files: list[str], bindings: list[str]) -> InFolders:
     """The data of a run, after the checks that a start of training makes."""
-    from hyla_lm.experiment import read_experiment
+    from hyla_lm.config.experiment import read_experiment
 
     train = read_experiment(files, bindings).train
     data = getattr(train.task, "data", None)
@@ -186,12 +185,3 @@ def _data_of_run(files: list[str], bindings: list[str]) -> InFolders:
     assert train.task is not None
     train.task.prepare_task(train.batch_size)
     return data
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line of this module alone."""
-    return run_one("python -m data.verify", sys.modules[__name__], arguments)
-
-
-if __name__ == "__main__":
-    ending.process(main)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from hyla_lm import ending
-from hyla_lm.config import UserError
-from hyla_lm.input.files import write_whole
+from hyla_lm.errors import UserError
+from hyla_lm.storage import write_whole
 
 FOLDER = Path(__file__).parent / "plans"
 CONFIGS = ("hyla", "softmax", "linear")
@@ -43,7 +43,8 @@ batch is searched for on one slice; a chip holds as many rows on the others. A s
 has not been planned.
 
 These plans are older than two changes and say too much: whole arrays counted in every trip of a
-loop that stacks them (`hyla_lm/plan/traffic.py`), and the HYLA kernel has become faster since.
+loop that stacks them (`hyla_lm/tools/plan/traffic.py`), and the HYLA kernel has become faster
+since.
 
 | {" | ".join(COLUMNS)} |
 |{" --- |" * len(COLUMNS)}

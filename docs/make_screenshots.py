@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hyla_lm import ending
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 
 PICTURES = Path(__file__).parent / "pictures"
 SIZE, WIDE = (1400, 900), {"hparams": (1900, 900)}

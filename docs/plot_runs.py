@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hyla_lm import ending
-from hyla_lm.config import UserError
-from hyla_lm.running.metric_lines import read_lines
+from hyla_lm.errors import UserError
+from hyla_lm.logs.metric_lines import read_lines
 
 TAG = "validation/bits_per_byte"
 

@@ -9,19 +9,19 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from hyla_lm.attention import VARIANTS
-from hyla_lm.commands import whole_parser
-from hyla_lm.settings import Setting, Settings
-from hyla_lm.settings import settings as sorted_settings
+from hyla_lm.attention.attend import VARIANTS
+from hyla_lm.cli.commands import whole_parser
+from hyla_lm.config.settings import Setting, Settings
+from hyla_lm.config.settings import settings as sorted_settings
 from hyla_lm.tpu import doctor, gke, worker
 
 API = {
     "hyla_lm": ("load", "compare"),
-    "hyla_lm.comparing.comparison": ("Comparison", "GroupResult", "PairResult"),
-    "hyla_lm.attention": ("attend", "latent_codes", "AttentionSpec"),
+    "hyla_lm.tools.compare.comparison": ("Comparison", "GroupResult", "PairResult"),
+    "hyla_lm.attention.attend": ("attend", "latent_codes", "AttentionSpec"),
     "hyla_lm.model.inspection": ("attention_layers",),
-    "hyla_lm.experiment": ("read_experiment",),
-    "hyla_lm.trainer": ("train",),
+    "hyla_lm.config.experiment": ("read_experiment",),
+    "hyla_lm.train": ("train",),
 }
 
 

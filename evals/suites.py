@@ -13,13 +13,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from hyla_lm.config import UserError, configurable, setting
+from hyla_lm.config.configurable import configurable, setting
+from hyla_lm.config.experiment import read_experiment
+from hyla_lm.errors import UserError
 from hyla_lm.evals.populations.steps import generated_task
 from hyla_lm.evals.populations.train_many import Member, check_schedule, open_member, train_many
-from hyla_lm.experiment import read_experiment
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.parallel.mesh import MeshConfig, make_mesh
-from hyla_lm.running.program import make_program
+from hyla_lm.run.program import make_program
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hyla_lm.comparing.comparison import Comparison
     from hyla_lm.export.loaded_model import LoadedModel
+    from hyla_lm.tools.compare.comparison import Comparison
 
 __version__ = "0.1.0"
 __all__ = ["compare", "load"]
@@ -24,7 +24,7 @@ def load(
     It has `generate`, `logits`, `latent_codes`, `tokenizer`, `config` and `params`. A run gives its
     newest checkpoint, or that of `step`; its tokenizer and rows must be where its config.gin says.
     `trust_imports` lets that config.gin import modules that are not of this project. Raises
-    hyla_lm.config.UserError, one sentence, for a folder that cannot be opened.
+    hyla_lm.errors.UserError, one sentence, for a folder that cannot be opened.
     """
     from hyla_lm.export.load import load as open_model  # JAX is imported when it is needed
 
@@ -45,9 +45,9 @@ def compare(
     `baseline`, at the largest budget that all runs reached: `at` is "steps", "tokens", "flops" or
     "seconds". `set_name` is a validation set, by default the first. `evaluate` evaluates the newest
     checkpoint of a run that kept no losses. The result has `groups`, `pairs` and `notes`, and
-    `as_dict()`. Raises hyla_lm.config.UserError, one sentence, for runs that cannot be compared.
+    `as_dict()`. Raises hyla_lm.errors.UserError, one sentence, for runs that cannot be compared.
     """
-    from hyla_lm.comparing.comparison import compare as compare_runs
+    from hyla_lm.tools.compare.comparison import compare as compare_runs
 
     paths = [str(run) for run in runs]
     return compare_runs(paths, at, set_name, baseline, evaluate, trust_imports)

@@ -17,7 +17,8 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hyla_lm.config import PACKAGE, UserError, exit_status
+from hyla_lm.errors import UserError, exit_status
+from hyla_lm.package import source_folders
 
 DONE, FAILED, STOPPED, INTERRUPTED, UNREAD = 0, 1, 75, 130, 141
 DEBUG = "--debug"
@@ -107,15 +108,14 @@ def process(main: Callable[[], int]) -> None:
 
 def _frames(error: BaseException) -> list[str]:
     """The innermost places of this project that the error came through."""
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if Path(frame.filename).is_relative_to(PACKAGE)
-    ]
-    return [
-        f"  {Path(frame.filename).relative_to(PACKAGE.parent)}:{frame.lineno} in {frame.name}"
-        for frame in frames[-FRAMES_SHOWN:]
-    ]
+    frames = []
+    for frame in traceback.extract_tb(error.__traceback__):
+        for folder in source_folders().values():
+            if Path(frame.filename).is_relative_to(folder):
+                path = Path(frame.filename).relative_to(folder.parent)
+                frames.append(f"  {path}:{frame.lineno} in {frame.name}")
+                break
+    return frames[-FRAMES_SHOWN:]
 
 
 @contextmanager

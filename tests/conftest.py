@@ -11,14 +11,14 @@ import hypothesis
 import jax
 import pytest
 
+from hyla_lm.attention import blocked
+from hyla_lm.attention.linear import chunked
 from hyla_lm.data.row_writer import write_rows
 from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.input.prepared import Rows
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.kernels import blocked
-from hyla_lm.kernels.linear import chunked
-from hyla_lm.running import program
-from hyla_lm.running.program import Program
+from hyla_lm.run import program
+from hyla_lm.run.program import Program
 
 # Tests run on CPU, also where libtpu is installed, which looks for TPUs and says so, and on a GPU.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")

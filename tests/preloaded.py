@@ -29,7 +29,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 PR_SET_CHILD_SUBREAPER = 36
 SERVER = "from tests import preloaded; preloaded.serve({modules})"
-TRAINER = ("hyla_lm.cli", "hyla_lm.trainer")
+TRAINER = ("hyla_lm.cli.main", "hyla_lm.train")
 OTHERS = ("jax", "flax.linen", "optax", "orbax.checkpoint", "grain", "gin", "tensorboard.summary")
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hyla_lm.coordcheck.report import slope_of
-from hyla_lm.coordcheck.widths import MUP, STANDARD, at_width, family
+from hyla_lm.tools.coordcheck.report import slope_of
+from hyla_lm.tools.coordcheck.widths import MUP, STANDARD, at_width, family
 from tests.bad_input.conftest import status_of
 from tests.model.small_model import small
 

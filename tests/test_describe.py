@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm.attention import VARIANTS
-from hyla_lm.cli import main
-from hyla_lm.gin_text.contents import Line, contents
+from hyla_lm.attention.attend import VARIANTS
+from hyla_lm.cli.main import main
+from hyla_lm.config.contents import Line, contents
 
 PAGE = (Path(__file__).parents[1] / "docs" / "settings_howto.md").read_text()
 

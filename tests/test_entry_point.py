@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import hyla_lm
-from hyla_lm import cli, revision
+from hyla_lm import revision
+from hyla_lm.cli import main as cli
 
 SLOW_IMPORT = """
 import pathlib, time

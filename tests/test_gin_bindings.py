@@ -7,10 +7,11 @@ from typing import Any
 import gin
 import pytest
 
-from hyla_lm import config, gin_files
-from hyla_lm.config import REGISTRY, UserError, configurable, setting
-from hyla_lm.experiment import TrainConfig  # noqa: F401  makes the classes known
-from hyla_lm.gin_text import mistakes
+from hyla_lm.config import configurable as config
+from hyla_lm.config import gin_files, mistakes
+from hyla_lm.config.configurable import REGISTRY, configurable, setting
+from hyla_lm.config.experiment import TrainConfig  # noqa: F401  makes the classes known
+from hyla_lm.errors import UserError
 from hyla_lm.tpu import commands
 from hyla_lm.tpu.job import Code, Job, Training
 

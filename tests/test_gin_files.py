@@ -8,10 +8,10 @@ from pathlib import Path
 import gin
 import pytest
 
-from hyla_lm import gin_files
-from hyla_lm.config import UserError
-from hyla_lm.experiment import Experiment, read_experiment
-from hyla_lm.gin_files import Written
+from hyla_lm.config import gin_files
+from hyla_lm.config.experiment import Experiment, read_experiment
+from hyla_lm.config.gin_files import Written
+from hyla_lm.errors import UserError
 from hyla_lm.input.prepared import Rows
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.tasks.language_model import LanguageModel

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm import huge_pages
+from hyla_lm.cli import huge_pages
 
 SWITCH = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 PROGRAM = """

@@ -9,7 +9,7 @@ import pytest
 from nbclient import NotebookClient
 from tensorboard import manager
 
-from hyla_lm.cli import main
+from hyla_lm.cli.main import main
 from tests.data.conftest import prose
 
 FOLDER = Path(__file__).parents[1] / "notebooks"

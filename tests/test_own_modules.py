@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm import gin_files
-from hyla_lm.config import REGISTRY, UserError
-from hyla_lm.experiment import read_experiment
-from hyla_lm.gin_files import Written
-from hyla_lm.gin_text import mistakes
+from hyla_lm.config import gin_files, mistakes
+from hyla_lm.config.configurable import REGISTRY
+from hyla_lm.config.experiment import read_experiment
+from hyla_lm.config.gin_files import Written
+from hyla_lm.errors import UserError
 
 OWN = """
 from dataclasses import dataclass

@@ -25,7 +25,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for name in PARTS:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        copy(ROOT / name, source / name, **({"symlinks": True} if copy != shutil.copy else {}))
+        copy(ROOT / name, source / name)
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*pip, "--wheel-dir", out, source], check=True)
     [found] = out.iterdir()
@@ -79,10 +79,3 @@ def test_the_wheel_trains_evaluates_and_plans_experiments_anywhere(
 def test_the_folders_have_commands(site: Path, tmp_path: Path, folder: str) -> None:
     done = run(site, tmp_path, folder, "--help")
     assert done.returncode == 0 and done.stdout.startswith(f"usage: hyla-lm {folder} ")
-
-
-def test_a_clone_runs_its_folders_as_modules() -> None:
-    for module, name in (("evals", "hyla-lm evals"), ("data", "hyla-lm data"), ("tpu", "hyla-lm")):
-        command = [sys.executable, "-m", module, "--help"]
-        done = preloaded.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-        assert done.stdout.startswith(f"usage: {name} ")

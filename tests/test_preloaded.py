@@ -93,7 +93,7 @@ def test_it_ends_like_a_process_started_as_usual(end: str, status: int) -> None:
 
 
 def test_many_begin_in_the_time_of_one_import() -> None:
-    command = [sys.executable, "-c", "import hyla_lm.trainer"]
+    command = [sys.executable, "-c", "import hyla_lm.train"]
     started = time.monotonic()
     subprocess.run(command, check=True)
     one = time.monotonic() - started

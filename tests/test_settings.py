@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from hyla_lm import settings
-from hyla_lm.attention import VARIANTS
-from hyla_lm.config import REGISTRY
-from hyla_lm.settings import Settings
+from hyla_lm.attention.attend import VARIANTS
+from hyla_lm.config import settings
+from hyla_lm.config.configurable import REGISTRY
+from hyla_lm.config.settings import Settings
 
 EVERY = settings.settings()
 
@@ -48,7 +48,7 @@ def test_the_text_has_every_field() -> None:
 
 
 def test_classes_that_only_gin_files_import_are_listed_without_tensorflow() -> None:
-    listed = "import sys; from hyla_lm.settings import settings; "
+    listed = "import sys; from hyla_lm.config.settings import settings; "
     heavy = "('tensorflow', 'seqio', 'sklearn', 'matplotlib', 'apache_beam')"
     code = f"print(*[one.name for one in settings()], *[m for m in {heavy} if m in sys.modules])"
     done = subprocess.run(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.tpu.job import Slice
 
 OK, WARN, FAIL = "ok", "warn", "fail"
@@ -147,7 +147,7 @@ def _reason(error: Exception) -> str:
 
 def check_bucket(folder: str) -> Check:
     """Writes, reads and deletes a small file in the folder, and looks at a bucket as Orbax does."""
-    from hyla_lm.input.files import as_path, bucket_errors, bucket_of, look_at_bucket
+    from hyla_lm.storage import as_path, bucket_errors, bucket_of, look_at_bucket
 
     text = f"doctor {time.time()}"
     try:

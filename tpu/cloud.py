@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.tpu import commands
 from hyla_lm.tpu.job import Job
 from hyla_lm.tpu.programs import Done, Runner, run_for_real

@@ -122,7 +122,7 @@ def start(job: Job) -> str:
     variables = join([ENVIRONMENT, *job.training.environment])
     return (
         f'cd "{code_folder(job)}/src" && '
-        f'"../venv/bin/python" -m tpu.worker start "{HOME}/jobs/{job.name}" '
+        f'"../venv/bin/python" -m hyla_lm.tpu.worker start "{HOME}/jobs/{job.name}" '
         f"--workdir={quote(job.training.workdir)} -- env {variables} {' '.join(train)}"
     )
 
@@ -154,4 +154,4 @@ def doctor(job: Job) -> str:
     """Checks a host with the code installed there."""
     bucket = [f"--bucket={job.training.workdir}"] if job.training.workdir else []
     options = join([f"--accelerator-type={job.slice.accelerator}", *bucket])
-    return f'cd "{code_folder(job)}/src" && "../venv/bin/python" -m tpu.doctor {options}'
+    return f'cd "{code_folder(job)}/src" && "../venv/bin/python" -m hyla_lm.tpu.doctor {options}'

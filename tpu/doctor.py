@@ -1,4 +1,4 @@
-"""Checks a TPU host before a run: python -m tpu.doctor --accelerator-type=… --bucket=gs://…"""
+"""Checks a TPU host before a run: python -m hyla_lm.tpu.doctor --accelerator-type=… --bucket=gs://…"""
 
 import argparse
 import dataclasses
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hyla_lm import ending
-from hyla_lm.arguments import Parser
+from hyla_lm.cli.arguments import Parser
 from hyla_lm.tpu import checks
 from hyla_lm.tpu.checks import FAIL, Check
 from hyla_lm.tpu.job import Slice
@@ -61,7 +61,7 @@ def table(found: Sequence[Check]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m tpu.doctor", description=__doc__)
+    parser = Parser(prog="python -m hyla_lm.tpu.doctor", description=__doc__)
     parser.add_argument("--accelerator-type", default="v5litepod-16")
     parser.add_argument("--bucket", default="", help="folder that must be writable")
     parser.add_argument("--json", action="store_true", help="one line for programs")

@@ -4,7 +4,7 @@ import dataclasses
 import re
 from dataclasses import dataclass
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 
 # Chips of a v5litepod slice, to the topology that GKE names it by.
 TOPOLOGIES = {

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hyla_lm import ending
-from hyla_lm.arguments import Parser, parse
-from hyla_lm.config import UserError
+from hyla_lm.cli.arguments import Parser, parse
+from hyla_lm.errors import UserError
 from hyla_lm.tpu import operations
 from hyla_lm.tpu.cloud import Cloud
 from hyla_lm.tpu.job import Code, Job, Slice, Training

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.tpu import commands
 from hyla_lm.tpu.cloud import POLL_SECONDS, SSH_SECONDS, Cloud, CloudError, Found, State
 from hyla_lm.tpu.verdicts import Kind, kind_of

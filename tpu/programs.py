@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.tpu.verdicts import TIMED_OUT
 
 

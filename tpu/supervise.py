@@ -3,7 +3,7 @@
 from enum import Enum
 from typing import Any
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.tpu import commands, operations
 from hyla_lm.tpu.cloud import Cloud, CloudError, Found, State
 from hyla_lm.tpu.verdicts import PASSING, Kind

@@ -1,8 +1,8 @@
 """Starts, watches and stops the trainer on a TPU host. Standard library only.
 
-    python -m tpu.worker start FOLDER --workdir=DIR -- COMMAND …
-    python -m tpu.worker status FOLDER
-    python -m tpu.worker stop FOLDER
+    python -m hyla_lm.tpu.worker start FOLDER --workdir=DIR -- COMMAND …
+    python -m hyla_lm.tpu.worker status FOLDER
+    python -m hyla_lm.tpu.worker stop FOLDER
 
 The folder holds `log`, `status.json` and `running`, a lock that the trainer itself holds, so it is
 free once every process of the trainer has ended in any way.
@@ -29,7 +29,7 @@ WHOLE = "commit_success.txt"  # what Orbax writes last in a bucket
 NOT_FOUND = 127
 LOOK_SECONDS = 0.05
 KILL_SECONDS = 10
-WRAPPER = '#!/bin/sh\ncd "{checkout}" && exec "{python}" -m tpu.worker "$@"\n'
+WRAPPER = '#!/bin/sh\ncd "{checkout}" && exec "{python}" -m hyla_lm.tpu.worker "$@"\n'
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,7 +73,7 @@ def start(folder: Path, workdir: str, command: Sequence[str]) -> dict[str, Any]:
     flags = [str(folder), f"--lock={lock}", f"--workdir={workdir}", "--", *command]
     with (folder / "log").open("ab") as log:
         subprocess.Popen(
-            [sys.executable, "-m", "tpu.worker", "watch", *flags],
+            [sys.executable, "-m", "hyla_lm.tpu.worker", "watch", *flags],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -205,7 +205,7 @@ def _write(folder: Path, found: dict[str, Any]) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tpu.worker", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m hyla_lm.tpu.worker", description=__doc__)
     parser.add_argument("verb", choices=("start", "watch", "status", "stop"))
     parser.add_argument("folder")
     parser.add_argument("--workdir", default="", help="where the trainer keeps its checkpoints")

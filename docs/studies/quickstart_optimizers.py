@@ -22,11 +22,11 @@ from typing import Any
 import jax
 
 from hyla_lm import ending
-from hyla_lm.config import UserError
-from hyla_lm.experiment import read_experiment
-from hyla_lm.input.files import write_whole
+from hyla_lm.config.experiment import read_experiment
+from hyla_lm.errors import UserError
 from hyla_lm.parallel.batch_shard import BatchShard
-from hyla_lm.running.program import Program, make_program
+from hyla_lm.run.program import Program, make_program
+from hyla_lm.storage import write_whole
 
 GIN = "gin/quickstart.gin"
 RATES = (2.5e-3, 5e-3, 1e-2, 2e-2)

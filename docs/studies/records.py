@@ -24,14 +24,14 @@ import jax
 import numpy as np
 
 from hyla_lm import ending
-from hyla_lm.comparing.budget import LN2
-from hyla_lm.comparing.runs import ReadRun, read_run
-from hyla_lm.config import UserError
-from hyla_lm.experiment import read_experiment
-from hyla_lm.huge_pages import start_with_huge_pages
-from hyla_lm.input.files import write_whole
+from hyla_lm.cli.huge_pages import start_with_huge_pages
+from hyla_lm.config.experiment import read_experiment
+from hyla_lm.errors import UserError
 from hyla_lm.parallel.batch_shard import BatchShard
-from hyla_lm.running.program import Program, make_program
+from hyla_lm.run.program import Program, make_program
+from hyla_lm.storage import write_whole
+from hyla_lm.tools.compare.budget import LN2
+from hyla_lm.tools.compare.runs import ReadRun, read_run
 
 RESULTS = Path(__file__).parents[1] / "results" / "records"
 SIZES = ("270k", "500k", "1m", "2m")

@@ -10,7 +10,7 @@ from PIL import Image
 
 from docs.studies.records import METHODS
 from docs.studies.records_numbers import Cell
-from hyla_lm.comparing.shapes import COLOURS, short
+from hyla_lm.tools.compare.shapes import COLOURS, short
 
 LINES = ("-", "--", ":", "-.")
 LABELS = {"flops": "training TFLOPs by formula", "seconds": "CPU seconds of steps, one core"}

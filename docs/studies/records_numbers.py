@@ -19,9 +19,9 @@ from docs.studies.records import (
     read_all,
     tuning_of,
 )
-from hyla_lm.comparing.budget import LN2
-from hyla_lm.comparing.intervals import Difference, differences, holm
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
+from hyla_lm.tools.compare.budget import LN2
+from hyla_lm.tools.compare.intervals import Difference, differences, holm
 
 BASELINE = "softmax"
 FIT_SIZES = 3

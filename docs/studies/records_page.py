@@ -33,8 +33,8 @@ from docs.studies.records_numbers import (
     sizes_begun,
 )
 from hyla_lm import ending
-from hyla_lm.comparing.intervals import Interval
-from hyla_lm.input.files import write_whole
+from hyla_lm.storage import write_whole
+from hyla_lm.tools.compare.intervals import Interval
 
 PAGE = RESULTS.parents[1] / "records.md"
 PICTURE = PAGE.with_suffix(".png")

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from hyla_lm import ending
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogicTask
-from hyla_lm.input.files import write_whole
 from hyla_lm.parallel.devices import devices
-from hyla_lm.running.restored import RestoredRun, open_run
+from hyla_lm.run.restored import RestoredRun, open_run
+from hyla_lm.storage import write_whole
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

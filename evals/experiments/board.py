@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hyla_lm.evals.experiments.results import Section
-from hyla_lm.sinks.tensorboard import TensorBoard
+from hyla_lm.logs.tensorboard import TensorBoard
 
 
 def show(workdir: Path, sections: Iterable[Section]) -> None:

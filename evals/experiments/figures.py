@@ -2,7 +2,7 @@
 
 import io
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.evals.experiments.results import Section
 
 try:

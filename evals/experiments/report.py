@@ -9,7 +9,7 @@ from hyla_lm.evals.experiments.results import Mean, Point, Section
 from hyla_lm.evals.experiments.rows import Estimate, Experiment, Row
 from hyla_lm.evals.experiments.tables import NONE, markdown, shown
 from hyla_lm.evals.latent_codes import table as latent_table
-from hyla_lm.input.files import write_retrying
+from hyla_lm.storage import write_retrying
 
 FIGURE_ONLY = "figure only"
 DECIDE_CEILING = {

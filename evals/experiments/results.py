@@ -9,10 +9,10 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.evals.experiments.benchmarks import BENCHMARKS
 from hyla_lm.evals.experiments.rows import Benchmark, Column, Experiment, Row
-from hyla_lm.input.files import write_retrying
+from hyla_lm.storage import write_retrying
 
 SHORT = {"learning_rate": "lr", "weight_decay": "wd", "warmup_steps": "warmup"}
 

@@ -14,7 +14,9 @@ from pathlib import Path
 import jax
 from etils import epath
 
-from hyla_lm.config import PACKAGE, UserError
+from hyla_lm.checkpoint.checkpoint import check_same_run
+from hyla_lm.config.experiment import read_experiment
+from hyla_lm.errors import UserError
 from hyla_lm.evals.experiments import results
 from hyla_lm.evals.experiments.benchmarks import BENCHMARKS
 from hyla_lm.evals.experiments.results import Result
@@ -22,8 +24,7 @@ from hyla_lm.evals.experiments.rows import Benchmark, Row
 from hyla_lm.evals.populations.population import Population
 from hyla_lm.evals.populations.train_many import Member, compiled, open_member, train_many
 from hyla_lm.evals.tasks.generated import GeneratedConfig
-from hyla_lm.experiment import read_experiment
-from hyla_lm.running.checkpoint import check_same_run
+from hyla_lm.package import folder
 
 SAVING = "CheckpointConfig."  # settings that change no metric
 RUNS_AT_ONCE_ON_CPU = 3
@@ -51,7 +52,7 @@ class Request:
 
     @property
     def gin_file(self) -> str:
-        return str(PACKAGE / "gin" / "evals" / BENCHMARKS[self.suite].presets[self.preset])
+        return str(folder("gin") / "evals" / BENCHMARKS[self.suite].presets[self.preset])
 
 
 @dataclass(frozen=True)

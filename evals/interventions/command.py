@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.evals.latent_codes.look import check_extra, count
-from hyla_lm.input.files import write_retrying
+from hyla_lm.storage import write_retrying
 
 if TYPE_CHECKING:
-    from hyla_lm.running.restored import RestoredRun
+    from hyla_lm.run.restored import RestoredRun
 
 HELP = "run trained models with other latent codes than their own"
 RESULTS = "results"
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
     """Measures every run that has no result yet, then writes the report."""
     from hyla_lm.evals.interventions.report import write_report
     from hyla_lm.parallel.devices import devices
-    from hyla_lm.running.restored import open_run
+    from hyla_lm.run.restored import open_run
 
     check_extra()
     if bindings:

@@ -9,7 +9,7 @@ import matplotlib
 from hyla_lm.evals.experiments.results import Mean, mean_of
 from hyla_lm.evals.experiments.tables import markdown, shown
 from hyla_lm.evals.interventions.command import Changed
-from hyla_lm.input.files import write_retrying
+from hyla_lm.storage import write_retrying
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt

@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogicTask, example_of
 from hyla_lm.evals.tasks.generated import key_of
 from hyla_lm.model.changed_codes import Operands, apply_changed, operands_of
 from hyla_lm.model.config import Features
 from hyla_lm.model.decoder import Decoder
-from hyla_lm.running.restored import RestoredRun
+from hyla_lm.run.restored import RestoredRun
 
 SET = "held_out"
 Layers = list[Operands]

@@ -14,7 +14,7 @@ from sklearn.manifold import TSNE
 
 from hyla_lm.evals.latent_codes.statistics import effective_rank
 from hyla_lm.evals.tasks.sraven_rules import RULES
-from hyla_lm.input.files import written_aside
+from hyla_lm.storage import written_aside
 
 CELL_INCHES = 3.2
 MAX_NAMED = 16

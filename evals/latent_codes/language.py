@@ -16,14 +16,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.evals.latent_codes import figures as latent_figures
 from hyla_lm.evals.latent_codes.report import Report, value_units, write_npz
 from hyla_lm.evals.latent_codes.samples import Choices, CodeSample, active_units, any_active
 from hyla_lm.evals.latent_codes.statistics import effective_rank
 from hyla_lm.model.inspection import attention_layers
 from hyla_lm.parallel.batch_shard import BatchShard
-from hyla_lm.running.restored import RestoredRun
+from hyla_lm.run.restored import RestoredRun
 from hyla_lm.tasks.language_model import LanguageModelTask
 from hyla_lm.tasks.next_token import unpack
 

@@ -6,25 +6,17 @@ pictures of the codes; for language models it saves codes of validation tokens.
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hyla_lm import ending
-from hyla_lm.command_line import run_one
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.evals.latent_codes.samples import Choices
-from hyla_lm.input.files import write_whole
+from hyla_lm.storage import write_whole
 
 HELP = "look inside the latent code of one run; bindings change its config.gin"
 NEEDED = ("sklearn", "matplotlib")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line of this module alone."""
-    return run_one("python -m evals.latent_codes", sys.modules[__name__], arguments)
 
 
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
@@ -67,7 +59,7 @@ def look_at(
     from hyla_lm.evals.latent_codes import language as language_codes
     from hyla_lm.evals.latent_codes import report as latent_report
     from hyla_lm.parallel.devices import devices
-    from hyla_lm.running.restored import open_run
+    from hyla_lm.run.restored import open_run
     from hyla_lm.tasks.language_model import LanguageModelTask
 
     run = open_run(workdir, step, (), bindings, devices()[:1])
@@ -127,7 +119,3 @@ def count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} must be a number above 0")
     return int(text)
-
-
-if __name__ == "__main__":
-    ending.process(main)

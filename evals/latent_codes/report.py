@@ -25,8 +25,8 @@ from hyla_lm.evals.latent_codes.statistics import (
 from hyla_lm.evals.populations.steps import generated_task
 from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogicTask
 from hyla_lm.evals.tasks.sraven_rules import RULES
-from hyla_lm.input.files import written_aside
-from hyla_lm.running.restored import RestoredRun
+from hyla_lm.run.restored import RestoredRun
+from hyla_lm.storage import written_aside
 
 KNOWN_SETS = ("in_distribution", "held_out")
 Report = dict[str, Any]

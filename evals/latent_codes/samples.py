@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.evals.tasks.draws import orders, random_bits
 from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogicTask, example_of
 from hyla_lm.evals.tasks.generated import GeneratedTask, key_of, keys_of_rows

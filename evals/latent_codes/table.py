@@ -10,12 +10,12 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.evals.experiments import results
 from hyla_lm.evals.experiments.results import Mean, Section, mean_of
 from hyla_lm.evals.experiments.tables import markdown, shown
 from hyla_lm.evals.latent_codes.samples import Choices
-from hyla_lm.input.files import write_retrying
+from hyla_lm.storage import write_retrying
 
 FOLDER = "latent_codes"
 KEPT = ("step", "decoding", "effective_rank", "code_size", "value_units")

@@ -15,10 +15,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hyla_lm.config import UserError, as_dict
+from hyla_lm.config.configurable import as_dict
+from hyla_lm.errors import UserError
 from hyla_lm.evals.populations.steps import Alike, Numbers, generated_task, steps_of
 from hyla_lm.metrics import Metrics
-from hyla_lm.running.program import Program
+from hyla_lm.run.program import Program
 from hyla_lm.train_step import Sums, TrainState
 
 

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from hyla_lm.code_loss import with_code_loss
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.evals.tasks.generated import GeneratedTask
 from hyla_lm.metrics import Metrics
 from hyla_lm.model.width import rate_of
 from hyla_lm.optim import make_optimizer, schedule_of
-from hyla_lm.running.program import Program, init_params
+from hyla_lm.run.program import Program, init_params
+from hyla_lm.tasks.code_loss import with_code_loss
 from hyla_lm.tasks.protocol import Batch
 from hyla_lm.train_step import Sums, TrainState, init_state, make_train_step
 

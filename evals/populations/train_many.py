@@ -11,22 +11,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hyla_lm.config import UserError
+from hyla_lm.checkpoint.checkpoint import Damaged
+from hyla_lm.config.experiment import Experiment, read_experiment
 from hyla_lm.ending import Preempted
+from hyla_lm.errors import UserError
 from hyla_lm.evals.populations.population import Population, of_run
 from hyla_lm.evals.tasks.generated import GeneratedTask
-from hyla_lm.experiment import Experiment, read_experiment
+from hyla_lm.logs.console import TrainingProgress
+from hyla_lm.logs.pace import Pace, intervals
 from hyla_lm.metrics import HostMetrics, means, to_host
 from hyla_lm.parallel.devices import devices
 from hyla_lm.parallel.preemption import PreemptionGuard
-from hyla_lm.running.checkpoint import Damaged
-from hyla_lm.running.console import TrainingProgress
-from hyla_lm.running.duties import VALIDATION, at_checkpoint, at_evaluation, redone_tags
-from hyla_lm.running.pace import Pace, intervals
-from hyla_lm.running.program import Program, make_program
-from hyla_lm.running.run_folder import RunFolder
-from hyla_lm.running.run_store import RunStore
-from hyla_lm.running.summary import LEARNING_RATE, STEP_SECONDS, summary_of, window_tags
+from hyla_lm.run.duties import VALIDATION, at_checkpoint, at_evaluation, redone_tags
+from hyla_lm.run.program import Program, make_program
+from hyla_lm.run.run_folder import RunFolder
+from hyla_lm.run.run_store import RunStore
+from hyla_lm.run.summary import LEARNING_RATE, STEP_SECONDS, summary_of, window_tags
 from hyla_lm.signals import end_on_error_within
 from hyla_lm.tasks.protocol import Task
 from hyla_lm.train_step import Sums, TrainState
@@ -184,7 +184,7 @@ class _Training:
         return sums
 
     def _look(self, step: int) -> None:
-        """What the runs owe at a step, decided as by hyla_lm.running.duties."""
+        """What the runs owe at a step, decided as by hyla_lm.run.duties."""
         for run in self.runs:
             run.store.check()
         e, is_last = self.experiment, step == self.last

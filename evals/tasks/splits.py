@@ -16,7 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 
 MAX_DRAWS = 1000
 

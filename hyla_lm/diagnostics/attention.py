@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
+from hyla_lm.attention.scores import scaled_scores, visible_pairs
+from hyla_lm.attention.softmax.reference import over_visible_keys
 from hyla_lm.diagnostics.counts import Counts, counts
 from hyla_lm.diagnostics.norms import by_layer
-from hyla_lm.kernels.scores import scaled_scores, visible_pairs
-from hyla_lm.kernels.softmax.reference import over_visible_keys
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.inspection import LayerView, attention_layers
 from hyla_lm.parallel.mesh import REPLICATED, batch_ways
@@ -27,7 +27,7 @@ ROWS, POSITIONS = 8, 256
 class LayerLook(NamedTuple):
     """One attention layer; None is what has no meaning there. The code is that of one row.
 
-    `figures` are scalars by the names in hyla_lm.sinks.descriptions.
+    `figures` are scalars by the names in hyla_lm.logs.descriptions.
     """
 
     figures: dict[str, jax.Array]

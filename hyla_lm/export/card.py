@@ -3,9 +3,9 @@
 import json
 from collections.abc import Mapping
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.export.loaded_model import LoadedModel
-from hyla_lm.input.files import as_path, read_whole
+from hyla_lm.storage import as_path, read_whole
 
 CARD = """\
 # {name}

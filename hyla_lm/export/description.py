@@ -7,8 +7,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from hyla_lm.attention import VARIANTS, AttentionSpec
-from hyla_lm.config import UserError
+from hyla_lm.attention.attend import VARIANTS, AttentionSpec
+from hyla_lm.errors import UserError
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.model.norms import EPSILON

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.export.card import model_card
 from hyla_lm.export.description import (
     MODEL_TYPE,
@@ -24,10 +24,10 @@ from hyla_lm.export.description import (
 )
 from hyla_lm.export.loaded_model import LoadedModel
 from hyla_lm.export.tensors import flat_parameters, from_tensors, nested_parameters, to_tensors
-from hyla_lm.input.files import as_path, bucket_of, read_whole
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.model.config import ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder
+from hyla_lm.storage import as_path, bucket_of, read_whole
 
 CONFIG, PARAMETERS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.model"
 CODE = ("modeling_hyla.py", "transformers_hyla.py")

@@ -6,11 +6,11 @@ from contextlib import contextmanager
 
 import jax
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.export.folder import is_exported, read_folder
 from hyla_lm.export.loaded_model import LoadedModel
 from hyla_lm.parallel.mesh import AXES
-from hyla_lm.running.restored import open_run
+from hyla_lm.run.restored import open_run
 from hyla_lm.tasks.language_model import LanguageModelTask
 
 # A run is opened on one device, whatever mesh trained it.

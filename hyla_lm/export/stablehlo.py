@@ -8,9 +8,9 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.export.loaded_model import LoadedModel
-from hyla_lm.input.files import as_path, bucket_of, write_whole
+from hyla_lm.storage import as_path, bucket_of, write_whole
 
 PLATFORMS = ("cpu", "tpu")
 LARGEST_BYTES = 2**31 - 2**24  # FlatBuffers, which hold an exported function, end at 2 GiB

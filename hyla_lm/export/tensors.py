@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.model.config import ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.parallel.mesh import path_of

@@ -8,10 +8,10 @@ from array_record.python.array_record_module import ArrayRecordReader
 from etils import epath
 from isal import isal_zlib
 
-from hyla_lm.config import UserError
-from hyla_lm.input.files import as_path, chunks, size_of
+from hyla_lm.errors import UserError
 from hyla_lm.input.parquet import parquet_texts
 from hyla_lm.input.tf_example import bytes_feature
+from hyla_lm.storage import as_path, chunks, size_of
 
 RECORDS_PER_READ = 512
 GZIP = 31  # window bits that make it expect a gzip header and check its CRC

@@ -5,7 +5,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.input.source import RowTable
 from hyla_lm.input.turns import Turns
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from hyla_lm.config import UserError, printable
-from hyla_lm.input.files import PathLike, as_path, read_whole, write_whole
+from hyla_lm.errors import UserError, printable
 from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.storage import PathLike, as_path, read_whole, write_whole
 
 MANIFEST = "manifest.json"
 FORMAT = 2

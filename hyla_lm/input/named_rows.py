@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.input.source import LanguageData, RowSet, open_rows
 
 SETTING = "LanguageModel.validation_sets"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from etils import epath
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 
 ROWS_PER_READ = 512
 

@@ -4,14 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from hyla_lm.config import UserError, check_given, configurable, setting
-from hyla_lm.input.files import as_path
+from hyla_lm.config.configurable import check_given, configurable, setting
+from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import MANIFEST, Manifest, read_manifest
 from hyla_lm.input.row_stream import RowStream, check_equal_states
 from hyla_lm.input.source import LanguageData, Reading, RowSet, check_fit, rows_of_folder
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.input.verification import ShardFile, Verification, shard_files, verify_before
 from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.storage import as_path
 
 TOKENIZER = "tokenizer.model"
 

@@ -9,8 +9,8 @@ from typing import Any, SupportsIndex
 
 from array_record.python.array_record_module import ArrayRecordReader
 
-from hyla_lm.config import UserError
-from hyla_lm.input.files import retrying
+from hyla_lm.errors import UserError
+from hyla_lm.storage import retrying
 
 OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 BUFFER_BYTES = 32_768

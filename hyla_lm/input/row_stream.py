@@ -8,7 +8,7 @@ import grain
 import numpy as np
 from absl import flags
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.input.order import Order, Shuffled
 from hyla_lm.input.source import Reading, RowSet, RowTable
 from hyla_lm.input.verification import Verification

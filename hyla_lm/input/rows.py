@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import numpy as np
 from etils import epath
 
-from hyla_lm.config import UserError
-from hyla_lm.input.files import PathLike, as_path, sizes
+from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import BYTE_COUNT_BYTES, Manifest, Shard
 from hyla_lm.input.records import Records
+from hyla_lm.storage import PathLike, as_path, sizes
 
 LARGEST_COUNT = 2**31 - 1
 

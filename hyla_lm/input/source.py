@@ -7,12 +7,12 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from etils import epath
 
-from hyla_lm.config import UserError
-from hyla_lm.input.files import as_path
+from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import Manifest, check_manifest, read_manifest
 from hyla_lm.input.rows import RowReader
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.storage import as_path
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import SupportsIndex
 import grain
 import numpy as np
 
-from hyla_lm.config import UserError, check_given, configurable, setting
+from hyla_lm.config.configurable import check_given, configurable, setting
+from hyla_lm.errors import UserError
 from hyla_lm.input.documents import check_gzip, is_record_file, read_texts
-from hyla_lm.input.files import list_files, names_and_sizes
 from hyla_lm.input.order import shuffled
 from hyla_lm.input.packing import Block, Packer, encode_texts
 from hyla_lm.input.rows import MemoryRows
@@ -21,6 +21,7 @@ from hyla_lm.input.text_records import TextRecords
 from hyla_lm.input.text_stream import Cursor, StreamedText
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.storage import list_files, names_and_sizes
 
 TEXTS_PER_PART = 16
 PARTS_AHEAD = 8

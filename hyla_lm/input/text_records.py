@@ -6,10 +6,10 @@ from typing import Any, SupportsIndex
 
 from etils import epath
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.input.documents import record_text
-from hyla_lm.input.files import NUMBERED, as_path, read_whole
 from hyla_lm.input.records import Records
+from hyla_lm.storage import NUMBERED, as_path, read_whole
 
 DATASET_INFO = "dataset_info.json"
 

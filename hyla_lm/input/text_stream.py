@@ -13,7 +13,7 @@ import grain
 import numpy as np
 from grain.experimental import ThreadPrefetchIterDataset
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.input.packing import Block, Packed, Packer
 from hyla_lm.input.source import Reading
 from hyla_lm.input.tokenizer import Tokenizer

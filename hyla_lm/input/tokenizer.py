@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 import sentencepiece
 
-from hyla_lm.config import UserError
-from hyla_lm.input.files import read_whole
+from hyla_lm.errors import UserError
+from hyla_lm.storage import read_whole
 
 SPECIAL = ("bos", "eos", "pad", "unk")
 

@@ -10,9 +10,9 @@ from functools import partial
 from threading import Event, Thread
 from typing import NamedTuple
 
-from hyla_lm.config import UserError
-from hyla_lm.input.files import PathLike, as_path, chunks
+from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import Manifest
+from hyla_lm.storage import PathLike, as_path, chunks
 
 THREADS = 8
 # Beside training, the share of time in which a thread reads.

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 
-from hyla_lm.attention import Codes, attend_by_codes, codes_of
-from hyla_lm.config import UserError
+from hyla_lm.attention.attend import Codes, attend_by_codes, codes_of
+from hyla_lm.errors import UserError
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.inspection import attention_layers
 from hyla_lm.model.self_attention import SelfAttention

@@ -7,8 +7,8 @@ not return them. Hidden pairs have codes of 0 and count nowhere.
 import jax
 import jax.numpy as jnp
 
-from hyla_lm.attention import Request, latent_codes_of
-from hyla_lm.kernels.scores import visible_pairs
+from hyla_lm.attention.attend import Request, latent_codes_of
+from hyla_lm.attention.scores import visible_pairs
 from hyla_lm.metrics import Pair
 
 # A code whose largest entry is below it is taken as 0, and it keeps log(0) finite: the logarithm

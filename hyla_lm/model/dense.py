@@ -12,7 +12,7 @@ import flax.linen as nn
 import jax
 from jax import lax
 
-from hyla_lm.kernels.platform import platform
+from hyla_lm.attention.platform import platform
 
 
 def product_of_rows(

@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from hyla_lm.kernels.platform import platform
+from hyla_lm.attention.platform import platform
 from hyla_lm.model.dense import product_of_rows
 
 

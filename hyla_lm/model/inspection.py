@@ -8,9 +8,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from hyla_lm.attention import ACTIVATIONS, Request, choose, latent_codes_of
-from hyla_lm.config import naming_settings
-from hyla_lm.kernels.hyla.reference import hidden_layers
+from hyla_lm.attention.attend import ACTIVATIONS, Request, choose, latent_codes_of
+from hyla_lm.attention.hyla.reference import hidden_layers
+from hyla_lm.errors import naming_settings
 from hyla_lm.model.config import Features, ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.self_attention import Context, SelfAttention

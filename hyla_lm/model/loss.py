@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from hyla_lm.kernels.platform import platform
+from hyla_lm.attention.platform import platform
 from hyla_lm.model.head import Head
 
 # No mean is above the largest. From 50 above the mean, exp overflows for no logit up to 128 above

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hyla_lm.kernels.platform import platform
+from hyla_lm.attention.platform import platform
 
 ROTARY_BASE = 10_000.0
 

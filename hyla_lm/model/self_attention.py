@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from hyla_lm.attention import AttentionSpec, Request, attend_from, make_request
+from hyla_lm.attention.attend import AttentionSpec, Request, attend_from, make_request
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.model.dense import dense_heads
 from hyla_lm.model.norms import rms_norm

@@ -11,8 +11,8 @@ from typing import Any
 
 import jax
 
-from hyla_lm.config import UserError
-from hyla_lm.kernels.spec import AttentionSpec
+from hyla_lm.attention.spec import AttentionSpec
+from hyla_lm.errors import UserError
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.parallel.mesh import path_of
 

@@ -7,8 +7,8 @@ from glob import glob
 
 import jax
 
-from hyla_lm.config import Unavailable, UserError
 from hyla_lm.ending import reason_of
+from hyla_lm.errors import Unavailable, UserError
 
 TPU_FILES = ("/dev/accel*", "/dev/vfio/[0-9]*")
 NVIDIA_FILES = ("/dev/nvidia[0-9]*",)

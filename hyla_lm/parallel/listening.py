@@ -5,7 +5,7 @@ import ipaddress
 import logging
 import socket
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 
 BACKLOG = 1024
 

@@ -15,8 +15,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import NoReturn
 
-from hyla_lm.config import UserError
 from hyla_lm.ending import sentence_of, status_of, told
+from hyla_lm.errors import UserError
 from hyla_lm.parallel.messages import (
     Connection,
     Message,

@@ -12,7 +12,8 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from hyla_lm.config import UserError, configurable, setting
+from hyla_lm.config.configurable import configurable, setting
+from hyla_lm.errors import UserError
 
 AXES = ("replica", "data", "fsdp", "model")
 BATCH_AXES = ("replica", "data", "fsdp")

@@ -14,8 +14,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from hyla_lm.config import UserError
 from hyla_lm.ending import Preempted
+from hyla_lm.errors import UserError
 from hyla_lm.parallel import devices
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.listening import own_addresses

@@ -9,7 +9,7 @@ import socket
 import time
 from dataclasses import dataclass
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.parallel import secret as proofs
 from hyla_lm.parallel.listening import listen
 from hyla_lm.parallel.messages import (

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 
 SEEDS = 2**32
 

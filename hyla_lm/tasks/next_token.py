@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
-from hyla_lm.kernels.platform import platform
+from hyla_lm.attention.platform import platform
 from hyla_lm.metrics import Metrics, Pair
 from hyla_lm.model.config import Tokens
 from hyla_lm.model.decoder import Decoder

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.tasks.choice import Sampling, row_keys

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.tasks.window import power_of_two, window_starts

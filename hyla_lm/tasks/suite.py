@@ -6,8 +6,8 @@ from typing import Protocol, runtime_checkable
 import jax
 from etils import epath
 
-from hyla_lm.config import UserError
 from hyla_lm.ending import Preempted
+from hyla_lm.errors import UserError
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.parallel.preemption import PreemptionGuard
 

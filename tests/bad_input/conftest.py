@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm.cli import main
+from hyla_lm.cli.main import main
 from hyla_lm.input.prepared import Rows
 
 Reject = Callable[..., str]

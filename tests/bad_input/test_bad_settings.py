@@ -5,7 +5,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from hyla_lm.cli import main
+from hyla_lm.cli.main import main
 from tests.bad_input.conftest import Reject
 
 

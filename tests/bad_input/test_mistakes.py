@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hyla_lm.input.prepared import Rows
-from hyla_lm.running import document_losses
+from hyla_lm.run import document_losses
 from tests.bad_input.conftest import status_of
 from tests.bad_input.mistakes import MISTAKES
 from tests.conftest import SEQUENCE_LENGTH, TINY
@@ -99,7 +99,7 @@ def test_a_mistake_is_told_in_one_sentence(
 
 
 def test_there_are_rows_for_every_command() -> None:
-    from hyla_lm.commands import COMMANDS, FOLDERS
+    from hyla_lm.cli.commands import COMMANDS, FOLDERS
 
     first = {line.split()[0] for line, _ in ROWS if line}
     assert {*COMMANDS, *FOLDERS} <= first

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm import gin_files
-from hyla_lm.cli import main
-from hyla_lm.experiment import read_experiment
-from hyla_lm.gin_files import Written
+from hyla_lm.cli.main import main
+from hyla_lm.config import gin_files
+from hyla_lm.config.experiment import read_experiment
+from hyla_lm.config.gin_files import Written
 from tests.bad_input.conftest import Reject
 
 COMMANDS = [["evaluate"], ["sample", "--prompt=ba"]]

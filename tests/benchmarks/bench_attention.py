@@ -15,7 +15,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from hyla_lm.attention import VARIANTS, attend
+from hyla_lm.attention.attend import VARIANTS, attend
 
 BATCH, HEADS, HEAD_DIM = 1, 8, 64
 NAMES = ("hyla", "softmax", "linear")

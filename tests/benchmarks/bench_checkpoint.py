@@ -12,11 +12,11 @@ from pathlib import Path
 import jax
 from etils import epath
 
-from hyla_lm.experiment import read_experiment
-from hyla_lm.plan.compile import planned_objective
-from hyla_lm.running.checkpoint import Checkpointer
-from hyla_lm.running.checksums import checksums
-from hyla_lm.running.program import checked_mesh, lay_out
+from hyla_lm.checkpoint.checkpoint import Checkpointer
+from hyla_lm.checkpoint.checksums import checksums
+from hyla_lm.config.experiment import read_experiment
+from hyla_lm.run.program import checked_mesh, lay_out
+from hyla_lm.tools.plan.compile import planned_objective
 from hyla_lm.train_step import TrainState
 
 REPEATS = 5

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import jax
 
-from hyla_lm import trainer
-from hyla_lm.experiment import read_experiment
-from hyla_lm.running.details import look_inside
+from hyla_lm import train as trainer
+from hyla_lm.config.experiment import read_experiment
+from hyla_lm.run.details import look_inside
 
 TURN, LARGEST_SHARE = 40, 0.03
 PLAIN = ["LogConfig.layers = False", "LogConfig.details_every = 0"]

@@ -22,13 +22,13 @@ from hyla_lm.data.document_files import DocumentFiles
 from hyla_lm.data.preparation import Preparation
 from hyla_lm.data.prepare import prepare
 from hyla_lm.data.train_tokenizer import train_tokenizer
-from hyla_lm.input.files import as_path
 from hyla_lm.input.manifest import read_manifest
 from hyla_lm.input.prepared import PreparedText
 from hyla_lm.input.source import Reading, rows_of_folder
 from hyla_lm.input.stream import C4Stream
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.storage import as_path
 from tests.data.c4_layouts import write_array_records, write_json_gz
 
 SEQUENCE_LENGTH, BATCH_SIZE = 512, 64

@@ -15,14 +15,14 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
+from hyla_lm.config.experiment import read_experiment
 from hyla_lm.evals.populations.population import Population
 from hyla_lm.evals.populations.steps import generated_task
-from hyla_lm.experiment import read_experiment
 from hyla_lm.model.config import Features
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.optim import make_optimizer
 from hyla_lm.parallel.batch_shard import BatchShard
-from hyla_lm.running.program import Program, init_params, make_program
+from hyla_lm.run.program import Program, init_params, make_program
 from hyla_lm.train_step import init_state, make_train_step
 
 GIN_FILE = "gin/evals/fuzzy_logic_paper.gin"

@@ -11,12 +11,12 @@ import time
 
 import jax
 
-from hyla_lm.calibrate.kernels import check_kernels
-from hyla_lm.calibrate.steps import time_steps
-from hyla_lm.calibrate.subject import Subject, read_subject
-from hyla_lm.calibrate.timing import Budget
-from hyla_lm.plan.plan import attention_of
-from hyla_lm.running.throughput import model_flops_utilization, train_flops_per_token
+from hyla_lm.logs.throughput import model_flops_utilization, train_flops_per_token
+from hyla_lm.tools.calibrate.kernels import check_kernels
+from hyla_lm.tools.calibrate.steps import time_steps
+from hyla_lm.tools.calibrate.subject import Subject, read_subject
+from hyla_lm.tools.calibrate.timing import Budget
+from hyla_lm.tools.plan.plan import attention_of
 
 GINS = tuple(f"gin/c4_50m_{name}.gin" for name in ("softmax", "linear", "hyla"))
 BUDGET = Budget(repeats=20, seconds=10.0)

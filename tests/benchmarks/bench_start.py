@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-IMPORT = "import hyla_lm.trainer, hyla_lm.experiment"
+IMPORT = "import hyla_lm.train, hyla_lm.config.experiment"
 STARTS = (
     ("no data, no compiled programs", "first"),
     ("data, no compiled programs", "second"),

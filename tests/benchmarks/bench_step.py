@@ -21,11 +21,11 @@ from rich.console import Console
 from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from hyla_lm.huge_pages import start_with_huge_pages
+from hyla_lm.cli.huge_pages import start_with_huge_pages
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.optim import OptimizerConfig, make_optimizer, make_schedule
-from hyla_lm.running.program import init_params
+from hyla_lm.run.program import init_params
 from hyla_lm.tasks.language_model import PlannedVocabulary
 from hyla_lm.tasks.next_token import NextToken
 from hyla_lm.train_step import init_state, make_train_step

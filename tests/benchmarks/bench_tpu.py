@@ -1,9 +1,9 @@
 """Cost of attention on TPU v5e, counted without one: make bench-tpu [LENGTHS="512 1024"].
 
 One sequence and layer, 8 heads of 64, bfloat16, causal. Pallas kernels are counted by running their
-program (hyla_lm/plan/bundles.py); what XLA runs is the compiler's own estimate, another measure.
-Both leave out waiting for memory; HBM is the time that operands and results need at 819 GB/s. Needs
-the extra `[tpu]`.
+program (hyla_lm/tools/cycles/bundles.py); what XLA runs is the compiler's own estimate, another
+measure. Both leave out waiting for memory; HBM is the time that operands and
+results need at 819 GB/s. Needs the extra `[tpu]`.
 """
 
 import re
@@ -16,10 +16,10 @@ import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from tpu_programs import Program, both, forward
 
-from hyla_lm.kernels.chips import V5E
-from hyla_lm.plan.dumps import Dumps
-from hyla_lm.plan.hlo import Program as Hlo
-from hyla_lm.plan.topology import Slice, libtpu_settings
+from hyla_lm.attention.chips import V5E
+from hyla_lm.tools.cycles.dumps import Dumps
+from hyla_lm.tools.plan.hlo import Program as Hlo
+from hyla_lm.tools.plan.topology import Slice, libtpu_settings
 
 FOLDER = tempfile.TemporaryDirectory(prefix="bench_tpu_")
 DUMPS = Path(FOLDER.name)

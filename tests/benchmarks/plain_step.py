@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from hyla_lm.cli import main
+from hyla_lm.cli.main import main
 from hyla_lm.model.head import Head
 from hyla_lm.model.loss import CrossEntropy
 from hyla_lm.tasks import next_token

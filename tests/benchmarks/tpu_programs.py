@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hyla_lm.attention import VARIANTS, AttentionSpec, attend
+from hyla_lm.attention.attend import VARIANTS, AttentionSpec, attend
 
 Program = tuple[Callable[..., Any], tuple[jax.ShapeDtypeStruct, ...]]
 HEADS, HEAD_DIM = 8, 64

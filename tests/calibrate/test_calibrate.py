@@ -11,12 +11,12 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from hyla_lm import cli
-from hyla_lm.calibrate import kernels
-from hyla_lm.calibrate.kernels import Check, check_kernels
-from hyla_lm.calibrate.prediction import Planning, compared, planning, topology_of
-from hyla_lm.calibrate.timing import Budget, Measurement, timed, timing_of
-from hyla_lm.kernels.registry import KERNELS
+from hyla_lm.attention.registry import KERNELS
+from hyla_lm.cli import main as cli
+from hyla_lm.tools.calibrate import kernels
+from hyla_lm.tools.calibrate.kernels import Check, check_kernels
+from hyla_lm.tools.calibrate.prediction import Planning, compared, planning, topology_of
+from hyla_lm.tools.calibrate.timing import Budget, Measurement, timed, timing_of
 from tests import preloaded
 from tests.model.small_model import small
 from tests.plan.test_calibration import ALONE
@@ -144,7 +144,7 @@ def test_a_kernel_that_is_off_gives_status_1_and_a_file(
     off = Check(
         "blocked", "hyla T8", "float32", {"output": 1.0, "dq": None}, {"output": 1e-4, "dq": 1}
     )
-    monkeypatch.setattr("hyla_lm.calibrate.command._measured", lambda *_: ([off], []))
+    monkeypatch.setattr("hyla_lm.tools.calibrate.command._measured", lambda *_: ([off], []))
     (tmp_path / "model.gin").write_text(GIN)
     line = [f"--gin_file={tmp_path}/model.gin", f"--output={tmp_path}/chip.json"]
     assert cli.main(["calibrate", *line]) == 1

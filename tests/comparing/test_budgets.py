@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import hyla_lm
-from hyla_lm.comparing.groups import grouped
-from hyla_lm.comparing.runs import ReadRun, read_run, value_of
-from hyla_lm.config import UserError
-from hyla_lm.running.document_losses import DocumentLosses
+from hyla_lm.errors import UserError
+from hyla_lm.run.document_losses import DocumentLosses
+from hyla_lm.tools.compare.groups import grouped
+from hyla_lm.tools.compare.runs import ReadRun, read_run, value_of
 from tests.comparing.written_runs import FACTS, documents, write_run
 
 LN2 = np.log(2)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import hyla_lm
-from hyla_lm.cli import main
-from hyla_lm.comparing import comparison, page
-from hyla_lm.comparing.charts import curves, forest
+from hyla_lm.cli.main import main
+from hyla_lm.tools.compare import comparison, page
+from hyla_lm.tools.compare.charts import curves, forest
 from tests.comparing.written_runs import documents, write_run
 from tests.conftest import SEQUENCE_LENGTH, TINY, sentences
 
@@ -182,7 +182,7 @@ def test_without_matplotlib_a_picture_is_refused_in_a_sentence(
 ) -> None:
     import sys
 
-    monkeypatch.delitem(sys.modules, "hyla_lm.comparing.figure", raising=False)
+    monkeypatch.delitem(sys.modules, "hyla_lm.tools.compare.figure", raising=False)
     for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
         monkeypatch.setitem(sys.modules, name, None)
     line = ["compare", runs["good"], runs["worse"], f"--output={tmp_path / 'out'}"]

@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from hyla_lm.comparing import intervals
-from hyla_lm.comparing.budget import LN2
-from hyla_lm.comparing.intervals import differences, holm, resampled
+from hyla_lm.tools.compare import intervals
+from hyla_lm.tools.compare.budget import LN2
+from hyla_lm.tools.compare.intervals import differences, holm, resampled
 
 RNG = np.random.default_rng(7)
 BYTES = RNG.integers(50, 500, 60).astype(np.float64)

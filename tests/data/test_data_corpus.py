@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm.config import UserError
 from hyla_lm.data.corpus import Document, split_of, write_documents
 from hyla_lm.data.docstrings import collect
+from hyla_lm.errors import UserError
 from hyla_lm.input.documents import read_texts
 
 SENTENCES = [f"This is sentence number {n}, and it is long enough." for n in "abcdef"]

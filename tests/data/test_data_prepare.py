@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hyla_lm.config import UserError
 from hyla_lm.data import prepare
 from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.data.verify import verify
+from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import MANIFEST, read_manifest
 from hyla_lm.input.rows import RowReader
 from hyla_lm.input.tokenizer import Tokenizer
@@ -32,7 +32,7 @@ SHARDS = [f"train-{index:05d}-of-00003.arrayrecord" for index in range(3)]
 PROSE = [prose(seed, 50 if seed % 3 == 1 else 2) for seed in range(24)]
 TEXTS = [*PROSE, "", "é🙂\n日本 naïve\ttext ", "a", "\n", " ", "🙂"]
 LINES = [json.dumps({"text": text}) for text in TEXTS]
-PREPARE = ("-m", "data.prepare")
+PREPARE = ("-m", "hyla_lm", "data", "prepare")
 # The same, where no file can have more bytes than the first argument says.
 LIMITED = """
 import resource, runpy, sys

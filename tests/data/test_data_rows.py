@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hyla_lm.config import UserError
 from hyla_lm.data.row_writer import shuffled, write_rows
 from hyla_lm.data.train_tokenizer import train_tokenizer
-from hyla_lm.input.files import as_path
+from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import Manifest, check_manifest, read_manifest
 from hyla_lm.input.packing import block_of, encode_texts
 from hyla_lm.input.rows import RowReader
 from hyla_lm.input.source import open_rows
 from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.storage import as_path
 
 Packed = tuple[Path, Manifest]
 

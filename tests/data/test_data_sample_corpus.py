@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import hyla_lm
-from hyla_lm import gin_files
-from hyla_lm.cli import main
-from hyla_lm.config import UserError
+from hyla_lm.cli.main import main
+from hyla_lm.config import gin_files
 from hyla_lm.data import sample_corpus
 from hyla_lm.data.sample_corpus import SampleCorpus, build_folder
+from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import read_manifest
 from hyla_lm.input.source import DataSource, open_rows
 from hyla_lm.input.tokenizer import Tokenizer

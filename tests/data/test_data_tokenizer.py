@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm.config import UserError
 from hyla_lm.data.train_tokenizer import main, sample, train_tokenizer
+from hyla_lm.errors import UserError
 from hyla_lm.input.tokenizer import Tokenizer
 
 

@@ -17,9 +17,9 @@ import pytest
 import sentencepiece
 from array_record.python.array_record_module import ArrayRecordWriter
 
-from hyla_lm.config import UserError
 from hyla_lm.data import prepare
 from hyla_lm.data.verify import verify
+from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import MANIFEST, Manifest, Shard, read_manifest, write_manifest
 from hyla_lm.input.rows import RowReader, encode_rows
 from hyla_lm.input.source import open_rows

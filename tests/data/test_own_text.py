@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from hyla_lm.cli import main
+from hyla_lm.cli.main import main
 from hyla_lm.data import own_text
 from hyla_lm.data.own_text import cut, is_held_out
 from hyla_lm.data.verify import verify

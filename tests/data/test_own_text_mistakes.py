@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm.cli import main
+from hyla_lm.cli.main import main
 from hyla_lm.input.manifest import MANIFEST
 from tests.data.conftest import prose
 from tests.data.test_own_text import lines_of, write_parquet

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.attention import Request
+from hyla_lm.attention.attend import Request
 from hyla_lm.diagnostics.attention import LayerLook, look_at, participation_ratio, some_rows
 from hyla_lm.diagnostics.counts import BINS, counts
 from hyla_lm.model.config import Tokens

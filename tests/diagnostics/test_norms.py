@@ -7,14 +7,14 @@ import jax
 import numpy as np
 import pytest
 
+from hyla_lm.config.experiment import LogConfig, read_experiment
 from hyla_lm.diagnostics.norms import KINDS, Norms, by_layer, norms_of
-from hyla_lm.experiment import LogConfig, read_experiment
 from hyla_lm.model.config import Tokens
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.mesh import path_of
-from hyla_lm.running.numerics import PLACES
-from hyla_lm.running.program import Program, lower_step, make_program
+from hyla_lm.run.numerics import PLACES
+from hyla_lm.run.program import Program, lower_step, make_program
 from hyla_lm.train_step import StepOutput, TrainState
 from tests.model.small_model import VOCABULARY, parameters, small, tokens
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from hyla_lm.sinks.descriptions import DESCRIPTIONS, description
+from hyla_lm.logs.descriptions import DESCRIPTIONS, description
 
 PAGE = (Path(__file__).parents[2] / "docs" / "curves.md").read_text()
 ROW = re.compile(r"^\| `([a-z]+/[^`]+)` \| ([^|]+) \| [^|]+ \| [^|]+ \|$", re.M)

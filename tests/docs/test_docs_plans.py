@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hyla_lm.experiment import Experiment, read_experiment
-from hyla_lm.gin_files import GinFile, Written
+from hyla_lm.config.experiment import Experiment, read_experiment
+from hyla_lm.config.gin_files import GinFile, Written
 
 ROOT = Path(__file__).parents[2]
 

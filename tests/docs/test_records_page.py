@@ -23,11 +23,11 @@ from docs.studies.records import (
 )
 from docs.studies.records_numbers import budget, cells_of, pairs, scalings
 from docs.studies.records_page import PAGE, PICTURE, page
-from hyla_lm.config import UserError
-from hyla_lm.experiment import read_experiment
+from hyla_lm.config.experiment import read_experiment
+from hyla_lm.errors import UserError
+from hyla_lm.logs.throughput import count_parameters
 from hyla_lm.model.config import Tokens
 from hyla_lm.model.decoder import Decoder
-from hyla_lm.running.throughput import count_parameters
 
 ROOT = Path(__file__).parents[2]
 VOCABULARY = 2048

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from docs.studies.untrained_terms import by_untrained, main
-from hyla_lm.cli import main as hyla_lm
+from hyla_lm.cli.main import main as hyla_lm
 from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogic
 
 pytestmark = pytest.mark.usefixtures("programs_once")

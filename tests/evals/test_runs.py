@@ -12,15 +12,15 @@ import jax
 import numpy as np
 import pytest
 
-from hyla_lm.attention import VARIANTS
-from hyla_lm.cli import main
-from hyla_lm.config import UserError
+from hyla_lm.attention.attend import VARIANTS
+from hyla_lm.cli.main import main
+from hyla_lm.config.experiment import Experiment, read_experiment
+from hyla_lm.errors import UserError
 from hyla_lm.evals.experiments.benchmarks import BENCHMARKS
-from hyla_lm.experiment import Experiment, read_experiment
+from hyla_lm.logs.throughput import count_parameters
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.sharded_attention import check_mesh
-from hyla_lm.running.program import make_program
-from hyla_lm.running.throughput import count_parameters
+from hyla_lm.run.program import make_program
 from tests import preloaded
 from tests.run_lines import measured
 

@@ -10,18 +10,19 @@ import jax
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from hyla_lm import gin_files
-from hyla_lm.cli import main
-from hyla_lm.config import UserError, configurable, setting
+from hyla_lm.cli.main import main
+from hyla_lm.config import gin_files
+from hyla_lm.config.configurable import configurable, setting
+from hyla_lm.config.experiment import CheckpointConfig, Experiment, LogConfig, TrainConfig
 from hyla_lm.ending import STOPPED as EXIT_STATUS
 from hyla_lm.ending import Preempted
+from hyla_lm.errors import UserError
 from hyla_lm.evals.populations.train_many import Member, open_member
 from hyla_lm.evals.suites import FuzzyLogicSuite, SravenSuite, TaskSuite, mean_metrics, steps_at
-from hyla_lm.experiment import CheckpointConfig, Experiment, LogConfig, TrainConfig
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.optim import OptimizerConfig
 from hyla_lm.parallel.mesh import MeshConfig
-from hyla_lm.running.duties import due_suites
+from hyla_lm.run.duties import due_suites
 from hyla_lm.tasks.suite import check_suites
 from tests.evals.stops import Stops
 from tests.run_lines import measured

@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from hyla_lm.cli import main
+from hyla_lm.cli.main import main
 from hyla_lm.export.loaded_model import LoadedModel
 from hyla_lm.input.prepared import Rows
 from hyla_lm.input.tokenizer import Tokenizer

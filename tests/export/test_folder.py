@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 import hyla_lm
-from hyla_lm.cli import main
-from hyla_lm.config import UserError
+from hyla_lm.attention import spec
+from hyla_lm.attention.pairwise import PAIR_NETWORKS
+from hyla_lm.cli.main import main
+from hyla_lm.errors import UserError
 from hyla_lm.export import description
 from hyla_lm.export import folder as folders
 from hyla_lm.export.folder import read_folder, read_parameters, write_folder
 from hyla_lm.export.loaded_model import LoadedModel
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.kernels import spec
-from hyla_lm.kernels.pairwise import PAIR_NETWORKS
 from hyla_lm.model import config as model_config
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.parallel.mesh import path_of

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 import hyla_lm
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogic
 from hyla_lm.export import load
 from hyla_lm.export.loaded_model import LoadedModel
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.running.restored import open_run
+from hyla_lm.run.restored import open_run
 from hyla_lm.tasks.sampling import Sampling
 from tests.export.conftest import STEPS, TEXT, make_model
 from tests.model.small_model import QUICK_COMPILE, TOLERANCE
@@ -140,7 +140,7 @@ def test_the_import_is_light() -> None:
     loaded = in_new_process("import sys, hyla_lm; print(callable(hyla_lm.load), *sys.modules)")
     ready, *modules = loaded.split()
     assert ready == "True"
-    assert not {"jax", "numpy", "gin", "hyla_lm.config"} & set(modules)
+    assert not {"jax", "numpy", "gin", "hyla_lm.config.configurable"} & set(modules)
 
 
 def test_types_are_told_to_the_checkers_of_others() -> None:

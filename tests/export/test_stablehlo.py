@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import hyla_lm
-from hyla_lm.cli import main
-from hyla_lm.config import UserError
+from hyla_lm.cli.main import main
+from hyla_lm.errors import UserError
 from hyla_lm.export import stablehlo
 from hyla_lm.export.loaded_model import LoadedModel
 from hyla_lm.input.tokenizer import Tokenizer

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyla_lm.attention import VARIANTS
-from hyla_lm.cli import main
+from hyla_lm.attention.attend import VARIANTS
+from hyla_lm.cli.main import main
 from hyla_lm.export.folder import write_folder
 from hyla_lm.export.load import load
 from hyla_lm.export.loaded_model import LoadedModel

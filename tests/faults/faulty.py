@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from hyla_lm.cli import main
-from hyla_lm.experiment import read_experiment
-from hyla_lm.kernels import registry
+from hyla_lm.attention import registry
+from hyla_lm.cli.main import main
+from hyla_lm.config.experiment import read_experiment
 from hyla_lm.parallel.batch_shard import BatchShard
-from hyla_lm.running.program import make_program
+from hyla_lm.run.program import make_program
 from hyla_lm.tasks.next_token import NextToken
 
 Lie = Callable[[jax.Array], jax.Array]

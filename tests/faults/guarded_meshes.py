@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from hyla_lm.experiment import Experiment, read_experiment
+from hyla_lm.config.experiment import Experiment, read_experiment
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.mesh import AXES
-from hyla_lm.running.program import make_program
+from hyla_lm.run.program import make_program
 from tests.faults.faulty import a_row_of_each, backward, make_kernels_lie, spoil_rows
 
 MESHES = ((1, 1, 1, 1), (1, 2, 2, 2))

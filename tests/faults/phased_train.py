@@ -25,7 +25,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background job ignores it
     path = Path(sys.argv[1])
     phases = PhaseWriter(path)
-    from hyla_lm import cli
+    from hyla_lm.cli import main as cli
 
     follow_steps(phases, measured_path(path))
     follow_duties(phases)
@@ -40,7 +40,7 @@ def measured_path(phases: Path) -> Path:
 
 def follow_steps(phases: PhaseWriter, measured: Path) -> None:
     """The compilation, the loop, and what comes after it, which closes the run."""
-    from hyla_lm import trainer
+    from hyla_lm import train as trainer
 
     train_steps = trainer.train_steps
 
@@ -83,12 +83,12 @@ def measure(path: Path, step: int, done: int) -> None:
 
 
 def follow_duties(phases: PhaseWriter) -> None:
-    from hyla_lm.running import duties
+    from hyla_lm.run import duties
 
     names = {duty.do.__name__ for duty in duties.DUTIES}
     gone = sorted(set(DUTY_PHASES) - names)
     if gone:
-        raise SystemExit(f"hyla_lm.running.duties.DUTIES has no {gone[0]}: name its phase anew.")
+        raise SystemExit(f"hyla_lm.run.duties.DUTIES has no {gone[0]}: name its phase anew.")
 
     def followed(duty: Any) -> Any:
         if duty.do.__name__ not in DUTY_PHASES:
@@ -101,7 +101,7 @@ def follow_duties(phases: PhaseWriter) -> None:
 
 def follow_saves(phases: PhaseWriter) -> None:
     """A save ends in the background, hence the phase after it is its commit."""
-    from hyla_lm.running.run_store import RunStore
+    from hyla_lm.run.run_store import RunStore
 
     RunStore.save = inside(SAVE, phases, RunStore.save, COMMIT)
 

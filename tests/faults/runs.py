@@ -18,10 +18,10 @@ import numpy as np
 import orbax.checkpoint as ocp
 from tensorboard.backend.event_processing.event_accumulator import SCALARS, EventAccumulator
 
-from hyla_lm.config import UserError
-from hyla_lm.running.costs import SECONDS
-from hyla_lm.running.run_folder import EVENTS
-from hyla_lm.sinks.tensorboard_order import shown
+from hyla_lm.errors import UserError
+from hyla_lm.logs.costs import SECONDS
+from hyla_lm.logs.tensorboard_order import shown
+from hyla_lm.run.run_folder import EVENTS
 from tests import preloaded
 from tests.faults.phases import COMMIT, SAVE, START, begins
 from tests.run_lines import measured

@@ -13,12 +13,12 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from hyla_lm.config import UserError
+from hyla_lm.config.experiment import read_experiment
 from hyla_lm.ending import STOPPED as EXIT_STATUS
-from hyla_lm.experiment import read_experiment
+from hyla_lm.errors import UserError
 from hyla_lm.optim import make_optimizer, make_schedule
 from hyla_lm.parallel.batch_shard import BatchShard
-from hyla_lm.running.program import Program, identity, make_program
+from hyla_lm.run.program import Program, identity, make_program
 from hyla_lm.train_step import TrainState
 from hyla_lm.update_policy import Guard, UpdatePolicy, Verdict, counted
 from tests import conftest
@@ -198,7 +198,7 @@ def test_a_run_resumed_after_a_skip_equals_one_never_stopped(
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert train(tiny_gin, whole, *often) == 0
     with monkeypatch.context() as patch:
-        patch.setattr("hyla_lm.trainer.PreemptionGuard", lambda _: Stops(5))
+        patch.setattr("hyla_lm.train.PreemptionGuard", lambda _: Stops(5))
         assert train(tiny_gin, stopped, *often) == EXIT_STATUS
     assert train(tiny_gin, stopped, *often) == 0
     assert measured(stopped) == measured(whole)

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from etils import epath
 
-from hyla_lm.cli import main
-from hyla_lm.config import UserError
-from hyla_lm.experiment import read_experiment
-from hyla_lm.running.checkpoint import Checkpointer
-from hyla_lm.running.checksums import sealed
-from hyla_lm.running.program import Program, make_program
-from hyla_lm.running.saved_files import changed_files
+from hyla_lm.checkpoint.checkpoint import Checkpointer
+from hyla_lm.checkpoint.checksums import sealed
+from hyla_lm.checkpoint.saved_files import changed_files
+from hyla_lm.cli.main import main
+from hyla_lm.config.experiment import read_experiment
+from hyla_lm.errors import UserError
+from hyla_lm.run.program import Program, make_program
 from hyla_lm.tasks.protocol import Task
 from tests.run_lines import measured
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from hyla_lm.config import UserError
-from hyla_lm.experiment import read_experiment
-from hyla_lm.gin_files import Written
+from hyla_lm.config.experiment import read_experiment
+from hyla_lm.config.gin_files import Written
+from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import Manifest, read_manifest
 from hyla_lm.input.prepared import Rows
 from hyla_lm.input.rows import RowReader

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from etils import epath
 
-from hyla_lm.cli import main
-from hyla_lm.config import UserError
-from hyla_lm.experiment import TrainConfig
+from hyla_lm.cli.main import main
+from hyla_lm.config.experiment import TrainConfig
+from hyla_lm.errors import UserError
 from hyla_lm.input.prepared import Rows
-from hyla_lm.running.run_folder import RunFolder
-from hyla_lm.running.watchdog import EXIT_STATUS, Watchdog
+from hyla_lm.run.run_folder import RunFolder
+from hyla_lm.run.watchdog import EXIT_STATUS, Watchdog
 from tests import preloaded
 from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.parallel.processes import run_processes

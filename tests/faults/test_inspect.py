@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm.cli import main
+from hyla_lm.cli.main import main
 
 pytestmark = pytest.mark.usefixtures("programs_once")
 

@@ -8,10 +8,10 @@ import jax
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from hyla_lm.cli import main
+from hyla_lm.cli.main import main
 from hyla_lm.ending import STOPPED as EXIT_STATUS
 from hyla_lm.model.config import ModelConfig
-from hyla_lm.running.canary import BOUNDS, is_within, too_far_apart
+from hyla_lm.run.canary import BOUNDS, is_within, too_far_apart
 from tests.evals.stops import Stops
 from tests.faults.faulty import Lie, backward, forward, make_kernels_lie, nothing, train
 from tests.run_lines import measured
@@ -98,7 +98,7 @@ def test_a_resumed_run_compares_again_and_replaces_the_lines(
     often = (EVERY_5, "TrainConfig.eval_every=100")
     assert train(tiny_gin, whole, *often) == 0
     with monkeypatch.context() as patch:
-        patch.setattr("hyla_lm.trainer.PreemptionGuard", lambda _: Stops(6))
+        patch.setattr("hyla_lm.train.PreemptionGuard", lambda _: Stops(6))
         assert train(tiny_gin, stopped, *often) == EXIT_STATUS
     assert [line["step"] for line in measured(stopped, "canary/")] == [0, 5]
     assert train(tiny_gin, stopped, *often) == 0

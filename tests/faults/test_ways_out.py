@@ -26,10 +26,10 @@ from hyla_lm import cli
 {patch}
 cli.entry_point()
 """
-IN_START_UP = "import hyla_lm.trainer as t\nt.check_shared = lambda folder: time.sleep(1000)"
-IN_COMPILATION = "import hyla_lm.trainer as t\nt.compile_step = lambda program: time.sleep(1000)"
+IN_START_UP = "import hyla_lm.train as t\nt.check_shared = lambda folder: time.sleep(1000)"
+IN_COMPILATION = "import hyla_lm.train as t\nt.compile_step = lambda program: time.sleep(1000)"
 IN_A_STEP = """
-import hyla_lm.trainer as t
+import hyla_lm.train as t
 t.StepLog.record = lambda *arguments: time.sleep(1000)
 """
 IN_A_SAVE = """
@@ -37,7 +37,7 @@ import orbax.checkpoint as ocp
 ocp.CheckpointManager.wait_until_finished = lambda manager: time.sleep(1000)
 """
 FAILS_AFTER_A_SAVE = """
-import hyla_lm.trainer as t
+import hyla_lm.train as t
 begun = t.RunStore.save
 def save(store, step, state, data):
     begun(store, step, state, data)

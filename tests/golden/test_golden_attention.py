@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.attention import VARIANTS, AttentionSpec, attend, latent_codes
-from hyla_lm.kernels import blocked
+from hyla_lm.attention import blocked
+from hyla_lm.attention.attend import VARIANTS, AttentionSpec, attend, latent_codes
 
 Load = Callable[[str], dict[str, np.ndarray]]
 Params = dict[str, jax.Array]

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.attention import latent_codes
+from hyla_lm.attention.attend import latent_codes
 from hyla_lm.model.config import Features, ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.positions import relative_buckets

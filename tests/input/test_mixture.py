@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hyla_lm.cli import main
-from hyla_lm.config import UserError
+from hyla_lm.cli.main import main
 from hyla_lm.data.row_writer import write_rows
 from hyla_lm.data.train_tokenizer import train_tokenizer
+from hyla_lm.errors import UserError
 from hyla_lm.input.joined_rows import JoinedRows, SpreadRows
 from hyla_lm.input.manifest import read_manifest
 from hyla_lm.input.mixture import RowMixture
@@ -25,7 +25,7 @@ from hyla_lm.input.source import LanguageData, Reading, RowSet
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.input.turns import shares_of, turns_of
 from hyla_lm.parallel.batch_shard import BatchShard
-from hyla_lm.running import document_losses
+from hyla_lm.run import document_losses
 from hyla_lm.tasks.language_model import LanguageModel
 from tests.conftest import SEQUENCE_LENGTH, TINY, VOCAB_SIZE, sentences
 from tests.run_lines import measured

@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hyla_lm.config import UserError
+from hyla_lm import storage as files
 from hyla_lm.data.document_files import DocumentFiles
 from hyla_lm.data.preparation import Preparation
 from hyla_lm.data.prepare import prepare
 from hyla_lm.data.verify import verify
-from hyla_lm.input import files
-from hyla_lm.input.files import as_path, chunks, list_files
+from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import read_manifest
 from hyla_lm.input.prepared import Rows
 from hyla_lm.input.records import Records
@@ -29,6 +28,7 @@ from hyla_lm.input.source import Reading, open_rows
 from hyla_lm.input.stream import C4Stream
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.storage import as_path, chunks, list_files
 from tests.conftest import SEQUENCE_LENGTH, sentences
 from tests.data.c4_layouts import write_array_records, write_json_gz
 from tests.running.buckets.fake_bucket import DROPPED, FakeBucket, lead_here

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.input.prepared import Rows
 from hyla_lm.input.row_stream import RowStream, evaluation_rows
 from hyla_lm.input.rows import encode_rows

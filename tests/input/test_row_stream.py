@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import read_manifest
 from hyla_lm.input.prepared import Rows
 from hyla_lm.input.row_stream import RowStream, check_equal_states, evaluation_rows

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
 
-from hyla_lm.cli import main
-from hyla_lm.config import UserError
+from hyla_lm.cli.main import main
 from hyla_lm.data.row_writer import WRITER_OPTIONS
+from hyla_lm.errors import UserError
 from hyla_lm.input import verification
 from hyla_lm.input.prepared import Rows
 from hyla_lm.input.records import Records

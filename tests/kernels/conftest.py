@@ -7,7 +7,7 @@ import pytest
 from jax._src.lax import slicing
 from jax.experimental.pallas import tpu as pltpu
 
-from hyla_lm.kernels import unrolled
+from hyla_lm.attention import unrolled
 
 SIMULATION = pltpu.InterpretParams(uninitialized_memory="nan")
 starts_of = slicing._dynamic_slice_indices

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.pallas import tpu as pltpu
 
-from hyla_lm.attention import VARIANTS, make_request
+from hyla_lm.attention.attend import VARIANTS, make_request
 from hyla_lm.parallel.mesh import MeshConfig, make_mesh
 from hyla_lm.parallel.sharded_attention import attend_on_mesh
 

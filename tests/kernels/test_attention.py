@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.attention import VARIANTS, AttentionSpec, attend, latent_codes
-from hyla_lm.config import UserError
+from hyla_lm.attention.attend import VARIANTS, AttentionSpec, attend, latent_codes
+from hyla_lm.errors import UserError
 
 B, T, H, K, U = 1, 4, 2, 3, 5
 

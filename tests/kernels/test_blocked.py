@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.attention import ACTIVATIONS, VARIANTS, AttentionSpec, attend
-from hyla_lm.kernels import blocked
-from hyla_lm.kernels.hyla import blocked as hypernetwork
-from hyla_lm.kernels.linear import chunked
+from hyla_lm.attention import blocked
+from hyla_lm.attention.attend import ACTIVATIONS, VARIANTS, AttentionSpec, attend
+from hyla_lm.attention.hyla import blocked as hypernetwork
+from hyla_lm.attention.linear import chunked
 
 B, H, K, U = 2, 3, 5, 6
 DROPPED = 0.25

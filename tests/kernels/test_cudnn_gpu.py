@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from jax._src.cudnn import fused_attention_stablehlo
 
-from hyla_lm.attention import AttentionSpec, Request, make_request
-from hyla_lm.kernels.block import attend_block
-from hyla_lm.kernels.softmax.cudnn_gpu import attend_cudnn, unsupported
+from hyla_lm.attention.attend import AttentionSpec, Request, make_request
+from hyla_lm.attention.block import attend_block
+from hyla_lm.attention.softmax.cudnn_gpu import attend_cudnn, unsupported
 
 SPEC = AttentionSpec("softmax", "linear", "relu")
 # Sums of up to 40 products in another order, in float32.

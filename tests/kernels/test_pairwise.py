@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.attention import VARIANTS, AttentionSpec, attend
-from hyla_lm.config import UserError
-from hyla_lm.kernels import blocked
-from hyla_lm.kernels.pairwise import PAIR_NETWORKS
+from hyla_lm.attention import blocked
+from hyla_lm.attention.attend import VARIANTS, AttentionSpec, attend
+from hyla_lm.attention.pairwise import PAIR_NETWORKS
+from hyla_lm.errors import UserError
 from hyla_lm.model.config import Tokens
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.parallel.mesh import path_of

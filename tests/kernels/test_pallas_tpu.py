@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.attention import VARIANTS, AttentionSpec, attend
-from hyla_lm.config import UserError
-from hyla_lm.kernels.hyla import pallas_tpu, tpu_backward
-from hyla_lm.kernels.hyla.tpu_common import Problem
+from hyla_lm.attention.attend import VARIANTS, AttentionSpec, attend
+from hyla_lm.attention.hyla import pallas_tpu, tpu_backward
+from hyla_lm.attention.hyla.tpu_common import Problem
+from hyla_lm.errors import UserError
 
 # Relative to the largest entry: both sum the same float32 terms in another order. The gradient of
 # RMSHead grows as 1 / |s| where all scores of a pair are small, and with it the rounding of s.

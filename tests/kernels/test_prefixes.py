@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.attention import VARIANTS, AttentionSpec, Request, make_request
-from hyla_lm.kernels.block import attend_block
-from hyla_lm.kernels.registry import choose
-from hyla_lm.kernels.softmax.prefixes import MAX_QUERIES, attend_prefixes, unsupported
+from hyla_lm.attention.attend import VARIANTS, AttentionSpec, Request, make_request
+from hyla_lm.attention.block import attend_block
+from hyla_lm.attention.registry import choose
+from hyla_lm.attention.softmax.prefixes import MAX_QUERIES, attend_prefixes, unsupported
 from tests.model.small_model import QUICK_COMPILE
 
 AS_FOR_USERS: Mapping[str, Any] = {}

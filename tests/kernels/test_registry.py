@@ -7,11 +7,11 @@ import jax
 import numpy as np
 import pytest
 
-from hyla_lm.attention import VARIANTS, Request, attend, choose, make_request
-from hyla_lm.config import UserError
-from hyla_lm.kernels import registry
-from hyla_lm.kernels.registry import IMPLEMENTATIONS, KERNELS
-from hyla_lm.kernels.softmax import whole_tpu
+from hyla_lm.attention import registry
+from hyla_lm.attention.attend import VARIANTS, Request, attend, choose, make_request
+from hyla_lm.attention.registry import IMPLEMENTATIONS, KERNELS
+from hyla_lm.attention.softmax import whole_tpu
+from hyla_lm.errors import UserError
 
 MANY = 129  # positions, of which 128 are the most that are few
 PALLAS = [kernel.name for kernel in KERNELS if kernel.implementation == "pallas_tpu"]

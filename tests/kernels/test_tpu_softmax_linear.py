@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.attention import VARIANTS, attend
-from hyla_lm.config import UserError
-from hyla_lm.kernels.softmax import splash_tpu, whole_common, whole_tpu
-from hyla_lm.kernels.softmax.splash_tpu import splash
+from hyla_lm.attention.attend import VARIANTS, attend
+from hyla_lm.attention.softmax import splash_tpu, whole_common, whole_tpu
+from hyla_lm.attention.softmax.splash_tpu import splash
+from hyla_lm.errors import UserError
 
 B, H, K, U = 2, 2, 16, 24
 # Relative to the largest entry. Splash rounds the probabilities' product as one float32 pass does.

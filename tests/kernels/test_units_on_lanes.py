@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.attention import VARIANTS, AttentionSpec, attend
-from hyla_lm.kernels.hyla import pallas_tpu, tpu_backward
+from hyla_lm.attention.attend import VARIANTS, AttentionSpec, attend
+from hyla_lm.attention.hyla import pallas_tpu, tpu_backward
 from tests.kernels.test_pallas_tpu import (
     Case,
     assert_close,

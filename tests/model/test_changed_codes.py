@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.attention import Codes
-from hyla_lm.config import UserError
+from hyla_lm.attention.attend import Codes
+from hyla_lm.errors import UserError
 from hyla_lm.model.changed_codes import Operands, apply_changed, operands_of
 from hyla_lm.model.config import Tokens
 from hyla_lm.model.decoder import Decoder

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.attention import VARIANTS, Request, latent_codes_of, make_request
+from hyla_lm.attention.attend import VARIANTS, Request, latent_codes_of, make_request
 from hyla_lm.model.code_terms import (
     contrast,
     entropy_over_heads,

@@ -7,15 +7,15 @@ import jax.numpy as jnp
 import pytest
 
 import hyla_lm.evals.tasks.fuzzy_logic  # noqa: F401  makes FuzzyLogic known to gin
-from hyla_lm.config import UserError
-from hyla_lm.experiment import read_experiment
-from hyla_lm.kernels import registry
+from hyla_lm.attention import registry
+from hyla_lm.config.experiment import read_experiment
+from hyla_lm.errors import UserError
 from hyla_lm.model.config import Features, Tokens
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.inspection import kernels_of
 from hyla_lm.parallel.mesh import MeshConfig, make_mesh
-from hyla_lm.running.program import make_program
-from hyla_lm.running.summary import startup_lines
+from hyla_lm.run.program import make_program
+from hyla_lm.run.summary import startup_lines
 from tests.model.small_model import VOCABULARY, shapes, small, tokens
 
 MIXED = ("hyla", "softmax")

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.attention import VARIANTS
-from hyla_lm.config import UserError
+from hyla_lm.attention.attend import VARIANTS
+from hyla_lm.errors import UserError
 from hyla_lm.model.config import Features, ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.head import Head

@@ -10,15 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.config import UserError
-from hyla_lm.experiment import read_experiment
+from hyla_lm.config.experiment import read_experiment
+from hyla_lm.errors import UserError
 from hyla_lm.model.config import ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.inspection import attention_layers
 from hyla_lm.muon import axes_of
 from hyla_lm.optim import decay_mask
-from hyla_lm.running.program import make_program
-from hyla_lm.running.summary import modern_parts, startup_lines
+from hyla_lm.run.program import make_program
+from hyla_lm.run.summary import modern_parts, startup_lines
 from tests.model import plain_decoder
 from tests.model.small_model import (
     LENGTH,

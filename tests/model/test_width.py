@@ -9,15 +9,15 @@ import numpy as np
 import optax
 import pytest
 
-from hyla_lm.attention import VARIANTS
-from hyla_lm.config import UserError
+from hyla_lm.attention.attend import VARIANTS
+from hyla_lm.errors import UserError
 from hyla_lm.export.description import describe_model, model_config_of
 from hyla_lm.model.config import Features, ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.width import Factors, factors_of, rate_of
 from hyla_lm.optim import OptimizerConfig, make_optimizer
 from hyla_lm.parallel.mesh import path_of
-from hyla_lm.running.program import init_params
+from hyla_lm.run.program import init_params
 from tests.model.small_model import VOCABULARY, shapes, small, tokens
 
 # 4 times as wide, of twice as many heads of twice the size.

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hyla_lm.attention import VARIANTS, Request, make_request
-from hyla_lm.kernels.lanes import LANES
+from hyla_lm.attention.attend import VARIANTS, Request, make_request
+from hyla_lm.attention.lanes import LANES
 from hyla_lm.parallel import sharded_attention
 from hyla_lm.parallel.mesh import MeshConfig, make_mesh
 

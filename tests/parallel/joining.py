@@ -8,7 +8,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.parallel.messages import Connection
 
 RUN = "runs/mine"

@@ -12,15 +12,15 @@ from typing import Any
 
 import jax
 
+from hyla_lm.config.experiment import Experiment, read_experiment
 from hyla_lm.diagnostics.attention import make_look
-from hyla_lm.experiment import Experiment, read_experiment
+from hyla_lm.logs.throughput import count_parameters
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.mesh import AXES, MeshConfig
-from hyla_lm.plan.collectives import KINDS, find_collectives
-from hyla_lm.plan.hlo import Program as Hlo
-from hyla_lm.running.details import figures
-from hyla_lm.running.program import make_program
-from hyla_lm.running.throughput import count_parameters
+from hyla_lm.run.details import figures
+from hyla_lm.run.program import make_program
+from hyla_lm.tools.plan.collectives import KINDS, find_collectives
+from hyla_lm.tools.plan.hlo import Program as Hlo
 
 STEPS = 20
 LOOKED_AT = {"hyla": ((1, 1, 1, 1), (2, 1, 2, 2)), "softmax": ((1, 1, 1, 1), (1, 1, 1, 8))}

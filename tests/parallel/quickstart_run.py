@@ -26,7 +26,8 @@ def widen() -> list[str]:
 
 def main(last: int, precision: str, arguments: list[str]) -> int:
     wide = widen() if precision == "float64" else []
-    from hyla_lm import cli, trainer
+    from hyla_lm import train as trainer
+    from hyla_lm.cli import main as cli
 
     record = trainer.StepLog.record
 

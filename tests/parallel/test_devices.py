@@ -6,7 +6,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from hyla_lm.config import Unavailable, UserError
+from hyla_lm.errors import Unavailable, UserError
 from hyla_lm.parallel import devices
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.parallel.mesh import AXES, MeshConfig, make_mesh, parameter_spec
 from tests.scripts import output_of
 

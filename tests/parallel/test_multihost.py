@@ -19,7 +19,7 @@ from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.liveness import EXIT_STATUS as PEER_GONE
 from hyla_lm.parallel.mesh import MeshConfig, make_mesh
 from hyla_lm.parallel.multihost import check_agreement, gather, gather_shards, shard_of
-from hyla_lm.running import document_losses
+from hyla_lm.run import document_losses
 from tests import preloaded
 from tests.parallel.processes import (
     Finished,

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.parallel import listening
 from hyla_lm.parallel.messages import LONGEST_TEXT
 from hyla_lm.parallel.rendezvous import Place

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType
 
-from hyla_lm.attention import VARIANTS, Request, choose, make_request
-from hyla_lm.config import UserError
+from hyla_lm.attention.attend import VARIANTS, Request, choose, make_request
+from hyla_lm.errors import UserError
 from hyla_lm.parallel.mesh import AXES, BATCH
 from hyla_lm.parallel.sharded_attention import attend_on_mesh, local_request
 from tests.scripts import output_of

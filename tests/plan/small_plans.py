@@ -9,13 +9,13 @@ import re
 
 import jax
 
-from hyla_lm.experiment import read_experiment
-from hyla_lm.gin_files import Written
-from hyla_lm.plan.collectives import find_collectives
-from hyla_lm.plan.compile import compile_step
-from hyla_lm.plan.hlo import Program
-from hyla_lm.plan.purpose import purpose
-from hyla_lm.running.throughput import train_flops_per_token
+from hyla_lm.config.experiment import read_experiment
+from hyla_lm.config.gin_files import Written
+from hyla_lm.logs.throughput import train_flops_per_token
+from hyla_lm.tools.plan.collectives import find_collectives
+from hyla_lm.tools.plan.compile import compile_step
+from hyla_lm.tools.plan.hlo import Program
+from hyla_lm.tools.plan.purpose import purpose
 
 COMMON = """
 TrainConfig.task = @LanguageModel()

@@ -7,11 +7,11 @@ from typing import Any
 import jax
 import pytest
 
-from hyla_lm.experiment import read_experiment
+from hyla_lm.config.experiment import read_experiment
 from hyla_lm.parallel.mesh import AXES, MeshConfig, make_mesh
-from hyla_lm.plan.advice import advice
-from hyla_lm.plan.compile import OutOfMemory
-from hyla_lm.plan.topology import Slice
+from hyla_lm.tools.plan.advice import advice
+from hyla_lm.tools.plan.compile import OutOfMemory
+from hyla_lm.tools.plan.topology import Slice
 
 DEVICES: Any = [SimpleNamespace(platform="cpu", id=index) for index in range(16)]
 

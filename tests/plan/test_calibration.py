@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from hyla_lm import cli
-from hyla_lm.config import UserError
-from hyla_lm.plan.calibration import (
+from hyla_lm.cli import main as cli
+from hyla_lm.errors import UserError
+from hyla_lm.tools.plan.calibration import (
     Calibration,
     check_device,
     check_program,
@@ -25,7 +25,7 @@ from hyla_lm.plan.calibration import (
     read_calibration,
     sentence,
 )
-from hyla_lm.plan.plan import corrected
+from hyla_lm.tools.plan.plan import corrected
 
 MS = 1e-3
 CLOCK = 1.5e9
@@ -183,7 +183,7 @@ def test_collectives_that_were_not_measured_are_named() -> None:
 
 
 def test_the_report_says_that_it_is_corrected() -> None:
-    from hyla_lm.plan.report import _prediction
+    from hyla_lm.tools.plan.report import _prediction
 
     plan = PLANNED | corrected(PLANNED, calibration(), None)
     out = io.StringIO()

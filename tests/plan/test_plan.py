@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from hyla_lm import cli
-from hyla_lm.plan.compile import parse_refusal
-from hyla_lm.plan.topology import TOPOLOGIES, Slice
+from hyla_lm.cli import main as cli
+from hyla_lm.tools.plan.compile import parse_refusal
+from hyla_lm.tools.plan.topology import TOPOLOGIES, Slice
 
 ROOT = Path(__file__).parents[2]
 SEQUENCE = 384  # no other size of the model, so an array with two of it is T x T

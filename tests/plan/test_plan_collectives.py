@@ -2,8 +2,8 @@
 
 import pytest
 
-from hyla_lm.plan.collectives import Collective, find_collectives
-from hyla_lm.plan.hlo import Program
+from hyla_lm.tools.plan.collectives import Collective, find_collectives
+from hyla_lm.tools.plan.hlo import Program
 
 MESH = {"data": 2, "fsdp": 4, "model": 1}
 HEAD = "HloModule jit_train_step\n\n%add (a: f32[], b: f32[]) -> f32[] {\n"

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm.kernels.chips import V5E
-from hyla_lm.plan.cycles import by_part, operations, part_of, spread
-from hyla_lm.plan.dumps import Dumps
-from hyla_lm.plan.hlo import Program
+from hyla_lm.attention.chips import V5E
+from hyla_lm.tools.cycles.cycles import by_part, operations, part_of, spread
+from hyla_lm.tools.cycles.dumps import Dumps
+from hyla_lm.tools.plan.hlo import Program
 
 STEP = "jit(train_step)/while/body/closed_call"
 

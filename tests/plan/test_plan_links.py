@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from hyla_lm.kernels.chips import CHIPS, V5E, V5P, V6E
-from hyla_lm.plan.collectives import Collective, find_collectives
-from hyla_lm.plan.compile import Memory
-from hyla_lm.plan.hlo import Program
-from hyla_lm.plan.links import Links, assumptions, links_of
-from hyla_lm.plan.predict import StepTime, step_time
-from hyla_lm.plan.purpose import (
+from hyla_lm.attention.chips import CHIPS, V5E, V5P, V6E
+from hyla_lm.tools.plan.collectives import Collective, find_collectives
+from hyla_lm.tools.plan.compile import Memory
+from hyla_lm.tools.plan.hlo import Program
+from hyla_lm.tools.plan.links import Links, assumptions, links_of
+from hyla_lm.tools.plan.predict import StepTime, step_time
+from hyla_lm.tools.plan.purpose import (
     ACTIVATIONS,
     GRADIENTS,
     NUMBERS,
@@ -19,7 +19,7 @@ from hyla_lm.plan.purpose import (
     TABLE_GRADIENT,
     purpose,
 )
-from hyla_lm.plan.topology import Slice
+from hyla_lm.tools.plan.topology import Slice
 
 BODY = "jit(train_step)/while/body/closed_call"
 KEY = "blocks/block_0/attention/key/dot_general"

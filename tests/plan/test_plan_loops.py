@@ -2,7 +2,7 @@
 
 import pytest
 
-from hyla_lm.plan.hlo import Program
+from hyla_lm.tools.plan.hlo import Program
 
 
 def program(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hyla_lm.plan.hlo import Program
-from hyla_lm.plan.traffic import hbm_bytes
+from hyla_lm.tools.plan.hlo import Program
+from hyla_lm.tools.plan.traffic import hbm_bytes
 
 STACK, ROW, ON_CHIP = "f32[64,8]{1,0}", "f32[1,8]{1,0}", "f32[64,8]{1,0:T(8)S(1)}"
 STACK_BYTES, ROW_BYTES = 4 * 64 * 8, 4 * 8

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm.plan.bundles import run
-from hyla_lm.plan.dumps import Dumps
+from hyla_lm.tools.cycles.bundles import run
+from hyla_lm.tools.cycles.dumps import Dumps
 
 LOOP = """
      0   :  { %s1_s0 = smov 0 /* a comment /* in a comment */ { } */ }

@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from hyla_lm.attention import VARIANTS, attend
-from hyla_lm.experiment import read_experiment
-from hyla_lm.plan.compile import CompiledStep, OutOfMemory, compile_step
-from hyla_lm.plan.topology import Slice, libtpu_settings
+from hyla_lm.attention.attend import VARIANTS, attend
+from hyla_lm.config.experiment import read_experiment
+from hyla_lm.tools.plan.compile import CompiledStep, OutOfMemory, compile_step
+from hyla_lm.tools.plan.topology import Slice, libtpu_settings
 
 HEADS, HEAD_DIM = 8, 64
 KERNELS = "hyla_forward|hyla_backward|softmax_forward|softmax_backward"

@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hyla_lm.attention import VARIANTS, make_request
-from hyla_lm.code_loss import CodeLoss, term_of
+from hyla_lm.attention.attend import VARIANTS, make_request
 from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogic
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.parallel.batch_sums import summed_over_batch
 from hyla_lm.parallel.mesh import MeshConfig, batch_sharding, make_mesh
+from hyla_lm.tasks.code_loss import CodeLoss, term_of
 from tests.model.small_model import QUICK_COMPILE, small
 
 BATCH, LENGTH, HEADS, SIZE = 8, 5, 2, 3

@@ -7,9 +7,9 @@ import json
 
 import jax
 
-from hyla_lm.experiment import read_experiment
+from hyla_lm.config.experiment import read_experiment
 from hyla_lm.parallel.batch_shard import BatchShard
-from hyla_lm.running.program import make_program
+from hyla_lm.run.program import make_program
 
 STEPS = 6
 BINDINGS = [

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from hyla_lm.running.alarm import GROWN, Seen, likely_cause
+from hyla_lm.logs.alarm import GROWN, Seen, likely_cause
 
 CALM = [Seen(3.0, 0.8)] * 20
 RISING = [Seen(3.0, 0.8 * 1.3**i) for i in range(20)]

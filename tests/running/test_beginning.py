@@ -11,12 +11,12 @@ import jax
 import numpy as np
 import pytest
 
-from hyla_lm.cli import main
-from hyla_lm.config import UserError
-from hyla_lm.experiment import WarmStart, read_experiment
+from hyla_lm.checkpoint.warm_start import Match, match
+from hyla_lm.cli.main import main
+from hyla_lm.config.experiment import WarmStart, read_experiment
+from hyla_lm.errors import UserError
 from hyla_lm.input.prepared import Rows
-from hyla_lm.running.program import make_program
-from hyla_lm.running.warm_start import Match, match
+from hyla_lm.run.program import make_program
 from hyla_lm.schedules import rise_hold_fall
 from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.faults.runs import arrays, as_bytes, differences, position

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from hyla_lm.running.checksums import checksums
+from hyla_lm.checkpoint.checksums import checksums
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int32, np.bool_, jax.numpy.bfloat16])

@@ -11,24 +11,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.code_loss import METRIC, CodeLoss, with_code_loss
-from hyla_lm.config import UserError
+from hyla_lm.config.experiment import read_experiment
+from hyla_lm.errors import UserError
 from hyla_lm.evals.populations.population import Population
 from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogic
 from hyla_lm.evals.tasks.sraven import Sraven
-from hyla_lm.experiment import read_experiment
 from hyla_lm.model.code_terms import contrast, entropy_over_heads, moments
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.inspection import LayerView, attention_layers
-from hyla_lm.running import program as program_module
-from hyla_lm.running.program import (
-    Program,
-    abstract_batch,
-    identity,
-    lower_step,
-    make_program,
-)
-from hyla_lm.running.summary import startup_lines
+from hyla_lm.run import program as program_module
+from hyla_lm.run.program import Program, abstract_batch, identity, lower_step, make_program
+from hyla_lm.run.summary import startup_lines
+from hyla_lm.tasks.code_loss import METRIC, CodeLoss, with_code_loss
 from hyla_lm.tasks.language_model import PlannedVocabulary
 from hyla_lm.tasks.next_token import NextToken
 from hyla_lm.tasks.protocol import Labelled, LossFn, Task

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm.config import UserError
-from hyla_lm.running.costs import Costs
-from hyla_lm.running.run_folder import PROCESS_SECONDS, RunFolder
+from hyla_lm.errors import UserError
+from hyla_lm.logs.costs import Costs
+from hyla_lm.run.run_folder import PROCESS_SECONDS, RunFolder
 
 
 class Clock:

@@ -12,15 +12,15 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
 
-from hyla_lm.config import UserError
-from hyla_lm.experiment import Experiment, read_experiment
-from hyla_lm.running.metric_lines import read_lines
-from hyla_lm.running.program import make_program
-from hyla_lm.running.run_folder import PROCESS_SECONDS
-from hyla_lm.running.step_log import StepLog
-from hyla_lm.sinks.descriptions import description
-from hyla_lm.sinks.tensorboard_order import shown
-from hyla_lm.trainer import train
+from hyla_lm.config.experiment import Experiment, read_experiment
+from hyla_lm.errors import UserError
+from hyla_lm.logs.descriptions import description
+from hyla_lm.logs.metric_lines import read_lines
+from hyla_lm.logs.step_log import StepLog
+from hyla_lm.logs.tensorboard_order import shown
+from hyla_lm.run.program import make_program
+from hyla_lm.run.run_folder import PROCESS_SECONDS
+from hyla_lm.train import train
 from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.run_lines import measured
 

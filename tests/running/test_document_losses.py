@@ -9,16 +9,16 @@ import jax
 import numpy as np
 import pytest
 
-from hyla_lm.cli import main
+from hyla_lm.cli.main import main
+from hyla_lm.config.experiment import read_experiment
 from hyla_lm.ending import STOPPED
-from hyla_lm.experiment import read_experiment
 from hyla_lm.input.prepared import Rows
 from hyla_lm.parallel import multihost
 from hyla_lm.parallel.batch_shard import BatchShard
-from hyla_lm.running import document_losses, duties
-from hyla_lm.running.document_losses import DocumentLosses, Recorder
-from hyla_lm.running.evaluation import evaluate_sets
-from hyla_lm.running.program import lower_step, make_program
+from hyla_lm.run import document_losses, duties
+from hyla_lm.run.document_losses import DocumentLosses, Recorder
+from hyla_lm.run.evaluation import evaluate_sets
+from hyla_lm.run.program import lower_step, make_program
 from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.run_lines import measured
 

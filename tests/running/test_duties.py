@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from hyla_lm.cli import main
+from hyla_lm.cli.main import main
+from hyla_lm.config.experiment import CheckpointConfig, Experiment, LogConfig, TrainConfig
 from hyla_lm.ending import STOPPED as EXIT_STATUS
-from hyla_lm.experiment import CheckpointConfig, Experiment, LogConfig, TrainConfig
+from hyla_lm.logs.pace import intervals
+from hyla_lm.logs.tensorboard_order import shown
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.optim import OptimizerConfig
 from hyla_lm.parallel.mesh import MeshConfig
-from hyla_lm.running import duties
-from hyla_lm.running.duties import DUTIES, Duty, redone_tags
-from hyla_lm.running.evaluation import evaluate_sets
-from hyla_lm.running.pace import intervals
-from hyla_lm.sinks.tensorboard_order import shown
+from hyla_lm.run import duties
+from hyla_lm.run.duties import DUTIES, Duty, redone_tags
+from hyla_lm.run.evaluation import evaluate_sets
 from tests.run_lines import measured
 
 pytestmark = pytest.mark.usefixtures("programs_once")

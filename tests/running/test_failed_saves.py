@@ -9,8 +9,8 @@ import orbax.checkpoint as ocp
 import pytest
 from etils import epath
 
-from hyla_lm.config import UserError
-from hyla_lm.running.checkpoint import Checkpointer
+from hyla_lm.checkpoint.checkpoint import Checkpointer
+from hyla_lm.errors import UserError
 
 
 def full(*_: object, **__: object) -> NoReturn:

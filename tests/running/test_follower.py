@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from hyla_lm.cli import main
-from hyla_lm.config import UserError
+from hyla_lm.checkpoint.checkpoint import Checkpointer
+from hyla_lm.cli.main import main
 from hyla_lm.ending import Preempted
+from hyla_lm.errors import UserError
 from hyla_lm.input.prepared import Rows
-from hyla_lm.running.checkpoint import Checkpointer
-from hyla_lm.running.follower import follow
-from hyla_lm.running.metric_lines import read_lines
-from hyla_lm.running.restored import program_of
-from hyla_lm.running.run_folder import RunFolder
-from hyla_lm.sinks.tensorboard_order import shown
+from hyla_lm.logs.metric_lines import read_lines
+from hyla_lm.logs.tensorboard_order import shown
+from hyla_lm.run.follower import follow
+from hyla_lm.run.restored import program_of
+from hyla_lm.run.run_folder import RunFolder
 from tests import preloaded
 from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.run_lines import measured

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm.cli import main
-from hyla_lm.config import UserError
+from hyla_lm.cli.main import main
+from hyla_lm.errors import UserError
 from hyla_lm.input.prepared import Rows
-from hyla_lm.running.lock import LOCK, named
-from hyla_lm.running.run_folder import RunFolder
+from hyla_lm.run.lock import LOCK, named
+from hyla_lm.run.run_folder import RunFolder
 from tests import preloaded
 from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.run_lines import measured

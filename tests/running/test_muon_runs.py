@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hyla_lm.cli import main
+from hyla_lm.cli.main import main
 from hyla_lm.input.prepared import Rows
 from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.faults.runs import arrays

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm.cli import main
-from hyla_lm.running import program, run_store
+from hyla_lm.cli.main import main
+from hyla_lm.run import program, run_store
 from tests import preloaded
 
 pytestmark = pytest.mark.usefixtures("programs_once")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hyla_lm.running.pace import Pace, duration, times_left
+from hyla_lm.logs.pace import Pace, duration, times_left
 
 
 class Clock:

@@ -9,15 +9,15 @@ from typing import Any
 import jax
 import pytest
 
-from hyla_lm.cli import main
-from hyla_lm.config import UserError
+from hyla_lm.cli.main import main
+from hyla_lm.config.experiment import TrainConfig
 from hyla_lm.ending import STOPPED
-from hyla_lm.experiment import TrainConfig
+from hyla_lm.errors import UserError
 from hyla_lm.input.prepared import Rows
-from hyla_lm.running import profiling
-from hyla_lm.running.metric_lines import read_lines
-from hyla_lm.running.profiling import STEPS_ASKED, Profiler
-from hyla_lm.running.step_log import StepLog
+from hyla_lm.logs.metric_lines import read_lines
+from hyla_lm.logs.step_log import StepLog
+from hyla_lm.run import profiling
+from hyla_lm.run.profiling import STEPS_ASKED, Profiler
 from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.run_lines import measured
 

@@ -231,7 +231,7 @@ def test_a_finished_run_is_left_as_it_is(gin_file: Path, uninterrupted: Path) ->
 
 
 def test_a_line_cut_short_by_a_kill_is_dropped(tmp_path: Path) -> None:
-    from hyla_lm.running.run_folder import RunFolder
+    from hyla_lm.run.run_folder import RunFolder
 
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"st')
     with closing(RunFolder(str(tmp_path))) as folder:
@@ -241,7 +241,7 @@ def test_a_line_cut_short_by_a_kill_is_dropped(tmp_path: Path) -> None:
 
 
 def test_the_lines_of_duties_that_are_done_again_are_dropped(tmp_path: Path) -> None:
-    from hyla_lm.running.run_folder import RunFolder
+    from hyla_lm.run.run_folder import RunFolder
 
     lines = [{"step": 1, "train/loss_nats": 2.0}, {"step": 1, "validation/loss_nats": 2.0}]
     lines += [{"step": 2, "train/loss_nats": 1.0}, {"step": 2, "validation/loss_nats": 1.0}]

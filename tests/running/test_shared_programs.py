@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm.experiment import read_experiment
-from hyla_lm.running.program import make_program
+from hyla_lm.config.experiment import read_experiment
+from hyla_lm.run.program import make_program
 
 pytestmark = pytest.mark.usefixtures("programs_once")
 OTHER = (

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from hyla_lm.running.summary import last_training_metrics, seconds_per_step
+from hyla_lm.run.summary import last_training_metrics, seconds_per_step
 
 
 def window(step: int, loss: float, seconds: float | None = None) -> dict[str, Any]:

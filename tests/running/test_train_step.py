@@ -8,10 +8,10 @@ import jax
 import numpy as np
 import pytest
 
-from hyla_lm.experiment import Experiment, read_experiment
+from hyla_lm.config.experiment import Experiment, read_experiment
 from hyla_lm.parallel.batch_shard import BatchShard
-from hyla_lm.running import program
-from hyla_lm.running.program import make_program
+from hyla_lm.run import program
+from hyla_lm.run.program import make_program
 
 # The same float32 sums in another order; Adam divides by a root near epsilon only at exact zeros.
 ACCUMULATION = 1e-6

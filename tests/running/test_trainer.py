@@ -9,11 +9,11 @@ import jax
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from hyla_lm import trainer
-from hyla_lm.cli import main
-from hyla_lm.experiment import read_experiment
-from hyla_lm.sinks.tensorboard import TensorBoard
-from hyla_lm.sinks.tensorboard_order import shown
+from hyla_lm import train as trainer
+from hyla_lm.cli.main import main
+from hyla_lm.config.experiment import read_experiment
+from hyla_lm.logs.tensorboard import TensorBoard
+from hyla_lm.logs.tensorboard_order import shown
 from hyla_lm.tasks import decoding
 from hyla_lm.tasks.choice import choose
 from hyla_lm.tasks.language_model import LanguageModelTask

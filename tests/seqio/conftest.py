@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hyla_lm import gin_files
+from hyla_lm.config import gin_files
 from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.input.tokenizer import Tokenizer
 from tests.conftest import sentences

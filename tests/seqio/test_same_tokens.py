@@ -9,11 +9,11 @@ import pytest
 from hyla_lm.data.document_files import DocumentFiles
 from hyla_lm.data.preparation import Preparation
 from hyla_lm.data.prepare import prepare
-from hyla_lm.input.files import list_files
 from hyla_lm.input.rows import RowReader
 from hyla_lm.input.source import Reading
 from hyla_lm.input.stream import C4Stream
 from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.storage import list_files
 from tests.data.c4_layouts import c4_fields, tf_example
 from tests.seqio.conftest import C4, TRAIN
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hyla_lm.cli import main
-from hyla_lm.config import UserError
+from hyla_lm.cli.main import main
+from hyla_lm.config.settings import importing_fields
 from hyla_lm.data.train_tokenizer import train_tokenizer
+from hyla_lm.errors import UserError
 from hyla_lm.input.source import LanguageData, Reading
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.parallel.batch_shard import BatchShard
-from hyla_lm.settings import importing_fields
 from tests.seqio.conftest import C4, TRAIN, VALIDATION
 
 pytestmark = pytest.mark.seqio
@@ -130,7 +130,15 @@ def test_what_does_not_fit_is_named(
 
 
 def test_a_tokenizer_is_trained_on_a_task(c4: C4, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "data.train_tokenizer", "--task=c4_lm", "--vocab_size=320"]
+    command = [
+        sys.executable,
+        "-m",
+        "hyla_lm",
+        "data",
+        "tokenizer",
+        "--task=c4_lm",
+        "--vocab_size=320",
+    ]
     command += [f"--output={tmp_path / 'model'}", f"--gin.SeqioTasks.tfds_folder='{c4.tfrecord}'"]
     subprocess.run(command, cwd=ROOT, check=True)
     train_tokenizer(TRAIN, 320, tmp_path / "of_texts", for_code=True)
@@ -139,7 +147,15 @@ def test_a_tokenizer_is_trained_on_a_task(c4: C4, tmp_path: Path) -> None:
 
 
 def test_the_command_prepares_a_task(c4: C4, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "data.prepare", "--task=c4_lm", "--sequence_length=16"]
+    command = [
+        sys.executable,
+        "-m",
+        "hyla_lm",
+        "data",
+        "prepare",
+        "--task=c4_lm",
+        "--sequence_length=16",
+    ]
     command += [f"--tokenizer={c4.tokenizer.path}", f"--output={tmp_path / 'rows'}", "--workers=2"]
     command += [f"--gin.SeqioTasks.tfds_folder='{c4.tfrecord}'"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
@@ -148,8 +164,9 @@ def test_the_command_prepares_a_task(c4: C4, tmp_path: Path) -> None:
 
 def test_importing_hyla_lm_loads_no_tensorflow_even_where_it_is_installed() -> None:
     code = (
-        "import sys, hyla_lm.cli, hyla_lm.trainer, hyla_lm.experiment, hyla_lm.data.prepare, "
-        "hyla_lm.data.verify, hyla_lm.data.sample_corpus; print([name for name in ("
+        "import sys, hyla_lm.cli.main, hyla_lm.train, hyla_lm.config.experiment, "
+        "hyla_lm.data.prepare, hyla_lm.data.verify, hyla_lm.data.sample_corpus; "
+        "print([name for name in ("
         "'tensorflow', 'seqio', 'apache_beam', 'tensorflow_datasets') if name in sys.modules])"
     )
     done = subprocess.run(

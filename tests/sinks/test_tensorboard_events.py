@@ -11,9 +11,9 @@ from tensorboard.backend.event_processing.plugin_event_multiplexer import EventM
 from tensorboard.context import RequestContext
 from tensorboard.util.tensor_util import make_ndarray
 
-from hyla_lm.sinks.descriptions import description
-from hyla_lm.sinks.protocol import Histogram
-from hyla_lm.sinks.tensorboard import TensorBoard
+from hyla_lm.logs.descriptions import description
+from hyla_lm.logs.protocol import Histogram
+from hyla_lm.logs.tensorboard import TensorBoard
 
 LOSS, CODES, PICTURE = "train/loss_nats", "attention/code_values/layer_0", "attention/p/layer_0"
 

@@ -13,13 +13,13 @@ from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 from tensorboard.plugins.hparams import metadata
 from tensorboard.util.tensor_util import make_ndarray
 
-from hyla_lm.experiment import read_experiment
-from hyla_lm.running.metric_lines import read_lines
-from hyla_lm.running.run_folder import RunFolder
-from hyla_lm.sinks.event_file import EventFile
-from hyla_lm.sinks.tensorboard import SETTINGS
-from hyla_lm.sinks.tensorboard_order import shown
-from hyla_lm.trainer import train
+from hyla_lm.config.experiment import read_experiment
+from hyla_lm.logs.event_file import EventFile
+from hyla_lm.logs.metric_lines import read_lines
+from hyla_lm.logs.tensorboard import SETTINGS
+from hyla_lm.logs.tensorboard_order import shown
+from hyla_lm.run.run_folder import RunFolder
+from hyla_lm.train import train
 from tests.conftest import SEQUENCE_LENGTH, TINY
 
 pytestmark = pytest.mark.usefixtures("programs_once")

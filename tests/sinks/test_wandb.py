@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from etils import epath
 
-from hyla_lm.config import UserError, exit_status
-from hyla_lm.sinks.protocol import Histogram, Shown
-from hyla_lm.sinks.wandb import ID, WandB
+from hyla_lm.errors import UserError, exit_status
+from hyla_lm.logs.protocol import Histogram, Shown
+from hyla_lm.logs.wandb import ID, WandB
 
 wandb = pytest.importorskip("wandb", reason="the sink needs pip install 'hyla_lm[wandb]'")
 Image = pytest.importorskip("PIL.Image", reason="the sink needs pip install 'hyla_lm[wandb]'")
@@ -95,7 +95,7 @@ def test_a_run_goes_on_as_the_same_one_with_all_that_it_shows(tmp_path: Path) ->
 
 
 def test_offline_in_a_bucket_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hyla_lm.sinks.wandb._id", lambda folder: "abc")
+    monkeypatch.setattr("hyla_lm.logs.wandb._id", lambda folder: "abc")
     with pytest.raises(UserError, match="WANDB_MODE=offline keeps a run in its folder but gs://b"):
         WandB().open_sink(Shown(epath.Path("gs://bucket/run"), 0))
 

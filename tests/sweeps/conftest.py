@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from hyla_lm.ending import DONE
-from hyla_lm.sweeps.jobs import job_name
-from hyla_lm.sweeps.points import grid
-from hyla_lm.sweeps.runner import Ended
-from hyla_lm.sweeps.runs import Base, Run, plan
+from hyla_lm.tools.sweep.jobs import job_name
+from hyla_lm.tools.sweep.points import grid
+from hyla_lm.tools.sweep.runner import Ended
+from hyla_lm.tools.sweep.runs import Base, Run, plan
 
 GIN = """
 TrainConfig.task = @LanguageModel()

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hyla_lm.sweeps.figure import draw, is_geometric, layout_of
-from hyla_lm.sweeps.summary import Summary
+from hyla_lm.tools.sweep.figure import draw, is_geometric, layout_of
+from hyla_lm.tools.sweep.summary import Summary
 from tests.sweeps.conftest import RATES, Plan
 from tests.sweeps.test_summary import found
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm.cli import main
+from hyla_lm.cli.main import main
 from hyla_lm.tpu import launch
 from hyla_lm.tpu.job import NAME
 from tests.sweeps.conftest import Plan, jobs_of

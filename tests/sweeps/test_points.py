@@ -2,8 +2,8 @@
 
 import pytest
 
-from hyla_lm.config import UserError
-from hyla_lm.sweeps.points import Value, grid, split
+from hyla_lm.errors import UserError
+from hyla_lm.tools.sweep.points import Value, grid, split
 
 RATE = "OptimizerConfig.learning_rate"
 ATTENTION = "ModelConfig.attention"

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm.config import UserError
 from hyla_lm.ending import DONE, FAILED, STOPPED, Preempted
-from hyla_lm.sweeps.command import status_of, summary_of, train_runs
-from hyla_lm.sweeps.metric import Metric
-from hyla_lm.sweeps.record import Record
-from hyla_lm.sweeps.runner import CACHE, CACHED_FROM, Children, Ended
-from hyla_lm.sweeps.runs import Run
+from hyla_lm.errors import UserError
+from hyla_lm.tools.sweep.command import status_of, summary_of, train_runs
+from hyla_lm.tools.sweep.metric import Metric
+from hyla_lm.tools.sweep.record import Record
+from hyla_lm.tools.sweep.runner import CACHE, CACHED_FROM, Children, Ended
+from hyla_lm.tools.sweep.runs import Run
 from tests.sweeps.conftest import Plan, finish
 
 METRIC = Metric("validation/bits_per_byte", "lowest")

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm.config import UserError
-from hyla_lm.sweeps.listing import listing
-from hyla_lm.sweeps.points import grid
-from hyla_lm.sweeps.record import Record, locked
-from hyla_lm.sweeps.runs import Base, plan
+from hyla_lm.errors import UserError
+from hyla_lm.tools.sweep.listing import listing
+from hyla_lm.tools.sweep.points import grid
+from hyla_lm.tools.sweep.record import Record, locked
+from hyla_lm.tools.sweep.runs import Base, plan
 from tests.sweeps.conftest import RATES, Plan, finish
 
 

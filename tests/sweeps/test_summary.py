@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from hyla_lm.config import UserError
-from hyla_lm.sweeps.metric import Metric, metric_of
-from hyla_lm.sweeps.report import as_json, markdown, sentences
-from hyla_lm.sweeps.runs import Run
-from hyla_lm.sweeps.summary import Result, Summary, difference, result_of, summarize
+from hyla_lm.errors import UserError
+from hyla_lm.tools.sweep.metric import Metric, metric_of
+from hyla_lm.tools.sweep.report import as_json, markdown, sentences
+from hyla_lm.tools.sweep.runs import Run
+from hyla_lm.tools.sweep.summary import Result, Summary, difference, result_of, summarize
 from tests.sweeps.conftest import Plan, finish
 
 LOW = Metric("validation/bits_per_byte", "lowest")

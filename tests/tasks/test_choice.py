@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.tasks.choice import Sampling, choose
 
 VOCABULARY, DRAWS = 12, 4000

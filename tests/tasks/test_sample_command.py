@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from hyla_lm.cli import main
-from hyla_lm.config import UserError
+from hyla_lm.cli.main import main
+from hyla_lm.errors import UserError
 from hyla_lm.input.prepared import Rows
-from hyla_lm.running.restored import RestoredRun
+from hyla_lm.run.restored import RestoredRun
 from hyla_lm.tasks.sampling import Sampling
 from tests import preloaded
 from tests.conftest import TINY

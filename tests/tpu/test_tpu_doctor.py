@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm.input.files import as_path
+from hyla_lm.storage import as_path
 from hyla_lm.tpu import checks, doctor
 from hyla_lm.tpu.checks import FAIL, OK, WARN, Check
 from hyla_lm.tpu.job import Slice

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.tpu import launch
 from hyla_lm.tpu.cloud import CONNECTION_WAITS, Cloud, State
 from hyla_lm.tpu.programs import Done

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm.attention import VARIANTS
+from hyla_lm.attention.attend import VARIANTS
+from hyla_lm.config.experiment import Experiment, read_experiment
 from hyla_lm.evals.experiments.paper import BENCHMARKS, PRESETS
 from hyla_lm.evals.experiments.runner import Request, Run, plan
-from hyla_lm.experiment import Experiment, read_experiment
 
 PAPER = Path(__file__).parents[3].parent / "shared" / "paper" / "attention_as_a_hypernetwork.md"
 TRAINED = [

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from hyla_lm.config.experiment import read_experiment
 from hyla_lm.ending import STOPPED as EXIT_STATUS
 from hyla_lm.ending import Preempted
 from hyla_lm.evals.__main__ import main
@@ -20,8 +21,7 @@ from hyla_lm.evals.experiments import runner
 from hyla_lm.evals.experiments.benchmarks import BENCHMARKS
 from hyla_lm.evals.experiments.runner import Request, plan, populations
 from hyla_lm.evals.populations.train_many import Member
-from hyla_lm.experiment import read_experiment
-from hyla_lm.running.run_folder import RunFolder
+from hyla_lm.run.run_folder import RunFolder
 
 pytestmark = pytest.mark.usefixtures("programs_once")
 

@@ -8,14 +8,14 @@ import jax
 import numpy as np
 import pytest
 
-from hyla_lm.cli import main
-from hyla_lm.config import UserError
+from hyla_lm.cli.main import main
+from hyla_lm.errors import UserError
 from hyla_lm.evals.interventions.command import read
 from hyla_lm.evals.interventions.measure import r2
 from hyla_lm.evals.interventions.report import write_report
 from hyla_lm.evals.interventions.subject import Subject
 from hyla_lm.parallel.devices import devices
-from hyla_lm.running.restored import RestoredRun, open_run
+from hyla_lm.run.restored import RestoredRun, open_run
 
 pytestmark = pytest.mark.usefixtures("programs_once")
 

@@ -9,7 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.attention import VARIANTS, attend_request, latent_codes, latent_codes_of, make_request
+from hyla_lm.attention.attend import (
+    VARIANTS,
+    attend_request,
+    latent_codes,
+    latent_codes_of,
+    make_request,
+)
 from hyla_lm.evals.latent_codes import look as latent_code
 from hyla_lm.evals.latent_codes.language import pick
 from hyla_lm.evals.latent_codes.samples import Choices, Collector, active_units, any_active, draw_of

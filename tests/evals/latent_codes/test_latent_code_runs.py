@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hyla_lm.cli import main
+from hyla_lm.cli.main import main
 from hyla_lm.evals.__main__ import main as evals_main
 from hyla_lm.evals.latent_codes import look as latent_code
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.evals.__main__ import main
 from hyla_lm.evals.experiments import results
 from hyla_lm.evals.experiments.results import Result, sections

@@ -11,9 +11,10 @@ import jax
 import numpy as np
 import pytest
 
-from hyla_lm.cli import main
-from hyla_lm.config import UserError
+from hyla_lm.checkpoint.checkpoint import Checkpointer
+from hyla_lm.cli.main import main
 from hyla_lm.ending import Preempted
+from hyla_lm.errors import UserError
 from hyla_lm.evals.populations.population import Population
 from hyla_lm.evals.populations.steps import steps_of
 from hyla_lm.evals.populations.train_many import (
@@ -24,9 +25,8 @@ from hyla_lm.evals.populations.train_many import (
     train_many,
     windows,
 )
-from hyla_lm.running.checkpoint import Checkpointer
-from hyla_lm.running.lock import LOCK
-from hyla_lm.running.run_folder import RunFolder
+from hyla_lm.run.lock import LOCK
+from hyla_lm.run.run_folder import RunFolder
 from tests.evals.stops import Stops
 from tests.run_lines import measured
 

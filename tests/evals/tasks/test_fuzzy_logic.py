@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogic, fuzzy_function
 from hyla_lm.evals.tasks.regression import regression_metrics
 from hyla_lm.metrics import means, to_host

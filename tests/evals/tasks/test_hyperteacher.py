@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.evals.tasks.hyperteacher import (
     Hyperteacher,
     HyperteacherTask,

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.evals.tasks.match3 import CHANCE, Match3, Match3Task, angles, zero_triples
 from hyla_lm.metrics import means, to_host
 

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogic
 from hyla_lm.evals.tasks.splits import make_split
 from hyla_lm.evals.tasks.sraven import Sraven

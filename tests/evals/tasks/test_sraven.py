@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.evals.tasks.sraven import Sraven, SravenTask, panel_metrics, permute_columns, tokenize
 from hyla_lm.evals.tasks.sraven_rules import completions
 from hyla_lm.metrics import means, to_host

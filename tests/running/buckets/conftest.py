@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hyla_lm.input import files
+from hyla_lm import storage as files
 from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.running.buckets.fake_bucket import FakeBucket, lead_here
 from tests.running.buckets.runs import SMALL, train

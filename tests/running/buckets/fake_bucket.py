@@ -254,7 +254,7 @@ def lead_here(store: FakeBucket, monkeypatch: Any) -> None:
     import gcsfs
     from etils.epath import backend
 
-    from hyla_lm.input import files
+    from hyla_lm import storage as files
 
     for name, value in store.environment.items():
         monkeypatch.setenv(name, value)

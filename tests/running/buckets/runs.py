@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import orbax.checkpoint as ocp
 
-from hyla_lm.running.summary import LEARNING_RATE
+from hyla_lm.run.summary import LEARNING_RATE
 from tests import preloaded
 from tests.run_lines import measured_in
 from tests.running.buckets.fake_bucket import FakeBucket

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm.cli import main
-from hyla_lm.config import Unavailable, UserError
-from hyla_lm.input.files import as_path
-from hyla_lm.running import bucket_lease
-from hyla_lm.running.run_folder import RunFolder
+from hyla_lm.cli.main import main
+from hyla_lm.errors import Unavailable, UserError
+from hyla_lm.run import bucket_lease
+from hyla_lm.run.run_folder import RunFolder
+from hyla_lm.storage import as_path
 from tests import preloaded
 from tests.running.buckets.fake_bucket import FakeBucket
 from tests.running.buckets.runs import WORKDIR, assert_equal, command

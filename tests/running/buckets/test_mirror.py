@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from hyla_lm.config import UserError
-from hyla_lm.input.files import as_path
-from hyla_lm.running import mirror
-from hyla_lm.running.checkpoint import Checkpointer
-from hyla_lm.running.mirror import Mirror
-from hyla_lm.running.run_folder import RunFolder
-from hyla_lm.sinks.tensorboard import TensorBoard
+from hyla_lm.checkpoint.checkpoint import Checkpointer
+from hyla_lm.errors import UserError
+from hyla_lm.logs.tensorboard import TensorBoard
+from hyla_lm.run import mirror
+from hyla_lm.run.mirror import Mirror
+from hyla_lm.run.run_folder import RunFolder
+from hyla_lm.storage import as_path
 from tests.running.buckets.fake_bucket import DROPPED, FakeBucket
 from tests.running.buckets.runs import WORKDIR
 

@@ -1,0 +1,25 @@
+"""Makes and checks rows and tokenizers of text."""
+
+import argparse
+from collections.abc import Sequence
+
+from hyla_lm.cli import command_line
+from hyla_lm.cli.command_line import Command
+from hyla_lm.data import prepare, sample_corpus, train_tokenizer, verify
+
+COMMANDS: dict[str, Command] = {
+    "prepare": prepare,
+    "verify": verify,
+    "tokenizer": train_tokenizer,
+    "sample_corpus": sample_corpus,
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of all commands on data."""
+    return command_line.parser_of_commands("hyla-lm data", __doc__, COMMANDS)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command and returns its status."""
+    return command_line.run(parser(), arguments)

@@ -1,0 +1,121 @@
+"""Experiments on the evaluation tasks: those of the paper, and ours."""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hyla_lm import ending
+from hyla_lm.cli import command_line
+from hyla_lm.cli.arguments import Parser
+from hyla_lm.evals.experiments.benchmarks import BENCHMARKS
+from hyla_lm.evals.interventions import command as interventions
+from hyla_lm.evals.latent_codes import look
+from hyla_lm.signals import signals
+
+EXPERIMENT = "what to compare (evals/README.md)"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command and returns its status."""
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    found = parser()
+    found.set_defaults(command=shlex.join(["hyla-lm", "evals", *argv]))
+    return command_line.run(found, argv)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of all commands on experiments."""
+    parser = Parser("hyla-lm evals", description=__doc__)
+    others = ("latent_codes", "look", "interventions", "report")
+    commands = parser.add_subparsers(required=True, metavar="|".join([*BENCHMARKS, *others]))
+    for suite, benchmark in BENCHMARKS.items():
+        command = commands.add_parser(
+            suite,
+            help=f"train the rows of an experiment on {suite} and report them",
+            epilog="--gin.Class.field=value sets a binding in all runs.",
+        )
+        command.set_defaults(run=_train, suite=suite)
+        add = command.add_argument
+        add("--workdir", required=True, help="folder of the runs, results and report")
+        add("--experiment", default=next(iter(benchmark.experiments)), help=EXPERIMENT)
+        add("--preset", default=next(iter(benchmark.presets)), help=" or ".join(benchmark.presets))
+        add("--variants", type=_names, default=(), help="rows, such as softmax,hyla; all")
+        add("--seeds", type=_seeds, default=(0, 1, 2), help="such as 0,1,2 (default)")
+        add("--grid", action="store_true", help="train all points of the grid and choose by row")
+        add("--steps", type=look.count, help="a shortened schedule; default: the whole one")
+        add("--split", help="covering, published or published_new_jax; default: the preset's")
+        add("--runs_at_once", type=look.count, help="trained together; default: 3, 24 on a GPU")
+    every = commands.add_parser("latent_codes", help="look inside all finished runs of a folder")
+    every.set_defaults(run=_look_at_all)
+    every.add_argument("folder", type=Path, help="the --workdir of the runs")
+    look.add_choices(every)
+    one = commands.add_parser("look", help="look inside the latent code of one run")
+    one.set_defaults(run=look.run)
+    look.add_arguments(one)
+    changed = commands.add_parser("interventions", help=interventions.HELP)
+    changed.set_defaults(run=interventions.run)
+    interventions.add_arguments(changed)
+    report = commands.add_parser("report", help="write the report of a folder's results again")
+    report.set_defaults(run=_report)
+    report.add_argument("folder", type=Path, help="folder that has results/")
+    for command in commands.choices.values():
+        command.add_argument(ending.DEBUG, action="store_true", help="show all of a failure")
+    return parser
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    seeds = tuple(int(number) if number.isdecimal() else -1 for number in text.split(","))
+    if -1 in seeds or len(set(seeds)) < len(seeds):
+        raise argparse.ArgumentTypeError(f"{text} must be different numbers such as 0,1,2")
+    return seeds
+
+
+def _train(options: argparse.Namespace, bindings: list[str]) -> None:
+    with signals():
+        _train_and_report(options, bindings)
+
+
+def _train_and_report(options: argparse.Namespace, bindings: list[str]) -> None:
+    from hyla_lm.evals.experiments import board
+    from hyla_lm.evals.experiments.report import write_report
+    from hyla_lm.evals.experiments.runner import Request, train
+
+    if options.split:
+        bindings.append(f'{BENCHMARKS[options.suite].task}.split = "{options.split}"')
+    request = Request(
+        options.suite,
+        options.workdir,
+        options.experiment,
+        options.preset,
+        options.variants,
+        options.seeds,
+        options.grid,
+        options.steps,
+        tuple(bindings),
+        options.command,
+    )
+    train(request, options.runs_at_once)
+    workdir = Path(options.workdir)
+    board.show(workdir, write_report(workdir))
+    print(f"{workdir / 'report.md'}; curves: tensorboard --logdir {workdir}")
+
+
+def _look_at_all(options: argparse.Namespace, bindings: list[str]) -> None:
+    from hyla_lm.evals.latent_codes.table import look_at_all
+
+    look.check_extra()
+    look_at_all(options.folder, look.chosen(options), options.tsne_examples, options.command)
+    _report(options, bindings)
+
+
+def _report(options: argparse.Namespace, bindings: list[str]) -> None:
+    from hyla_lm.evals.experiments.report import write_report
+
+    write_report(options.folder)
+    print(options.folder / "report.md")

@@ -1,0 +1,1 @@
+"""Attention: the request, the list of kernels, and the kernels by kind."""

@@ -1,0 +1,199 @@
+"""Attention block by block, with the gradient computed the same way: memory linear in T.
+
+A scan visits the pairs of a query block and a key block that the causal mask leaves non-empty and
+adds each pair's output. Backward, the same scan recomputes a pair and adds its gradients. Softmax
+needs a query's whole row of scores, so its key block is all keys. kernels/README.md has the maths.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hyla_lm.attention.block import attend_block
+from hyla_lm.attention.hyla.blocked import apply_values
+from hyla_lm.attention.platform import platform
+from hyla_lm.attention.request import AXES, Request, map_arrays
+from hyla_lm.attention.scores import accumulation_dtype
+
+BLOCK_SIZE = 128
+CACHED_BYTES = 4 << 20
+OPERANDS = ("q_BxTxHxK", "k_BxSxHxK", "v_BxSxHxU")
+DIFFERENTIABLE = (*OPERANDS, "bias", "deep_kernel_HxUxU", "weights_BxNxT")
+Starts = Mapping[str, jax.Array]
+Blocks = Mapping[str, jax.Array]
+
+
+def attend_blocked(request: Request) -> jax.Array:
+    """attend_block at any T and S with memory linear in both.
+
+    If the offset of the first query is known, blocks that the causal mask empties are skipped.
+    """
+    lengths, sizes = _lengths(request), _block_sizes(request)
+    missing = {axis: -lengths[axis] % sizes[axis] for axis in lengths}
+    padded = map_arrays(lambda name, x: _pad(x, AXES[name], missing), request)
+    return _attend(padded)[:, : lengths["T"]]
+
+
+def _lengths(request: Request) -> dict[str, int]:
+    return {"T": request.q_BxTxHxK.shape[1], "S": request.k_BxSxHxK.shape[1]}
+
+
+def _block_sizes(request: Request) -> dict[str, int]:
+    """Queries and keys of a block; the same before and after padding."""
+    lengths = _lengths(request)
+    block = _block_size(request)
+    sizes = {axis: min(block, length) for axis, length in lengths.items()}
+    if request.spec.normalizes_over_keys:
+        sizes["S"] = lengths["S"]
+    return sizes
+
+
+def _block_size(request: Request) -> int:
+    """BLOCK_SIZE, or less where the hidden layers of all rows would leave the caches of a CPU."""
+    if request.spec.value_network != "hypernetwork" or platform() != "cpu":
+        return BLOCK_SIZE
+    rows, units = request.q_BxTxHxK.shape[0], request.v_BxSxHxU.shape[3]
+    fitting = [size for size in (64, 128) if 4 * rows * units * size**2 <= CACHED_BYTES]
+    return max(fitting, default=32)
+
+
+def _pad(x: jax.Array, axes: str, missing: Mapping[str, int]) -> jax.Array:
+    """Pads to whole blocks, except axes of size 1; padded keys have position -1."""
+    widths = [
+        (0, missing.get(axis, 0) if size > 1 else 0)
+        for axis, size in zip(axes, x.shape, strict=True)
+    ]
+    padding = -1 if jnp.issubdtype(x.dtype, jnp.integer) else 0
+    return jnp.pad(x, widths, constant_values=padding)
+
+
+def _block_pairs(
+    q_length: int, k_length: int, q_block: int, k_block: int, q_offset: int | None
+) -> np.ndarray:
+    """Starts of the (query block, key block) pairs whose last query may see the first key, Nx2."""
+    pairs = [
+        (t, s)
+        for t in range(0, q_length, q_block)
+        for s in range(0, k_length, k_block)
+        if q_offset is None or s <= t + q_block - 1 + q_offset
+    ]
+    return np.array(pairs, np.int32).reshape(-1, 2)
+
+
+def _starts(request: Request) -> dict[str, Any]:
+    """The starts of both blocks of each pair, which the scan iterates over."""
+    q_offset = request.q_offset if request.causal else None
+    lengths, sizes = _lengths(request), _block_sizes(request)
+    pairs = _block_pairs(lengths["T"], lengths["S"], sizes["T"], sizes["S"], q_offset)
+    return {"T": pairs[:, 0], "S": pairs[:, 1]}
+
+
+def _take(x: jax.Array, axes: str, starts: Starts, sizes: Mapping[str, int]) -> jax.Array:
+    """One block of an array; axes of size 1 broadcast and are kept."""
+    for index, axis in enumerate(axes):
+        if axis in starts and x.shape[index] > 1:
+            x = jax.lax.dynamic_slice_in_dim(x, starts[axis], sizes[axis], index)
+    return x
+
+
+def _operands(request: Request) -> dict[str, jax.Array]:
+    return {name: getattr(request, name) for name in OPERANDS}
+
+
+def _pair_at(request: Request, starts: Starts, blocks: Blocks) -> Request:
+    """The request of one block of queries and one block of keys, whose operands are `blocks`."""
+    sizes = _block_sizes(request)
+
+    def take(name: str, x: jax.Array) -> jax.Array:
+        return blocks[name] if name in OPERANDS else _take(x, AXES[name], starts, sizes)
+
+    return replace(map_arrays(take, request), q_offset=None)
+
+
+def _over_pairs(
+    add_pair: Callable[[Any, Starts, Blocks], Any],
+    total: Any,
+    request: Request,
+    operands: Blocks,
+) -> Any:
+    """The total after all pairs of blocks.
+
+    A step hands the blocks of the next pair on. Sliced where they are used, XLA for CPU would
+    fold the slice into every product that reads them, at five times the cost of the product.
+    """
+    sizes, axes = _block_sizes(request), {**AXES, "d_out_BxTxHxU": "BTHU"}
+
+    def blocks_at(starts: Starts) -> Blocks:
+        return {name: _take(x, axes[name], starts, sizes) for name, x in operands.items()}
+
+    def step(carry: tuple[Any, Blocks], starts: tuple[Starts, Starts]) -> tuple[Any, None]:
+        here, after = starts
+        return (add_pair(carry[0], here, carry[1]), blocks_at(after)), None
+
+    here = _starts(request)
+    after = {axis: np.roll(each, -1) for axis, each in here.items()}
+    first = blocks_at({axis: jnp.asarray(each[0]) for axis, each in here.items()})
+    return jax.lax.scan(step, (total, first), (here, after))[0][0]
+
+
+def _add(total: jax.Array, part: jax.Array, axes: str, starts: Starts) -> jax.Array:
+    """Adds a block to the total at its start, along each axis on which it is smaller."""
+    index = [
+        starts[axis].astype(jnp.int32) if size < whole else jnp.int32(0)
+        for axis, size, whole in zip(axes, part.shape, total.shape, strict=True)
+    ]
+    here = jax.lax.dynamic_slice(total, index, part.shape)
+    return jax.lax.dynamic_update_slice(total, here + part.astype(total.dtype), index)
+
+
+@jax.custom_vjp
+def _attend(request: Request) -> jax.Array:
+    """Attention of whole blocks of queries and keys."""
+
+    def add_pair(out_BxTxHxU: jax.Array, at: Starts, blocks: Blocks) -> jax.Array:
+        part = attend_block(_pair_at(request, at, blocks), apply_values)
+        return _add(out_BxTxHxU, part, "BTHU", at)
+
+    shape = (*request.q_BxTxHxK.shape[:3], request.v_BxSxHxU.shape[3])
+    empty = jnp.zeros(shape, accumulation_dtype(request.v_BxSxHxU))
+    return _over_pairs(add_pair, empty, request, _operands(request))
+
+
+def _forward(request: Request) -> tuple[jax.Array, Request]:
+    return _attend(request), request
+
+
+def _backward(request: Request, d_out_BxTxHxU: jax.Array) -> tuple[Request]:
+    def add_pair(totals: dict[str, jax.Array], at: Starts, blocks: Blocks) -> dict[str, jax.Array]:
+        part = _pair_at(request, at, blocks)
+        _, pull_back = jax.vjp(
+            lambda arrays: attend_block(replace(part, **arrays), apply_values),
+            _differentiable(part),
+        )
+        (grads,) = pull_back(blocks["d_out_BxTxHxU"])
+        return {name: _add(totals[name], x, AXES[name], at) for name, x in grads.items()}
+
+    arrays = _differentiable(request)
+    zeros = {name: jnp.zeros(x.shape, accumulation_dtype(x)) for name, x in arrays.items()}
+    operands = {**_operands(request), "d_out_BxTxHxU": d_out_BxTxHxU}
+    totals = _over_pairs(add_pair, zeros, request, operands)
+    grads: dict[str, Any] = {n: total.astype(arrays[n].dtype) for n, total in totals.items()}
+    return (replace(map_arrays(_no_gradient, request), **grads),)
+
+
+_attend.defvjp(_forward, _backward)
+
+
+def _differentiable(request: Request) -> dict[str, Any]:
+    given = {name: getattr(request, name) for name in DIFFERENTIABLE}
+    return {name: x for name, x in given.items() if x is not None}
+
+
+def _no_gradient(name: str, x: jax.Array) -> np.ndarray | jax.Array:
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        return jnp.zeros_like(x)
+    return np.zeros(x.shape, jax.dtypes.float0)

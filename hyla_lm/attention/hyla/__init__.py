@@ -1,0 +1,1 @@
+"""HYLA's kernels."""

@@ -1,0 +1,174 @@
+"""HYLA on TPU without T x T arrays: layout, padding and gradient around the two Pallas kernels.
+
+README.md has the maths, the blocking and the cost counted by hand.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+from hyla_lm.attention.hyla import tpu_units
+from hyla_lm.attention.hyla.blocks import forward_blocks
+from hyla_lm.attention.hyla.tpu_backward import backward, backward_query_blocks
+from hyla_lm.attention.hyla.tpu_common import Problem
+from hyla_lm.attention.hyla.tpu_forward import forward
+from hyla_lm.attention.hyla.tpu_sets import fits
+from hyla_lm.attention.lanes import (
+    LANES,
+    ROW_TILE,
+    from_rows_of_time,
+    round_up,
+    rows_of_time,
+    time_row,
+)
+from hyla_lm.attention.pairwise import weight_rows
+from hyla_lm.attention.request import Request, first_reason
+
+MAX_HEADS = 32
+MAX_SIZE = 128
+MAX_FLOAT32_WIDTH = 2048
+PADDED_HEADS = (4, 8, 16, 32)
+DTYPES = (jnp.bfloat16, jnp.float32)
+
+
+def unsupported(request: Request) -> str:
+    """Why the kernel cannot do a request; empty if it can."""
+    spec, dtype = request.spec, request.dtype
+    heads, key_dim = request.q_BxTxHxK.shape[2:]
+    value_dim = request.v_BxSxHxU.shape[3]
+    width = _padded_heads(min(heads, MAX_HEADS)) * round_up(value_dim, ROW_TILE)
+    return first_reason(
+        {
+            "a bias": request.bias is not None,
+            "dropout": request.dropout is not None,
+            "a linear value network": spec.value_network != "hypernetwork",
+            f"normalization {spec.normalization!r}": spec.normalizes_over_keys,
+            "a value network of depth 2": spec.value_depth != 1,
+            f"{heads} heads, more than {MAX_HEADS}": heads > MAX_HEADS,
+            f"head sizes above {MAX_SIZE}": max(key_dim, value_dim) > MAX_SIZE,
+            f"{dtype} operands": dtype not in DTYPES,
+            f"heads * U above {MAX_FLOAT32_WIDTH} in float32, padded {width}": (
+                dtype == jnp.float32 and width > MAX_FLOAT32_WIDTH
+            ),
+        }
+    )
+
+
+def attend_pallas(request: Request) -> jax.Array:
+    """HYLA for a supported request, shape BxTxHxU."""
+    batch, q_length, heads, key_dim = request.q_BxTxHxK.shape
+    k_length, value_dim = request.v_BxSxHxU.shape[1], request.v_BxSxHxU.shape[3]
+    padded_heads = _padded_heads(heads)
+    problem = Problem(
+        batch=batch,
+        heads=padded_heads,
+        true_heads=heads,
+        key_dim=round_up(key_dim, ROW_TILE),
+        true_key_dim=key_dim,
+        value_dim=round_up(value_dim, ROW_TILE),
+        query_blocks=round_up(q_length, LANES) // LANES,
+        key_blocks=round_up(k_length, LANES) // LANES,
+        causal=request.causal,
+        q_offset=request.q_offset,
+        has_segments=request.segments is not None,
+        weights=0 if request.weights_BxNxT is None else request.weights_BxNxT.shape[1],
+        normalization=request.spec.normalization,
+        activation=request.spec.activation,
+        dtype=jnp.dtype(request.dtype),
+    )
+    is_known = request.q_offset is not None
+    offset = () if is_known else (request.q_position_T[:1].astype(jnp.int32),)
+    segments = tuple(map(time_row, request.segments or ()))
+    q = rows_of_time(request.q_BxTxHxK, padded_heads, problem.key_dim, problem.dtype)
+    k = rows_of_time(request.k_BxSxHxK, padded_heads, problem.key_dim, problem.dtype)
+    v = rows_of_time(request.v_BxSxHxU, padded_heads, problem.value_dim, problem.dtype)
+    weights = weight_rows(request.weights_BxNxT, batch, q_length)
+    y_BxHUxT = _attend(problem, q, k, v, segments, offset, weights)
+    return from_rows_of_time(y_BxHUxT, padded_heads, heads, value_dim, q_length)
+
+
+def _padded_heads(heads: int) -> int:
+    return next(padded for padded in PADDED_HEADS if padded >= heads)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(
+    p: Problem,
+    q_BxHKxT: jax.Array,
+    k_BxHKxS: jax.Array,
+    v_BxHUxS: jax.Array,
+    segments: tuple[jax.Array, ...],
+    q_offset: tuple[jax.Array, ...],
+    weights: tuple[jax.Array, ...],
+) -> jax.Array:
+    blocks = forward_blocks(p)
+    operands = q_BxHKxT, k_BxHKxS, v_BxHUxS, (*segments, *weights), q_offset
+    if fits(p):
+        return tpu_units.forward(p, blocks.query_blocks, *operands)
+    return forward(p, blocks, *operands)
+
+
+def _forward(p: Problem, *operands: Any) -> tuple[jax.Array, tuple[Any, ...]]:
+    return _attend(p, *operands), operands
+
+
+def _backward(p: Problem, operands: tuple[Any, ...], dy_BxHUxT: jax.Array) -> tuple[Any, ...]:
+    """The gradients, in spans of queries whose dq fits on the chip.
+
+    A span waits until the one before is added up. So its dk and dv are all that a row needs beside
+    their sums, however many spans it has.
+    """
+    q, k, v, segments, q_offset, weights = operands
+    of_queries, found = (q, dy_BxHUxT, *segments[:1], *weights), []
+    total: tuple[jax.Array, ...] = ()
+    for first, part in _spans(p):
+        queries = slice(first * LANES, (first + part.query_blocks) * LANES)
+        keys = slice(0, part.key_blocks * LANES)
+        columns = tuple(rows[:, :, queries] for rows in of_queries)
+        if total:
+            columns, total = jax.lax.optimization_barrier((columns, total))
+        q_part, dy_part, *rest = columns
+        segments_part = (*rest[: p.has_segments], *(rows[:, :, keys] for rows in segments[1:]))
+        dq, dk, dv, *dw = backward(
+            part,
+            q_part,
+            k[:, :, keys],
+            v[:, :, keys],
+            dy_part,
+            (*segments_part, *rest[p.has_segments :]),
+            tuple(offset + first * LANES for offset in q_offset),
+            p.dtype if part.query_blocks == p.query_blocks else jnp.float32,
+        )
+        total = tuple(map(_add, total, (dk, dv))) if total else (dk, dv)
+        found.append((dq, *dw))
+    dq, *dw = (jnp.concatenate(parts, axis=2) for parts in zip(*found, strict=True))
+    dk, dv = (_widen(x.astype(p.dtype), p.key_blocks * LANES) for x in total)
+    return dq, dk, dv, tuple(None for _ in segments), tuple(None for _ in q_offset), tuple(dw)
+
+
+def _spans(p: Problem) -> Iterator[tuple[int, Problem]]:
+    """The first query block of each span, and its problem with the keys that it may see."""
+    span = backward_query_blocks(p)
+    for first in range(0, p.query_blocks, span):
+        blocks, keys = min(span, p.query_blocks - first), p.key_blocks
+        offset = None if p.q_offset is None else p.q_offset + first * LANES
+        if p.causal and offset is not None:
+            keys = min(keys, pl.cdiv(offset, LANES) + blocks)
+        yield first, replace(p, query_blocks=blocks, key_blocks=keys, q_offset=offset)
+
+
+def _add(total: jax.Array, part: jax.Array) -> jax.Array:
+    """A sum over the keys of earlier spans, and the part of a span that sees more of them."""
+    return _widen(total, part.shape[2]) + part
+
+
+def _widen(x: jax.Array, columns: int) -> jax.Array:
+    return jnp.pad(x, [(0, 0), (0, 0), (0, columns - x.shape[2])])
+
+
+_attend.defvjp(_forward, _backward)

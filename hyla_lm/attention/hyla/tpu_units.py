@@ -1,0 +1,234 @@
+"""HYLA forward on TPU with the hidden units on lanes: the matrix units sum y too.
+
+While it sums y over the last block pair, it computes the hidden layer z of this one. tpu_sets.py
+has the operands, README.md the layout and the count.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from hyla_lm.attention.chips import chip_in_use
+from hyla_lm.attention.hyla.tpu_common import OCTET, OCTETS, Problem, codes_of_keys, write_keys
+from hyla_lm.attention.hyla.tpu_forward import IndexMaps
+from hyla_lm.attention.hyla.tpu_sets import (
+    SET_QUERIES,
+    SET_ROWS,
+    SETS,
+    codes_of_octet,
+    low_half,
+    mix_of_octet,
+    network_of_octet,
+    rows_of_mix,
+    twice,
+)
+from hyla_lm.attention.lanes import LANES, matrix_product
+from hyla_lm.attention.spec import ACTIVATIONS
+from hyla_lm.attention.unrolled import repeat, rows_at
+
+CODE_KEYS = 64
+
+
+@partial(jax.jit, static_argnums=(0, 1))  # traced and lowered once for all layers
+def forward(
+    p: Problem,
+    query_blocks: int,
+    q_BxHKxT: jax.Array,
+    k_BxHKxS: jax.Array,
+    v_BxHUxS: jax.Array,
+    segments: tuple[jax.Array, ...],
+    q_offset: tuple[jax.Array, ...],
+) -> jax.Array:
+    """y, shape B x HU x T; `query_blocks` share a block of keys. Operands as in tpu_forward."""
+    span = min(query_blocks, p.query_blocks)
+    maps = IndexMaps(p, span)
+    width = p.heads * p.value_dim
+    call = pl.pallas_call(
+        partial(_kernel, p, maps),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=len(q_offset),
+            grid=maps.grid,
+            in_specs=maps.operands(),
+            out_specs=pl.BlockSpec((1, width, span * LANES), maps.of_output),
+            scratch_shapes=[
+                dict(
+                    keys=pltpu.VMEM((p.heads, LANES, p.key_dim), p.dtype),
+                    network=pltpu.VMEM((OCTETS, LANES, LANES), p.dtype),
+                    by_head=pltpu.VMEM((p.heads, LANES, LANES), p.dtype),
+                    by_octet=pltpu.VMEM((OCTETS, LANES // 2, LANES), jnp.int32),
+                    mix=pltpu.VMEM((OCTETS, SETS, LANES), jnp.int32),
+                    read=pltpu.VMEM((2, SETS * SET_ROWS // 2, LANES), jnp.int32),
+                    z=pltpu.VMEM((2, SETS, LANES // 2, LANES), jnp.int32),
+                    sums=pltpu.VMEM((span, SETS * SET_ROWS, LANES), jnp.float32),
+                    last=pltpu.SMEM((2,), jnp.int32),
+                )
+            ],
+        ),
+        out_shape=jax.ShapeDtypeStruct((p.batch, width, p.query_blocks * LANES), p.dtype),
+        compiler_params=pltpu.CompilerParams(vmem_limit_bytes=chip_in_use().kernel_vmem_bytes),
+        name="hyla_forward",
+    )
+    return call(*q_offset, q_BxHKxT, k_BxHKxS, v_BxHUxS, *segments)
+
+
+def _kernel(p: Problem, maps: IndexMaps, *refs: Any) -> None:
+    prefetched, refs = refs[: p.q_offset is None], refs[p.q_offset is None :]
+    q_ref, k_ref, v_ref, *segment_refs = refs[:-2]
+    y_ref, scratch = refs[-2:]
+    m, j, i = (pl.program_id(axis) for axis in (1, 2, 3))
+    offset, block = maps.offset(prefetched), m * maps.span + i
+    last_block = maps.last_query_block(m)
+    starts = (j == 0) & (i == 0)
+    ends = (block == last_block) & (j == maps.last_key_block(m, offset))
+    pair = _Pairs(p, **scratch)
+
+    @pl.when(starts)
+    def _() -> None:
+        pair.sums[...] = jnp.zeros_like(pair.sums)
+        pair.last[0] = 0
+        pair.last[1] = 0
+
+    @pl.when((block <= last_block) & p.sees(block, j, offset))
+    def _() -> None:
+        old = _Pair(pair.last[0], pair.last[1])
+        new = _Pair(1 - old.slot, i)
+
+        @pl.when(block == maps.first_query_block(m, j, offset))
+        def _() -> None:
+            write_keys(p, k_ref, pair.keys)
+            pair.write_networks(v_ref)
+
+        pair.write_codes(q_ref, segment_refs, (offset + block * LANES, j * LANES))
+        pair.turn_codes(new)
+
+        pl.when(starts)(lambda: pair.make_z(new))
+
+        @pl.when(~starts)
+        def _() -> None:
+            pair.sum_y(old)
+            pair.make_z(new)
+
+        pl.when(ends)(lambda: pair.sum_y(new))
+        pair.last[0], pair.last[1] = new
+
+    @pl.when(ends)
+    def _() -> None:
+        for query_block in range(maps.span):
+            pair.write_y(query_block, y_ref)
+
+
+class _Pair(NamedTuple):
+    """The slot of a block pair's z and codes, and its query block in the span."""
+
+    slot: Any
+    query_block: Any
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """The steps of a block pair; every field but the first is scratch memory.
+
+    `mix` has the codes that mix v to z: a row a set, columns (query, head, key of 8). `read` has
+    those that read z out: rows (set, query, head), columns of keys. z has rows (set, key), columns
+    (query, unit).
+    """
+
+    p: Problem
+    keys: Any
+    network: Any
+    by_octet: Any
+    by_head: Any
+    mix: Any
+    read: Any
+    z: Any
+    sums: Any
+    last: Any
+
+    def write_networks(self, v_ref: Any) -> None:
+        """v of 8 keys at a time: rows (query, head, key), columns (query, unit)."""
+        p = self.p
+        v = [twice(v_ref[0, p.head(head, p.value_dim)]) for head in range(p.heads)]
+        for octet in range(OCTETS):
+            rows = jnp.concatenate([x[p.head(octet, OCTET)] for x in v])
+            self.network[octet] = network_of_octet(p, rows)
+
+    def write_codes(self, q_ref: Any, segment_refs: list[Any], positions: tuple[Any, Any]) -> None:
+        """The codes with queries on lanes: by octet those that mix, by head those that read out."""
+        p = self.p
+        for start in range(0, LANES, CODE_KEYS):
+            keys = slice(start, start + CODE_KEYS)
+            made, read, _ = codes_of_keys(p, q_ref, self.keys, segment_refs, positions, keys)
+            for head, a in enumerate(read):
+                self.by_head[head, keys] = a.astype(p.dtype)
+            for octet in range(CODE_KEYS // OCTET):
+                codes = jnp.concatenate([a[p.head(octet, OCTET)] for a in made])
+                self.by_octet[start // OCTET + octet] = codes_of_octet(p, codes)
+
+    def turn_codes(self, pair: _Pair) -> None:
+        """Moves queries from lanes to rows, by products with ones and zeros, which are exact."""
+        p = self.p
+
+        def turn(octet: Any) -> None:
+            self.mix[octet] = mix_of_octet(p, self.by_octet[octet])
+
+        repeat(OCTETS, turn)
+        row = lax.broadcasted_iota(jnp.int32, (LANES, LANES), 0)
+        column = lax.broadcasted_iota(jnp.int32, (LANES, LANES), 1)
+        same = (row == column).astype(p.dtype)
+        for head in range(0, p.heads, 2):
+            low, high = (
+                pltpu.bitcast(matrix_product(same, self.by_head[head + odd], (1, 1)), jnp.int32)
+                for odd in range(2)
+            )
+            rows = pl.ds(head // 2, LANES, stride=p.heads // 2)
+            self.read[pair.slot, rows] = low_half(low) | high
+
+    def make_z(self, pair: _Pair) -> None:
+        """z of all keys and queries of the pair."""
+        repeat(OCTETS // 2, partial(self._make_z_of_octets, pair))
+
+    def _make_z_of_octets(self, pair: _Pair, index: Any) -> None:
+        """z of 16 keys: z of a set is rounded to whole registers."""
+        p = self.p
+        phi = ACTIVATIONS[p.activation]
+        z = []
+        for odd in range(2):
+            octet = 2 * index + odd
+            codes = rows_of_mix(p, self.mix.at[octet], 0, SETS)
+            z.append(phi(matrix_product(codes, self.network[octet])))
+        rows = rows_at(index, OCTET)
+        for i in range(SETS):
+            both = jnp.concatenate([x[p.head(i, OCTET)] for x in z]).astype(p.dtype)
+            self.z[pair.slot, i, rows] = pltpu.bitcast(both, jnp.int32)
+
+    def sum_y(self, pair: _Pair) -> None:
+        """Adds the pair's y of each set, summed over its 128 keys."""
+        repeat(SETS, partial(self._sum_y_of_set, pair))
+
+    def _sum_y_of_set(self, pair: _Pair, i: Any) -> None:
+        p = self.p
+        words = self.read[pair.slot, rows_at(i, OCTET)]
+        z = pltpu.bitcast(self.z[pair.slot, i], p.dtype)
+        y = matrix_product(pltpu.bitcast(words, p.dtype), z)
+        self.sums[pair.query_block, rows_at(i, SET_ROWS)] += y
+
+    def write_y(self, query_block: int, y_ref: Any) -> None:
+        """y of a query block, HU x 128, from the sums of each query's own columns."""
+        p = self.p
+        row = lax.broadcasted_iota(jnp.int32, (SETS, LANES), 0)
+        column = lax.broadcasted_iota(jnp.int32, (SETS, LANES), 1)
+        for head in range(p.heads):
+            y = jnp.zeros((p.value_dim, LANES), jnp.float32)
+            for n in range(SET_QUERIES):
+                rows = pl.ds(n * p.heads + head, SETS, stride=SET_ROWS)
+                own = self.sums.at[query_block][rows][:, p.head(n, p.value_dim)]
+                place = (row * SET_QUERIES + n == column).astype(p.dtype)
+                y += matrix_product(own.astype(p.dtype).T, place)
+            columns = pl.ds(query_block * LANES, LANES)
+            y_ref[0, p.head(head, p.value_dim), columns] = y.astype(y_ref.dtype)

@@ -1,0 +1,76 @@
+"""Causal linear attention in chunks: exact, and linear in T (no bias, no normalisation).
+
+Earlier chunks reach a query only through the state sum_s k[s] v[s]^T of each head. Under
+`segment_ids` the state belongs to the document that the last chunk ended in.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from hyla_lm.attention.request import Request, first_reason
+from hyla_lm.attention.scores import accumulation_dtype
+from hyla_lm.attention.spec import ACTIVATIONS
+
+CHUNK_SIZE = 64
+
+
+def unsupported(request: Request) -> str:
+    """Why the sums cannot be taken in chunks; empty if they can."""
+    spec = request.spec
+    same_length = request.q_BxTxHxK.shape[1] == request.k_BxSxHxK.shape[1]
+    from_the_first = request.causal and same_length and request.q_offset == 0
+    return first_reason(
+        {
+            "a bias": request.bias is not None,
+            "dropout": request.dropout is not None,
+            "a hypernetwork": spec.value_network != "linear",
+            f"normalization {spec.normalization!r}": spec.normalization != "identity",
+            "linear attention that is not causal from the first token": not from_the_first,
+        }
+    )
+
+
+def attend_chunked(request: Request, chunk_size: int | None = None) -> jax.Array:
+    """y[t] = sum_{s<=t, same document} (q[t].k[s] / sqrt(K)) phi(v[s]), shape BxTxHxU in float32.
+
+    The request must be a supported one, with contiguous documents.
+    """
+    batch, length, heads, head_dim = request.q_BxTxHxK.shape
+    value_dim, phi = request.v_BxSxHxU.shape[3], ACTIVATIONS[request.spec.activation]
+    dtype = accumulation_dtype(request.q_BxTxHxK)
+    chunk = min(chunk_size or CHUNK_SIZE, length)
+    segments = request.k_segment_BxS
+    if segments is None:
+        segments = jnp.zeros((batch, length), jnp.int32)
+
+    def in_chunks(x: jax.Array, fill: str) -> jax.Array:
+        widths = [(0, 0), (0, -length % chunk)] + [(0, 0)] * (x.ndim - 2)
+        padded = jnp.pad(x, widths, mode=fill)
+        return padded.reshape(batch, -1, chunk, *x.shape[2:]).swapaxes(0, 1)
+
+    tokens = (
+        in_chunks(request.q_BxTxHxK.astype(dtype) * head_dim**-0.5, "constant"),
+        in_chunks(request.k_BxSxHxK.astype(dtype), "constant"),
+        in_chunks(phi(request.v_BxSxHxU.astype(dtype)), "constant"),
+        in_chunks(segments, "edge"),
+    )
+    lower_CxC = jnp.tril(jnp.ones((chunk, chunk), bool))
+
+    @jax.checkpoint
+    def one_chunk(carry, chunk_tokens):
+        state_BxHxKxU, document_B = carry
+        q, k, v, segment_BxC = chunk_tokens
+        continues_BxC = (segment_BxC == document_B[:, None])[..., None, None]
+        visible = lower_CxC & (segment_BxC[:, :, None] == segment_BxC[:, None, :])
+        a_BxHxCxC = jnp.where(visible[:, None], jnp.einsum("bthk,bshk->bhts", q, k), 0)
+        y_BxCxHxU = jnp.einsum("bhts,bshu->bthu", a_BxHxCxC, v)
+        y_BxCxHxU += jnp.einsum("bthk,bhku->bthu", jnp.where(continues_BxC, q, 0), state_BxHxKxU)
+        last_B = segment_BxC[:, -1]
+        kept = jnp.where((last_B == document_B)[:, None, None, None], state_BxHxKxU, 0)
+        in_last_BxC = (segment_BxC == last_B[:, None])[..., None, None]
+        state = kept + jnp.einsum("bshk,bshu->bhku", jnp.where(in_last_BxC, k, 0), v)
+        return (state, last_B), y_BxCxHxU
+
+    empty = jnp.zeros((batch, heads, head_dim, value_dim), dtype)
+    _, y = jax.lax.scan(one_chunk, (empty, segments[:, 0]), tokens)
+    return y.swapaxes(0, 1).reshape(batch, -1, heads, value_dim)[:, :length]

@@ -1,0 +1,278 @@
+"""Pair networks with linear values on TPU: a skeleton that traces the function of a tile.
+
+Layout as in lanes.py. Forward visits a query block's key blocks and sums y; backward visits a key
+block's query blocks, makes the codes again and pulls their gradient back by `jax.vjp`. Key blocks
+have 128 keys, or all if the network wants whole rows.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from hyla_lm.attention.chips import chip_in_use
+from hyla_lm.attention.lanes import (
+    LANES,
+    ROW_TILE,
+    from_rows_of_time,
+    matrix_product,
+    round_up,
+    rows_of_time,
+    time_row,
+)
+from hyla_lm.attention.pairwise import PAIR_NETWORKS, weight_rows
+from hyla_lm.attention.request import Request, first_reason
+from hyla_lm.attention.spec import ACTIVATIONS
+
+MAX_LENGTH = 2048
+MAX_WHOLE_ROWS = 1024
+MAX_SIZE = 128
+MAX_HEADS = 16
+DTYPES = (jnp.bfloat16, jnp.float32)
+PADDING = -1  # the segment of padded positions, which no token has
+
+
+def unsupported(request: Request) -> str:
+    """Why the kernel cannot do a request; empty if it can."""
+    spec, network = request.spec, request.spec.pair_network
+    whole_rows = network is not None and network.whole_rows
+    _, k_length, heads, value_dim = request.v_BxSxHxU.shape
+    size = max(request.q_BxTxHxK.shape[3], value_dim)
+    length = max(request.q_BxTxHxK.shape[1], k_length)
+    return first_reason(
+        {
+            "a bias": request.bias is not None,
+            "dropout": request.dropout is not None,
+            f"normalization {spec.normalization!r}": network is None,
+            "a hypernetwork": spec.value_network != "linear",
+            "an unknown offset of queries": request.q_offset is None,
+            f"rows above {MAX_LENGTH}": length > MAX_LENGTH,
+            f"whole rows above {MAX_WHOLE_ROWS}": whole_rows and length > MAX_WHOLE_ROWS,
+            f"{heads} heads, more than {MAX_HEADS}": heads > MAX_HEADS,
+            f"head sizes above {MAX_SIZE}": size > MAX_SIZE,
+            f"{request.dtype} operands": request.dtype not in DTYPES,
+        }
+    )
+
+
+def attend_pairs(request: Request) -> jax.Array:
+    """Attention by a pair network for a supported request, shape BxTxHxU."""
+    batch, q_length, heads, key_dim = request.q_BxTxHxK.shape
+    k_length, value_dim = request.v_BxSxHxU.shape[1], request.v_BxSxHxU.shape[3]
+    network = request.spec.pair_network
+    assert network is not None and request.q_offset is not None
+    p = Problem(
+        network=request.spec.normalization,
+        heads=heads,
+        key_dim=round_up(key_dim, ROW_TILE),
+        value_dim=round_up(value_dim, ROW_TILE),
+        scale=key_dim**-0.5,
+        block_keys=round_up(k_length, LANES) if network.whole_rows else LANES,
+        causal=request.causal,
+        q_offset=request.q_offset,
+        dtype=jnp.dtype(request.dtype),
+    )
+    one_document = jnp.zeros((batch, q_length)), jnp.zeros((batch, k_length))
+    segments = [time_row(segment, PADDING) for segment in request.segments or one_document]
+    weights = weight_rows(request.weights_BxNxT, batch, q_length)
+    q = rows_of_time(request.q_BxTxHxK, heads, p.key_dim, p.dtype)
+    k = rows_of_time(request.k_BxSxHxK, heads, p.key_dim, p.dtype)
+    phi_v = ACTIVATIONS[request.spec.activation](request.v_BxSxHxU)
+    v = rows_of_time(phi_v, heads, p.value_dim, p.dtype)
+    y_BxHUxT = _attend(p, segments, q, k, v, weights)
+    return from_rows_of_time(y_BxHUxT, heads, heads, value_dim, q_length)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Sizes and options of one call, all known when it is traced."""
+
+    network: str
+    heads: int
+    key_dim: int
+    value_dim: int
+    scale: float
+    block_keys: int
+    causal: bool
+    q_offset: int
+    dtype: jnp.dtype
+
+    def keys_of(self, head: int) -> slice:
+        return slice(head * self.key_dim, (head + 1) * self.key_dim)
+
+    def values_of(self, head: int) -> slice:
+        return slice(head * self.value_dim, (head + 1) * self.value_dim)
+
+    def sees(self, query_block: Any, key_block: Any) -> Any:
+        """Whether the last query of a block may see the first key of another."""
+        last = self.q_offset + query_block * LANES + LANES - 1
+        return not self.causal or key_block * self.block_keys <= last
+
+    def scores(self, q_ref: Any, k_ref: Any) -> jax.Array:
+        """The scaled scores of all heads, H x keys x 128 queries in float32."""
+        rows = [self.keys_of(head) for head in range(self.heads)]
+        return jnp.stack(
+            [matrix_product(k_ref[0, row].T, q_ref[0, row]) * self.scale for row in rows]
+        )
+
+    def visible(self, q_segment_ref: Any, k_segment_ref: Any, i: Any, j: Any) -> jax.Array:
+        """Which of the block's keys each query sees, keys x 128 queries."""
+        shape = (self.block_keys, LANES)
+        k_segment_TxS = jnp.broadcast_to(k_segment_ref[0], (LANES, self.block_keys))
+        seen_SxT = jnp.broadcast_to(q_segment_ref[0], shape) == k_segment_TxS.T
+        if self.causal:
+            key = lax.broadcasted_iota(jnp.int32, shape, 0) + j * self.block_keys
+            query = lax.broadcasted_iota(jnp.int32, shape, 1) + (i * LANES + self.q_offset)
+            seen_SxT &= key <= query
+        return seen_SxT
+
+    def codes(
+        self, s_HxSxT: jax.Array, visible_SxT: jax.Array, weights_Nx1xT: jax.Array | None
+    ) -> jax.Array:
+        """The codes that weigh the values."""
+        made, read = PAIR_NETWORKS[self.network].at(s_HxSxT, visible_SxT, weights_Nx1xT)
+        return made if read is None else read
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(p: Problem, segments: Any, q: Any, k: Any, v: Any, weights: Any) -> jax.Array:
+    return _call(p, segments, q, k, v, weights, None)[0]
+
+
+def _forward(p: Problem, *operands: Any) -> tuple[jax.Array, Any]:
+    return _attend(p, *operands), operands
+
+
+def _backward(p: Problem, operands: Any, dy_BxHUxT: jax.Array) -> tuple[Any, ...]:
+    segments, q, k, v, weights = operands
+    dq, dk, dv, *dw = _call(p, segments, q, k, v, weights, dy_BxHUxT)
+    return [None] * len(segments), dq.astype(q.dtype), dk, dv, tuple(dw)
+
+
+_attend.defvjp(_forward, _backward)
+
+
+@partial(jax.jit, static_argnums=0)  # traced and lowered once for all layers
+def _call(
+    p: Problem, segments: Any, q: Any, k: Any, v: Any, weights: Any, dy: jax.Array | None
+) -> list[jax.Array]:
+    """y, or from dy the gradients dq in float32, dk, dv and those of the weights."""
+    batch, key_rows, q_length = q.shape
+    value_rows, k_length = v.shape[1:]
+    query_blocks, key_blocks = q_length // LANES, k_length // p.block_keys
+
+    def block(rows: int, of_keys: bool) -> pl.BlockSpec:
+        def place(b: Any, major: Any, minor: Any) -> tuple[Any, ...]:
+            return b, 0, minor if of_keys == (dy is None) else major
+
+        return pl.BlockSpec((1, rows, p.block_keys if of_keys else LANES), place)
+
+    def whole(rows: int) -> pl.BlockSpec:
+        return pl.BlockSpec((1, rows, q_length), lambda b, major, minor: (b, 0, 0))
+
+    in_specs = [block(1, False), block(1, True), block(key_rows, False), block(key_rows, True)]
+    in_specs += [block(value_rows, True), *(block(w.shape[1], False) for w in weights)]
+    operands = [*segments, q, k, v, *weights]
+    if dy is None:
+        grid, kernel = (batch, query_blocks, key_blocks), _forward_kernel
+        out_specs = [block(value_rows, False)]
+        out = [jax.ShapeDtypeStruct((batch, value_rows, q_length), p.dtype)]
+        scratch = [pltpu.VMEM((value_rows, LANES), jnp.float32)]
+    else:
+        grid, kernel = (batch, key_blocks, query_blocks), _backward_kernel
+        operands, in_specs = [*operands, dy], [*in_specs, block(value_rows, False)]
+        out_specs = [whole(key_rows), block(key_rows, True), block(value_rows, True)]
+        out_specs += [whole(w.shape[1]) for w in weights]
+        out = [jax.ShapeDtypeStruct(q.shape, jnp.float32)]
+        out += [jax.ShapeDtypeStruct(x.shape, p.dtype) for x in (k, v)]
+        out += [jax.ShapeDtypeStruct(w.shape, jnp.float32) for w in weights]
+        scratch = [pltpu.VMEM((r, p.block_keys), jnp.float32) for r in (key_rows, value_rows)]
+    return pl.pallas_call(
+        partial(kernel, p, bool(weights)),
+        grid=grid,
+        in_specs=in_specs,
+        out_specs=out_specs,
+        out_shape=out,
+        scratch_shapes=scratch,
+        compiler_params=pltpu.CompilerParams(vmem_limit_bytes=chip_in_use().kernel_vmem_bytes),
+        name="pairs_forward" if dy is None else "pairs_backward",
+    )(*operands)
+
+
+def _weights_of(weight_refs: tuple[Any, ...]) -> jax.Array | None:
+    """The weights of a block of queries, N x 1 x 128."""
+    if not weight_refs:
+        return None
+    (ref,) = weight_refs
+    return jnp.stack([ref[0, row : row + 1] for row in range(ref.shape[1])])
+
+
+def _forward_kernel(p: Problem, has_weights: bool, *refs: Any) -> None:
+    q_segment_ref, k_segment_ref, q_ref, k_ref, v_ref = refs[:5]
+    weight_refs, (y_ref, sum_ref) = refs[5 : 5 + has_weights], refs[-2:]
+    i, j = pl.program_id(1), pl.program_id(2)
+
+    @pl.when(j == 0)
+    def _() -> None:
+        sum_ref[...] = jnp.zeros_like(sum_ref)
+
+    @pl.when(p.sees(i, j))
+    def _() -> None:
+        visible = p.visible(q_segment_ref, k_segment_ref, i, j)
+        a_HxSxT = p.codes(p.scores(q_ref, k_ref), visible, _weights_of(weight_refs))
+        for head in range(p.heads):
+            rows = p.values_of(head)
+            sum_ref[rows] += matrix_product(v_ref[0, rows], a_HxSxT[head].astype(p.dtype))
+
+    @pl.when(j == pl.num_programs(2) - 1)
+    def _() -> None:
+        y_ref[0] = sum_ref[...].astype(y_ref.dtype)
+
+
+def _backward_kernel(p: Problem, has_weights: bool, *refs: Any) -> None:
+    q_segment_ref, k_segment_ref, q_ref, k_ref, v_ref = refs[:5]
+    weight_refs, dy_ref = refs[5 : 5 + has_weights], refs[5 + has_weights]
+    dq_ref, dk_ref, dv_ref, *dw_refs = refs[6 + has_weights : -2]
+    dk_sum, dv_sum = refs[-2:]
+    j, i = pl.program_id(1), pl.program_id(2)
+    columns = pl.ds(pl.multiple_of(i * LANES, LANES), LANES)
+
+    @pl.when((j == 0) & (i == 0))
+    def _() -> None:
+        for total in (dq_ref, *dw_refs):
+            total[...] = jnp.zeros_like(total)
+
+    @pl.when(i == 0)
+    def _() -> None:
+        dk_sum[...], dv_sum[...] = jnp.zeros_like(dk_sum), jnp.zeros_like(dv_sum)
+
+    @pl.when(p.sees(i, j))
+    def _() -> None:
+        visible, scores = p.visible(q_segment_ref, k_segment_ref, i, j), p.scores(q_ref, k_ref)
+
+        def codes(s_HxSxT: jax.Array, weights: jax.Array | None) -> jax.Array:
+            return p.codes(s_HxSxT, visible, weights)
+
+        a_HxSxT, pull_back = jax.vjp(codes, scores, _weights_of(weight_refs))
+        da = []
+        for head in range(p.heads):
+            rows = p.values_of(head)
+            dv_sum[rows] += matrix_product(dy_ref[0, rows], a_HxSxT[head].astype(p.dtype), (1, 1))
+            da.append(matrix_product(v_ref[0, rows].T, dy_ref[0, rows]))
+        ds_HxSxT, dw_Nx1xT = pull_back(jnp.stack(da))
+        for head in range(p.heads):
+            rows, ds = p.keys_of(head), (ds_HxSxT[head] * p.scale).astype(p.dtype)
+            dq_ref[0, rows, columns] += matrix_product(k_ref[0, rows], ds)
+            dk_sum[rows] += matrix_product(q_ref[0, rows], ds, (1, 1))
+        for dw_ref in dw_refs:
+            for row in range(dw_ref.shape[1]):
+                dw_ref[0, row : row + 1, columns] += dw_Nx1xT[row]
+
+    @pl.when(i == pl.num_programs(2) - 1)
+    def _() -> None:
+        dk_ref[0], dv_ref[0] = dk_sum[...].astype(dk_ref.dtype), dv_sum[...].astype(dv_ref.dtype)

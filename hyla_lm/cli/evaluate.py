@@ -1,0 +1,70 @@
+"""hyla-lm evaluate."""
+
+import argparse
+import json
+from functools import partial
+
+from hyla_lm.cli.trained_run import add_run
+from hyla_lm.errors import UserError
+
+HELP = "validation metrics of a checkpoint, or of each as it comes"
+POLL_SECONDS = 30.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run(parser)
+    parser.add_argument(
+        "--rows",
+        action="append",
+        default=[],
+        help="evaluate on these rows too, such as --rows=books=rows/books; several may be given; "
+        "they take the place of the run's LanguageModel.validation_sets",
+    )
+    parser.add_argument(
+        "--follow",
+        action="store_true",
+        help="evaluate each new checkpoint of a run that trains, until it is finished",
+    )
+    parser.add_argument(
+        "--poll_seconds",
+        type=float,
+        help=f"with --follow, seconds between looks (default: {POLL_SECONDS:g})",
+    )
+
+
+def run(options: argparse.Namespace, bindings: list[str]) -> None:
+    _check(options)
+    if options.rows:
+        bindings = [*bindings, f"LanguageModel.validation_sets = {tuple(options.rows)!r}"]
+    from hyla_lm.parallel import multihost
+    from hyla_lm.run.follower import follow
+    from hyla_lm.run.restored import program_of, restore
+
+    with multihost.joined(options.workdir):
+        if options.follow:
+            prepare = partial(
+                program_of,
+                options.workdir,
+                options.gin_file,
+                bindings,
+                trust_imports=options.trust_imports,
+            )
+            follow(options.workdir, prepare, options.poll_seconds or POLL_SECONDS, _say)
+            return
+        metrics = restore(options, bindings).evaluate()
+        if multihost.is_lead():
+            print(json.dumps(metrics, indent=1))
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Raises UserError for options that contradict each other."""
+    if options.follow and options.step is not None:
+        raise UserError("--follow evaluates every step: leave --step out, or --follow.")
+    if not options.follow and options.poll_seconds is not None:
+        raise UserError("--poll_seconds is for --follow: add that, or leave it out.")
+    if options.poll_seconds is not None and not 0 < options.poll_seconds < float("inf"):
+        raise UserError(f"--poll_seconds={options.poll_seconds:g} must be above 0.")
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

@@ -1,0 +1,64 @@
+"""hyla-lm score."""
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+from hyla_lm.cli import text_input
+from hyla_lm.cli.trained_run import add_run
+from hyla_lm.errors import UserError, printable
+
+if TYPE_CHECKING:
+    from hyla_lm.tasks.scoring import Score
+
+HELP = "the probability of a text under a checkpoint"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run(parser)
+    parser.add_argument("--text", help="text to score")
+    parser.add_argument("--input", help="file to score, or - for standard input (default)")
+    parser.add_argument("--tokens", action="store_true", help="print a line for each token too")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+
+
+def run(options: argparse.Namespace, bindings: list[str]) -> None:
+    from hyla_lm.run.restored import restore
+
+    text = _text(options)
+    score = restore(options, bindings).score(text)
+    if options.json:
+        print(json.dumps(_as_dict(score, options.tokens)))
+        return
+    if options.tokens:
+        for piece, nats in zip(score.pieces, score.token_nats, strict=True):
+            print(f"{nats:9.4f}  {printable(piece)}")
+    print(
+        f"{score.nats:.4f} nats, {score.bits_per_byte:.4f} bits a byte: "
+        f"{len(score.tokens):,} tokens, {score.text_bytes:,} bytes"
+    )
+
+
+def _text(options: argparse.Namespace) -> str:
+    if options.text is not None and options.input is not None:
+        raise UserError("--text and --input are two texts: give one of them.")
+    if options.text is None:
+        flag, text = "--input", text_input.content("--input", options.input or "-")
+    else:
+        flag, text = "--text", text_input.argument("--text", options.text)
+    if not text.strip():
+        raise UserError(f"{flag} has no text to score: give some.")
+    return text
+
+
+def _as_dict(score: "Score", with_tokens: bool) -> dict[str, Any]:
+    whole = {
+        "nats": score.nats,
+        "bits_per_byte": score.bits_per_byte,
+        "token_count": len(score.tokens),
+        "text_bytes": score.text_bytes,
+    }
+    if not with_tokens:
+        return whole
+    each = zip(score.tokens, score.pieces, score.token_nats, strict=True)
+    return {**whole, "tokens": [{"id": i, "piece": p, "nats": nats} for i, p, nats in each]}

@@ -1,0 +1,34 @@
+"""hyla-lm train."""
+
+import argparse
+
+from hyla_lm.cli.command_line import add_gin_files
+from hyla_lm.signals import signals
+
+HELP = "train, or go on from the newest checkpoint"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_gin_files(parser)
+    parser.add_argument(
+        "--workdir", required=True, help="folder of the run, such as --workdir=runs/mine"
+    )
+    parser.add_argument(
+        "--step", type=int, help="go on from this checkpoint; later ones are set aside"
+    )
+    parser.add_argument(
+        "--strict_numerics",
+        action="store_true",
+        help="refuse to go on with other versions, devices, flags or compiled step",
+    )
+
+
+def run(options: argparse.Namespace, bindings: list[str]) -> None:
+    with signals():
+        from hyla_lm.config.experiment import read_experiment
+        from hyla_lm.parallel import multihost
+        from hyla_lm.train import Start, train
+
+        start = Start(options.step, options.strict_numerics)
+        with multihost.joined(options.workdir):
+            train(read_experiment(options.gin_file, bindings), options.workdir, start)

@@ -1,1 +1,0 @@
-"""Trained runs against each other, document by document."""

@@ -1,0 +1,1 @@
+"""Settings: dataclasses that gin binds, and gin files."""

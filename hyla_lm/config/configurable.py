@@ -1,0 +1,121 @@
+"""Configuration: frozen dataclasses that gin binds, with checked types and documented fields."""
+
+import dataclasses
+import functools
+import re
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import gin
+
+from hyla_lm.config.field_types import has_type, type_name
+from hyla_lm.config.suggestions import did_you_mean
+from hyla_lm.errors import UserError
+
+T = TypeVar("T")
+REGISTRY: dict[str, type] = {}
+_PREFIX = "--gin."
+STATEMENT = re.compile(r"(import|from|include)\s")  # a binding that is no assignment
+
+
+class WrongType(UserError):
+    """A setting that has a value of another type."""
+
+    def __init__(self, binding: str, value: Any, hint: Any):
+        found = f"@{value.__name__}" if isinstance(value, type) else repr(value)
+        super().__init__(f"{binding} = {found} must be {type_name(hint)}")
+        self.value, self.hint = value, hint
+
+
+def setting(
+    default: Any,
+    doc: str,
+    *,
+    choices: Sequence[Any] | None = None,
+    minimum: float | None = None,
+    imports: bool = False,
+    explained: Mapping[str, str] | None = None,
+) -> Any:
+    """A documented dataclass field; `choices` and `minimum` are checked on construction.
+
+    A field that names modules to import says so with `imports`. `explained` says in a line what
+    each of some values means, for those who read the documentation; it checks nothing.
+    """
+    metadata = {
+        **{"doc": doc, "choices": choices, "minimum": minimum, "imports": imports},
+        "explained": explained or {},
+    }
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def configurable(cls: type[T]) -> type[T]:
+    """Registers a frozen dataclass of `setting`s with gin; construction checks every field.
+
+    Only `hyla_lm.config.gin_files` applies bindings; a direct call of the class ignores them.
+    """
+    own_check: Callable[[Any], None] | None = cls.__dict__.get("check")
+    plain_init = cls.__init__
+
+    @functools.wraps(plain_init)
+    def checked_init(self: Any, *args: Any, **kwargs: Any) -> None:
+        plain_init(self, *args, **kwargs)
+        check_fields(self)
+        if own_check is not None:
+            own_check(self)
+
+    cls.__init__ = checked_init  # type: ignore[method-assign]
+    REGISTRY[cls.__name__] = cls
+    return gin.register(cls)
+
+
+def check_fields(config: Any) -> None:
+    """Raises UserError for a field of the wrong type, outside its choices or below its minimum."""
+    hints = typing.get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        value, binding = getattr(config, field.name), f"{type(config).__name__}.{field.name}"
+        if not has_type(value, hints[field.name]):
+            raise WrongType(binding, value, hints[field.name])
+        choices, minimum = field.metadata.get("choices"), field.metadata.get("minimum")
+        if choices is not None and value not in choices:
+            raise wrong_choice(f"{binding} = {value!r}", value, choices)
+        if minimum is not None and value is not None and value < minimum:
+            raise UserError(f"{binding} = {value!r} must be at least {minimum}.")
+
+
+def wrong_choice(binding: str, value: Any, choices: Iterable[Any]) -> UserError:
+    """The error of a value that is none of the choices, with the one that may be meant."""
+    known = list(choices)
+    meant = did_you_mean(str(value), [str(choice) for choice in known if choice is not None])
+    return UserError(f"{binding} must be one of {', '.join(map(repr, known))}{meant or '.'}")
+
+
+def check_given(config: Any, *names: str) -> None:
+    """Raises UserError for the first of these fields that is empty."""
+    for name in names:
+        if not getattr(config, name):
+            raise UserError(f"{type(config).__name__}.{name} is not set: give it.")
+
+
+def split_arguments(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The arguments of a command line, and the bindings given as --gin.BINDING."""
+    bindings = [a.removeprefix(_PREFIX) for a in argv if a.startswith(_PREFIX)]
+    return [a for a in argv if not a.startswith(_PREFIX)], bindings
+
+
+def as_dict(config: Any) -> dict[str, Any]:
+    """A nested, JSON-ready dict of a dataclass, with the class name under `class`."""
+    fields = {f.name: _plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
+    return {"class": type(config).__name__, **fields}
+
+
+def defaults(kind: type) -> dict[str, Any]:
+    """The defaults of a configurable class, as `as_dict` writes them."""
+    fields = dataclasses.fields(kind)
+    return {f.name: _plain(f.default) for f in fields if f.default is not dataclasses.MISSING}
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return as_dict(value)
+    return [_plain(entry) for entry in value] if isinstance(value, tuple | list) else value

@@ -1,0 +1,207 @@
+"""The whole configuration of one run, built from gin."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hyla_lm.config import gin_files, paths
+from hyla_lm.config.configurable import configurable, setting
+from hyla_lm.config.gin_files import GinFile
+from hyla_lm.errors import UserError
+from hyla_lm.input.mixture import RowMixture  # noqa: F401  makes it known to gin
+from hyla_lm.input.prepared import Rows  # noqa: F401  makes it known to gin
+from hyla_lm.input.stream import C4Stream  # noqa: F401  makes it known to gin
+from hyla_lm.logs.protocol import SinkConfig
+from hyla_lm.logs.wandb import WandB  # noqa: F401  makes it known to gin
+from hyla_lm.model.config import ModelConfig
+from hyla_lm.optim import OptimizerConfig, make_schedule
+from hyla_lm.parallel.mesh import MeshConfig
+from hyla_lm.tasks.code_loss import CodeLoss
+from hyla_lm.tasks.language_model import LanguageModel  # noqa: F401  makes it known to gin
+from hyla_lm.tasks.protocol import TaskConfig
+from hyla_lm.tasks.suite import Suite
+from hyla_lm.update_policy import UpdatePolicy
+
+
+@configurable
+@dataclass(frozen=True)
+class TrainConfig:
+    """Task, length, batch and seed of training, and how often to evaluate."""
+
+    task: TaskConfig | None = setting(None, "what is trained, such as @LanguageModel()")
+    steps: int = setting(1000, "updates; the learning-rate schedule ends with the last", minimum=1)
+    batch_size: int = setting(256, "rows of a global batch", minimum=1)
+    suites: tuple[Suite, ...] = setting(
+        (), "small models trained with the same attention, such as (@FuzzyLogicSuite(),)"
+    )
+    code_loss: CodeLoss | None = setting(
+        None, "an auxiliary loss on the latent codes of attention, such as @CodeLoss()"
+    )
+    accumulate_steps: int = setting(1, "micro-batches whose gradients an update sums", minimum=1)
+    seed: int = setting(0, "seed of initialisation, data order and dropout", minimum=0)
+    eval_every: int = setting(
+        1000,
+        "steps between evaluations; the last step is always evaluated; 0 evaluates no other",
+        minimum=0,
+    )
+    hang_seconds: int = setting(
+        1800, "seconds without progress after which the run is ended; 0 never ends it", minimum=0
+    )
+    profile: tuple[int, int] | None = setting(
+        None, "steps to trace, the first and how many, such as (50, 5); None traces none"
+    )
+    profile_processes: str = setting(
+        "first", "which processes of a run write traces", choices=("first", "all")
+    )
+
+    def check(self) -> None:
+        if self.batch_size % self.accumulate_steps:
+            raise UserError(
+                f"TrainConfig.batch_size = {self.batch_size} is no multiple of "
+                f"TrainConfig.accumulate_steps = {self.accumulate_steps}: change one."
+            )
+        if self.profile is not None:
+            self._check_profile(self.profile)
+
+    def _check_profile(self, profile: tuple[int, int]) -> None:
+        setting = f"TrainConfig.profile = {profile}"
+        if len(profile) != 2 or min(profile) < 1:
+            raise UserError(
+                f"{setting} must be the first step to trace and how many, each at least 1, such "
+                "as (50, 5)."
+            )
+        last = sum(profile) - 1
+        if last > self.steps:
+            raise UserError(
+                f"{setting} ends with step {last}, beyond TrainConfig.steps = {self.steps}: "
+                "change one."
+            )
+
+
+@configurable
+@dataclass(frozen=True)
+class LogConfig:
+    """How often metrics are written and where they go, and what is measured beside the loss."""
+
+    every: int = setting(100, "steps that each logged point averages", minimum=1)
+    layers: bool = setting(
+        False, "measure norms of gradients, updates and parameters, of the model and by layer"
+    )
+    details_every: int = setting(
+        0,
+        "steps between looks inside attention: figures, histograms and pictures; 0 makes none",
+        minimum=0,
+    )
+    sinks: tuple[SinkConfig, ...] = setting(
+        (), "where metrics go besides metrics.jsonl and TensorBoard, such as (@WandB(),)"
+    )
+
+
+@configurable
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """How often to save, and how many checkpoints to keep."""
+
+    every: int = setting(
+        1000, "steps between checkpoints; the last step is always saved", minimum=1
+    )
+    keep: int = setting(3, "number of newest checkpoints to keep", minimum=1)
+    stop_seconds: int = setting(
+        30, "longest time for a save when the run is asked to stop or fails", minimum=1
+    )
+
+
+@configurable
+@dataclass(frozen=True)
+class CanaryConfig:
+    """How often the kernel that trains is compared with the reference, and how far they may be."""
+
+    every: int = setting(
+        0, "steps between comparisons, the first before training; 0 makes none", minimum=0
+    )
+    bound: float | None = setting(
+        None,
+        "largest relative difference of loss and gradients; None takes 0.001 in float32 and 0.5 in "
+        "bfloat16 (ModelConfig.dtype), many times what sound kernels show",
+        minimum=0,
+    )
+
+
+@configurable
+@dataclass(frozen=True)
+class WarmStart:
+    """Another run, from whose parameters this one begins; optimizer, step and data begin anew."""
+
+    run: str = setting("", "folder of the other run, local or gs://; '' begins from nothing")
+    step: int | None = setting(None, "its checkpoint to take; None is the newest", minimum=0)
+    only: tuple[str, ...] = setting(
+        (), "parameters to take, such as ('blocks/*/attention/*',); () takes all of the same name"
+    )
+    ignore: tuple[str, ...] = setting((), "parameters not to take, such as ('embed/*',)")
+
+
+@configurable
+@dataclass(frozen=True)
+class Branch:
+    """Another run, from whose whole state this one goes on: a new schedule or length, say."""
+
+    run: str = setting("", "folder of the other run, local or gs://; '' branches from none")
+    step: int | None = setting(None, "its checkpoint to go on from; None is the newest", minimum=0)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One run's configuration; `text` is gin text that rebuilds it."""
+
+    train: TrainConfig
+    model: ModelConfig
+    optimizer: OptimizerConfig
+    mesh: MeshConfig
+    checkpoint: CheckpointConfig
+    log: LogConfig
+    updates: UpdatePolicy = field(default_factory=UpdatePolicy)
+    canary: CanaryConfig = field(default_factory=CanaryConfig)
+    warm_start: WarmStart = field(default_factory=WarmStart)
+    branch: Branch = field(default_factory=Branch)
+    text: str = field(compare=False, kw_only=True)
+
+
+def read_experiment(files: Sequence[GinFile], bindings: Sequence[str]) -> Experiment:
+    """Builds an experiment from gin files, in any order, and bindings; raises UserError."""
+    if not any(binding.startswith("TrainConfig.task") for binding in bindings):
+        _check_kinds(files)
+    read = gin_files.read(
+        files,
+        bindings,
+        TrainConfig,
+        ModelConfig,
+        OptimizerConfig,
+        MeshConfig,
+        CheckpointConfig,
+        LogConfig,
+        UpdatePolicy,
+        CanaryConfig,
+        WarmStart,
+        Branch,
+    )
+    experiment = Experiment(*read.values, text=read.text)
+    if experiment.train.task is None:
+        raise UserError(
+            "TrainConfig.task is not set: add the gin file of a model, such as "
+            f"{paths.FIRST}, or bind it, for example to @LanguageModel()."
+        )
+    make_schedule(experiment.optimizer, experiment.train.steps)
+    return experiment
+
+
+def _check_kinds(files: Sequence[GinFile]) -> None:
+    """Raises UserError for no file, and for files that say where text is but not what reads it."""
+    if not files:
+        raise UserError(f"--gin_file is missing: give {paths.choice()}.")
+    read = [file for file in files if isinstance(file, str)]
+    found = {name for path in read for name in paths.names(path)}
+    if "LanguageModel.data" in found and "TrainConfig.task" not in found:
+        models = paths.setting("LanguageModel.sequence_length", without="LanguageModel.data")
+        raise UserError(
+            f"{', '.join(read)} says where text is but no file sets TrainConfig.task: "
+            f"add the gin file of a model, such as {' or '.join(models)}."
+        )

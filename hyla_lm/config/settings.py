@@ -1,0 +1,177 @@
+"""Every setting as data, and as text: what `hyla-lm describe` prints and pages of settings show."""
+
+import dataclasses
+import inspect
+import re
+import typing
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from hyla_lm.config.configurable import REGISTRY
+from hyla_lm.config.field_types import has_type, type_name
+from hyla_lm.package import PACKAGE, source_folders
+
+REQUIRED = "(required)"
+CONFIGURABLE = re.compile(r"^@configurable\n@dataclass\(frozen=True\)\nclass (\w+)", re.M)
+# The rooms of the package in the order of a page, and the title of what they hold.
+GROUPS: Mapping[str, str] = {
+    "config": "The run",
+    "run": "The run",
+    "checkpoint": "The run",
+    "logs": "The run",
+    "model": "The model",
+    "optim": "The optimizer",
+    "update_policy": "The optimizer",
+    "parallel": "The devices",
+    "tasks": "Language models and their text",
+    "input": "Language models and their text",
+    "data": "Language models and their text",
+    "evals": "Evaluation tasks and suites",
+}
+OTHERS = "Of other modules"
+
+
+class Setting(NamedTuple):
+    """A field that gin binds; `choices` are all its values, or those that have a name.
+
+    `default` is as gin writes it. A choice that has an explanation has it as its value.
+    """
+
+    name: str
+    kind: str
+    default: str
+    doc: str
+    choices: Mapping[str, str]
+
+
+class Settings(NamedTuple):
+    """A class that gin binds; a gin file that names it imports `module`, if nothing else does."""
+
+    name: str
+    doc: str
+    module: str
+    fields: tuple[Setting, ...]
+
+    @property
+    def room(self) -> str:
+        """The part of the package that the class is in; empty for a module of others."""
+        package, *rest = self.module.split(".")
+        return rest[0] if package == PACKAGE.name and rest and rest[0] in GROUPS else ""
+
+    @property
+    def group(self) -> str:
+        return GROUPS.get(self.room, OTHERS)
+
+
+def settings() -> list[Settings]:
+    """All classes of the package, with those that only gin files import, by group and module.
+
+    Importing them needs no extra.
+    """
+    for module in homes().values():
+        import_module(module)
+    found = [_settings_of(cls) for cls in REGISTRY.values()]
+    rooms = [*GROUPS, ""]
+    return sorted(found, key=lambda one: (rooms.index(one.room), one.module))
+
+
+def homes() -> dict[str, str]:
+    """The module of each class of settings in the package; none of them is imported for it."""
+    found = {}
+    for package, folder in source_folders().items():
+        for path in sorted(folder.rglob("*.py")):
+            module = ".".join((package, *path.relative_to(folder).with_suffix("").parts))
+            found.update(dict.fromkeys(CONFIGURABLE.findall(path.read_text("utf-8")), module))
+    return found
+
+
+def matching(every: Sequence[Settings], words: Sequence[str]) -> list[Settings]:
+    """The classes and fields whose names, or else whose documentation, hold one of the words."""
+    for by_doc in (False, True):
+        found = [_part_of(one, words, by_doc) for one in every]
+        if any(one.fields for one in found):
+            return [one for one in found if one.fields]
+    return []
+
+
+def importing_fields(name: str) -> dict[str, Any]:
+    """The fields of a registered class that name modules to import, with their defaults."""
+    fields = dataclasses.fields(typing.cast(Any, REGISTRY[name])) if name in REGISTRY else ()
+    return {field.name: field.default for field in fields if field.metadata.get("imports")}
+
+
+def uses_of(name: str) -> list[str]:
+    """The bindings that would use a class, one for each field that accepts it; alone first."""
+    example: Any = object.__new__(REGISTRY[name.rpartition("/")[2]])
+    uses = []
+    for owner, cls in REGISTRY.items():
+        hints = typing.get_type_hints(cls)
+        for field in dataclasses.fields(typing.cast(Any, cls)):
+            if has_type(example, hints[field.name]):
+                uses.append(f"{owner}.{field.name} = @{name}()")
+            elif has_type((example,), hints[field.name]):
+                uses.append(f"{owner}.{field.name} = (@{name}(),)")
+    return sorted(uses, key=lambda use: use.endswith(",)"))
+
+
+def overview(every: Sequence[Settings]) -> str:
+    """A line for each setting, below its class and group."""
+    lines, group = [], ""
+    for one in every:
+        if one.group != group:
+            group = one.group
+            lines += ["", group, "=" * len(group)]
+        lines.append(f"\n{one.name}: {one.doc}")
+        lines += [f"  {field.name} = {field.default}  # {field.doc}" for field in one.fields]
+    return "\n".join(lines).strip()
+
+
+def details(every: Sequence[Settings]) -> str:
+    """The settings with their types and choices."""
+    lines = []
+    for one in every:
+        lines.append(f"{one.name}: {one.doc}")
+        for field in one.fields:
+            lines += [f"  {one.name}.{field.name}: {field.kind} = {field.default}"]
+            lines += [f"      {field.doc}", *_choice_lines(field.choices)]
+        lines.append("")
+    return "\n".join(lines).strip()
+
+
+def _choice_lines(choices: Mapping[str, str]) -> list[str]:
+    explained = [f"        {name}: {text}" for name, text in choices.items() if text]
+    return explained or ([f"      one of {', '.join(choices)}"] if choices else [])
+
+
+def _settings_of(cls: type) -> Settings:
+    hints = typing.get_type_hints(cls)
+    fields = dataclasses.fields(typing.cast(Any, cls))
+    doc = (inspect.getdoc(cls) or "").partition("\n")[0]
+    settings = tuple(_setting_of(field, hints[field.name]) for field in fields)
+    return Settings(cls.__name__, doc, cls.__module__, settings)
+
+
+def _setting_of(field: dataclasses.Field[Any], hint: Any) -> Setting:
+    default = REQUIRED if field.default is dataclasses.MISSING else repr(field.default)
+    about = field.metadata
+    choices = {str(choice): "" for choice in about.get("choices") or ()}
+    choices.update(about.get("explained") or {})
+    return Setting(field.name, type_name(hint), default, about.get("doc", ""), choices)
+
+
+def _part_of(one: Settings, words: Sequence[str], by_doc: bool) -> Settings:
+    """The class with the fields that a word finds: all of them, if it finds the class."""
+    asked = [word.lower() for word in words]
+
+    def holds(*texts: str) -> bool:
+        return any(word in text.lower() for word in asked for text in texts)
+
+    if holds(one.name, *([one.doc] if by_doc else [])):
+        return one
+    kept = (
+        field
+        for field in one.fields
+        if holds(f"{one.name}.{field.name}", *([field.doc] if by_doc else []))
+    )
+    return one._replace(fields=tuple(kept))

@@ -1,1 +1,0 @@
-"""gin as people write it: its grammar, bindings without quotes, where files are, mistakes."""

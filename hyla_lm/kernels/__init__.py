@@ -1,1 +1,0 @@
-"""Attention operations: a float32 definition beside each faster kernel."""

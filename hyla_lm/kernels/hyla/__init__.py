@@ -1,1 +1,0 @@
-"""Attention whose value network is configured by the latent code (paper Eq. 6)."""

@@ -1,1 +1,0 @@
-"""Attention with a linear value network (paper Eq. 4)."""

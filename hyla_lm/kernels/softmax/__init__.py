@@ -1,1 +1,0 @@
-"""Softmax over the keys that a query sees (paper Eq. 1), and attention with it on TPU."""

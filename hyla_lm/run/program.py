@@ -1,0 +1,283 @@
+"""From an experiment to a compiled-to-be program: mesh, model, state layout and steps."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Generic, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from hyla_lm.config import configurable as config
+from hyla_lm.config.experiment import Experiment
+from hyla_lm.diagnostics.norms import norms_of
+from hyla_lm.errors import UserError
+from hyla_lm.metrics import Metrics
+from hyla_lm.model.config import Features, ModelConfig, Tokens
+from hyla_lm.model.decoder import Decoder
+from hyla_lm.model.width import rate_of, scale_initial
+from hyla_lm.optim import make_optimizer, make_schedule
+from hyla_lm.parallel.devices import devices as all_devices
+from hyla_lm.parallel.mesh import batch_sharding, batch_ways, make_mesh, state_sharding
+from hyla_lm.parallel.sharded_attention import check_mesh
+from hyla_lm.run.canary import make_canary_step
+from hyla_lm.run.numerics import hash_of_step, numerics_of
+from hyla_lm.tasks.code_loss import with_code_loss
+from hyla_lm.tasks.language_model import LanguageModelTask
+from hyla_lm.tasks.protocol import Batch, Inspectable, Objective, Task
+from hyla_lm.train_step import TrainState, TrainStep, init_state, make_train_step
+from hyla_lm.update_policy import guard_init, guard_step
+
+PACKAGES = ("hyla_lm", "jax", "jaxlib", "libtpu", "flax", "optax")
+
+# In the identity of runs whose state has a guard; others have none, as before there were policies.
+GUARDED = "UpdatePolicy (nonfinite = 'skip' or a spike_factor)"
+# In the identity of runs whose state is Muon's; others have none, as before there was a choice.
+MUON = "Muon (OptimizerConfig.optimizer = 'muon')"
+ObjectiveT = TypeVar("ObjectiveT", bound=Objective)
+ObjectiveT_co = TypeVar("ObjectiveT_co", bound=Objective, covariant=True)
+
+
+@dataclass(frozen=True)
+class Program(Generic[ObjectiveT_co]):
+    """What a run computes with: call `init`, `train_step` and `evaluation_step` under `mesh`.
+
+    `task` is a prepared task, or the objective alone where nothing is trained. `token_step` gives
+    the metrics of `evaluation_step` and the nats of each target, where documents are told apart.
+    `step_hash` is of a train step that is compiled.
+    """
+
+    experiment: Experiment
+    task: ObjectiveT_co
+    model: Decoder
+    mesh: Mesh
+    schedule: Any
+    abstract_state: TrainState
+    init: Any
+    train_step: TrainStep
+    evaluation_step: Any
+    canary_step: Any
+    token_step: Any = None
+    step_hash: str = ""
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Positions of one global batch."""
+        return self.experiment.train.batch_size * self.task.sequence_length
+
+    def place(self, batch: Mapping[str, Any]) -> Batch:
+        """A host batch (this process's shard) as global device arrays."""
+        sharding = batch_sharding(self.mesh)
+        return {
+            name: jax.make_array_from_process_local_data(sharding, value)
+            for name, value in batch.items()
+        }
+
+
+def make_program(
+    experiment: Experiment, devices: Sequence[jax.Device] | None = None
+) -> Program[Task]:
+    """Prepares the task and lays the program out; every check before training happens here."""
+    mesh = checked_mesh(experiment, devices)
+    assert experiment.train.task is not None
+    task = experiment.train.task.prepare_task(experiment.train.batch_size)
+    _check_inspectable(experiment, task)
+    return lay_out(experiment, task, mesh)
+
+
+def checked_mesh(experiment: Experiment, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """The experiment's mesh; raises UserError where it does not fit the batch or the kernel."""
+    mesh = make_mesh(experiment.mesh, all_devices() if devices is None else devices)
+    _check_batch(experiment, mesh)
+    _check_platform(experiment.model, mesh)
+    return mesh
+
+
+def lay_out(experiment: Experiment, task: ObjectiveT, mesh: Mesh) -> Program[ObjectiveT]:
+    """The program of an objective on a mesh; raises UserError where the model does not fit."""
+    train = experiment.train
+    _check_length(experiment.model, task.sequence_length)
+    _check_soft_cap(experiment.model, task.io)
+    model = Decoder(experiment.model, task.io)
+    _check_model_axis(model, task.sequence_length, mesh.shape["model"])
+    schedule = make_schedule(experiment.optimizer, train.steps)
+    optimizer = make_optimizer(experiment.optimizer, schedule, rate_of=rate_of(experiment.model))
+    init: Any = partial(init_state, partial(init_params, model), optimizer, train.seed)
+    if experiment.updates.is_on:
+        init = guard_init(init)
+    with jax.set_mesh(mesh):  # as it is run, so that it is traced once
+        shapes = jax.eval_shape(init)
+    layout = state_sharding(shapes, mesh)
+    abstract = jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        shapes,
+        layout,
+    )
+    loss, dtype = task.loss(model), experiment.model.dtype
+    scanned = experiment.model.scan_layers
+    measure = partial(norms_of, scanned=scanned) if experiment.log.layers else None
+    trained = with_code_loss(train.code_loss, task, model)
+    step = make_train_step(trained, optimizer, train.accumulate_steps, train.seed, measure, dtype)
+    if experiment.updates.is_on:
+        step = guard_step(step, experiment.updates)
+
+    def evaluation_step(params: Any, batch: Batch) -> Metrics:
+        return loss(params, batch, None)[1]
+
+    return Program(
+        experiment,
+        task,
+        model,
+        mesh,
+        schedule,
+        abstract,
+        jax.jit(init, out_shardings=layout),
+        jax.jit(step, donate_argnums=0, out_shardings=(layout, None)),
+        jax.jit(evaluation_step),
+        jax.jit(
+            make_canary_step(loss, task.loss(with_reference(model)), train.accumulate_steps, dtype)
+        ),
+        _token_step(task, model, mesh),
+    )
+
+
+def _token_step(task: Objective, model: Decoder, mesh: Mesh) -> Any:
+    if not isinstance(task, LanguageModelTask) or not task.config.document_losses:
+        return None
+    return jax.jit(task.objective.loss_by_token(model), out_shardings=(None, batch_sharding(mesh)))
+
+
+def compile_step(program: Program[Task]) -> Program[Task]:
+    """The program with its train step compiled; raises UserError where the devices cannot run it.
+
+    Call it under the mesh.
+    """
+    try:
+        compiled = lower_step(program).compile()
+    except jax.errors.JaxRuntimeError as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise UserError(
+            f"the train step cannot be compiled for these devices ({reason}): if it lacks memory, "
+            "raise TrainConfig.accumulate_steps or lower TrainConfig.batch_size."
+        ) from error
+    return replace(program, train_step=compiled, step_hash=hash_of_step(compiled))
+
+
+def lower_step(program: Program[Objective]) -> jax.stages.Lowered:
+    """The train step, lowered for its state and a global batch; call it under the mesh."""
+    step: Any = program.train_step
+    return step.lower(program.abstract_state, abstract_batch(program))
+
+
+def abstract_batch(program: Program[Objective]) -> dict[str, jax.ShapeDtypeStruct]:
+    """The shapes of a global batch, laid over the mesh."""
+    sharding = batch_sharding(program.mesh)
+    shapes = program.task.batch_shapes(program.experiment.train.batch_size)
+    return {
+        name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
+        for name, array in shapes.items()
+    }
+
+
+def identity(program: Program[Task]) -> dict[str, Any]:
+    """What must be equal for a run to be continued, by the names its user knows."""
+    experiment = program.experiment
+    named = {"ModelConfig": config.as_dict(experiment.model)}
+    seed = {"TrainConfig": {"seed": experiment.train.seed}}
+    guard = {GUARDED: True} if experiment.updates.is_on else {}
+    muon = {MUON: True} if experiment.optimizer.optimizer == "muon" else {}
+    return {**named, **seed, **guard, **muon, "data": program.task.identity()}
+
+
+def meta_of(program: Program[Task]) -> dict[str, Any]:
+    """What a checkpoint says of the run that saved it."""
+    return {
+        "identity": identity(program),
+        "gin": program.experiment.text,
+        "versions": versions(),
+        "numerics": numerics_of(program.mesh, program.step_hash),
+    }
+
+
+def versions() -> dict[str, str | None]:
+    """The installed versions of what computes; None for what is not installed."""
+    return {name: _version(name) for name in PACKAGES}
+
+
+@cache
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def with_reference(model: Decoder) -> Decoder:
+    """The same model with the attention that defines the others."""
+    return model.clone(config=replace(model.config, attention_implementation="reference"))
+
+
+def init_params(model: Decoder, key: jax.Array) -> Any:
+    """The model's parameters before training."""
+    local, io = with_reference(model), model.io
+    inputs = (
+        jnp.zeros((1, 1, io.input_size)) if isinstance(io, Features) else jnp.zeros((1, 1), int)
+    )
+    return scale_initial(model.config, local.init(key, inputs)["params"])
+
+
+def _check_model_axis(model: Decoder, length: int, parts: int) -> None:
+    """Checks the queries of every layer; a single one is never divided."""
+    config = model.config
+    for layer in range(config.num_layers):
+        is_last = layer == config.num_layers - 1
+        queries = model.answers or length if is_last else length
+        if queries > 1:
+            check_mesh(parts, config.spec(layer), config.num_heads, queries)
+
+
+def _check_inspectable(experiment: Experiment, task: Objective) -> None:
+    if experiment.log.details_every and not isinstance(task, Inspectable):
+        raise UserError(
+            f"LogConfig.details_every = {experiment.log.details_every} but {type(task).__name__} "
+            "does not say what its model's inputs are: set it to 0, or give the task `inputs` "
+            "(hyla_lm.tasks.protocol.Inspectable)."
+        )
+
+
+def _check_length(config: ModelConfig, length: int) -> None:
+    if config.positions == "learned" and config.max_length < length:
+        raise UserError(
+            f"ModelConfig.max_length = {config.max_length} is below the sequence length {length}: "
+            "raise it to that."
+        )
+
+
+def _check_soft_cap(config: ModelConfig, io: Tokens | Features) -> None:
+    if config.logit_soft_cap is not None and isinstance(io, Features):
+        raise UserError(
+            f"ModelConfig.logit_soft_cap = {config.logit_soft_cap} caps logits over a vocabulary, "
+            "and this task has none: leave it out."
+        )
+
+
+def _check_platform(config: ModelConfig, mesh: Mesh) -> None:
+    platform, asked = mesh.devices.flat[0].platform, config.attention_implementation
+    needed = {"pallas_tpu": "tpu", "cudnn_gpu": "gpu"}.get(asked, platform)
+    if platform != needed:
+        raise UserError(
+            f"ModelConfig.attention_implementation = {asked!r} needs {needed.upper()}s but the "
+            f"devices are {platform}: use 'auto' or 'blocked'."
+        )
+
+
+def _check_batch(experiment: Experiment, mesh: Mesh) -> None:
+    train, ways = experiment.train, batch_ways(mesh)
+    micro = train.batch_size // train.accumulate_steps
+    if micro % ways:
+        raise UserError(
+            f"TrainConfig.batch_size = {train.batch_size} in {train.accumulate_steps} micro-batches"
+            f" does not divide over MeshConfig replica x data x fsdp = {ways} devices: change one."
+        )

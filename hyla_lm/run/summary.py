@@ -1,0 +1,162 @@
+"""What is told of a run: its start-up summary and summary.json."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from hyla_lm.diagnostics.norms import KINDS
+from hyla_lm.input.source import TellsPasses
+from hyla_lm.logs.throughput import (
+    count_applied_parameters,
+    count_parameters,
+    model_flops_utilization,
+    train_flops_per_token,
+)
+from hyla_lm.model.config import ModelConfig
+from hyla_lm.model.inspection import kernels_of
+from hyla_lm.optim import OptimizerConfig, span_of_fall
+from hyla_lm.parallel.mesh import AXES
+from hyla_lm.parallel.sharding_table import lines, sharding_table
+from hyla_lm.revision import git_revision
+from hyla_lm.run.program import Program
+from hyla_lm.tasks.protocol import Objective, Task
+
+TRAIN, OPTIM = "train", "optim"
+LEARNING_RATE = f"{OPTIM}/learning_rate"
+OLD_LEARNING_RATE = f"{TRAIN}/learning_rate"  # of older runs, whose gradient norm is there too
+LEARNING_RATES = (LEARNING_RATE, OLD_LEARNING_RATE)
+STEP_SECONDS = "perf/step_seconds"
+_OPTIMIZERS = {"adamw": "AdamW", "muon": "Muon and AdamW"}
+
+
+def startup_lines(program: Program[Task], params: Any, first_step: int) -> dict[str, str]:
+    """What a person wants to know before the first step."""
+    e = program.experiment
+    c, o, t = e.model, e.optimizer, e.train
+    unique = count_parameters(params)
+    applied = count_applied_parameters(params, c, program.task.io)
+    kernels = ", ".join(dict.fromkeys(training_kernels(program)))
+    axes = ", ".join(f"{axis} {program.mesh.shape[axis]}" for axis in AXES)
+    tokens = program.tokens_per_step
+    start = f"from the checkpoint of step {first_step}" if first_step else "from the start"
+    return {
+        "model": f"{c.num_layers} layers, D {c.model_dim}, {c.num_heads} heads of {c.head_dim}, "
+        f"F {c.mlp_dim} {c.feedforward}, {c.positions} positions, {c.dtype}{modern_parts(c)}",
+        "parameters": f"{unique:,} unique, {applied:,} as applied",
+        "attention": f"{' + '.join(c.pattern)} ({kernels})",
+        "mesh": f"{program.mesh.size} x {jax.devices()[0].device_kind}: {axes}",
+        **program.task.summary(),
+        **_passes(program),
+        "batch": f"{t.batch_size} rows, {tokens:,} tokens a step"
+        + (f" in {t.accumulate_steps} micro-batches" if t.accumulate_steps > 1 else ""),
+        "schedule": f"{t.steps:,} steps {start}; {_OPTIMIZERS[o.optimizer]}, learning rate 0 to "
+        f"{o.learning_rate:g} in {o.warmup_steps:,} steps, {_fall(o, t.steps)} to "
+        f"{o.learning_rate * o.final_fraction:g}",
+        **({"code loss": t.code_loss.told} if t.code_loss else {}),
+    }
+
+
+def _passes(program: Program[Task]) -> dict[str, str]:
+    """What the whole run takes of each source of its data, where there are several."""
+    task, train = program.task, program.experiment.train
+    return task.passes(train.steps * train.batch_size) if isinstance(task, TellsPasses) else {}
+
+
+def modern_parts(c: ModelConfig) -> str:
+    """The parts that a plain model lacks, each after a comma."""
+    parts = {
+        "RMSNorm": c.norm == "rms",
+        "QK-norm": c.qk_norm,
+        f"{c.num_kv_heads} key-value heads": c.num_kv_heads is not None,
+        "gated attention": c.gated_attention,
+        f"logits capped at {c.logit_soft_cap}": c.logit_soft_cap is not None,
+    }
+    return "".join(f", {part}" for part, is_on in parts.items() if is_on)
+
+
+def _fall(config: OptimizerConfig, steps: int) -> str:
+    """How the learning rate falls, and from which step unless that is the end of the warm-up."""
+    begin, _ = span_of_fall(config, steps, config.warmup_steps)
+    begins = "" if begin == config.warmup_steps else f" from step {begin:,}"
+    return f"{'cosine' if config.schedule == 'cosine' else config.decay_shape}{begins}"
+
+
+def training_kernels(program: Program[Objective]) -> list[str]:
+    """The name of the attention kernel that each layer of a training step runs."""
+    train, length = program.experiment.train, program.task.sequence_length
+    rows = train.batch_size // train.accumulate_steps
+    with jax.set_mesh(program.mesh):
+        return kernels_of(program.model, program.abstract_state.params, rows, length)
+
+
+def layout_lines(program: Program[Task]) -> list[str]:
+    """What each device holds of the parameters, where the mesh divides them."""
+    if program.mesh.shape["fsdp"] * program.mesh.shape["model"] == 1:
+        return []
+    return lines(sharding_table(program.abstract_state.params, program.mesh))
+
+
+def summary_of(
+    program: Program[Task], params: Any, lines: Sequence[Mapping[str, Any]], begun_at: int = 0
+) -> dict[str, Any]:
+    """The content of summary.json that training gives, from its lines of metrics.
+
+    A branch was begun at a step of its trunk.
+    """
+    e, t = program.experiment, program.experiment.train
+    seconds = seconds_per_step(lines, begun_at)
+    tokens_per_second = program.tokens_per_step / seconds if seconds else 0.0
+    summary: dict[str, Any] = {
+        "step": t.steps,
+        "train": last_training_metrics(lines),
+        "tokens_seen": t.steps * program.tokens_per_step,
+        "tokens_per_second": tokens_per_second,
+        "attention": list(e.model.pattern),
+        "num_params": count_parameters(params),
+        "num_params_applied": count_applied_parameters(params, e.model, program.task.io),
+        "git_revision": git_revision(),
+        "device": program.mesh.devices.flat[0].device_kind,
+        "jax": jax.__version__,
+    }
+    utilization = model_flops_utilization(tokens_per_second, flops_per_token(program))
+    return summary if utilization is None else {**summary, "mfu": utilization}
+
+
+def window_tags(values: Mapping[str, float]) -> dict[str, float]:
+    """The means of a window of steps by their tag."""
+    return {
+        f"{OPTIM if name.partition('/')[0] in KINDS else TRAIN}/{name}": value
+        for name, value in values.items()
+    }
+
+
+def is_window(line: Mapping[str, Any]) -> bool:
+    """Whether a line is of training steps."""
+    return any(tag in line for tag in LEARNING_RATES)
+
+
+def last_training_metrics(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The means of the last window of training steps."""
+    last: Mapping[str, Any] = next(filter(is_window, reversed(lines)), {})
+    groups = {tag: tag.partition("/") for tag in last if tag not in LEARNING_RATES}
+    return {
+        name: last[tag]
+        for tag, (group, _, name) in groups.items()
+        if group in (TRAIN, OPTIM) and "/" not in name
+    }
+
+
+def seconds_per_step(lines: Sequence[Mapping[str, Any]], begun_at: int = 0) -> float:
+    """The mean over the windows that were timed, each counted by its steps; 0 where none was."""
+    windows = [line for line in lines if is_window(line)]
+    starts = [begun_at, *(line["step"] for line in windows)]
+    timed = [(x["step"] - start, x) for start, x in zip(starts, windows, strict=False)]
+    timed = [(steps, x) for steps, x in timed if STEP_SECONDS in x]
+    total = sum(steps * x[STEP_SECONDS] for steps, x in timed)
+    return total / sum(steps for steps, _ in timed) if timed else 0.0
+
+
+def flops_per_token(program: Program[Task]) -> float:
+    task = program.task
+    return train_flops_per_token(program.experiment.model, task.io, task.sequence_length)

@@ -1,1 +1,0 @@
-"""A run and its folder: program, duties, checkpoints, logs, evaluation, summary."""

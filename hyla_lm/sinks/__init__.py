@@ -1,1 +1,0 @@
-"""Where the curves, histograms, pictures and texts of a run go."""

@@ -1,0 +1,263 @@
+"""Files on a disk or in a bucket: paths, whole sets of shards, retries, and atomic writes."""
+
+import os
+import random
+import re
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import TypeVar
+
+from etils import epath
+
+from hyla_lm.errors import Unavailable, UserError
+
+T = TypeVar("T")
+PathLike = str | os.PathLike[str]
+CHUNK_BYTES = 8 << 20
+FIRST_WAIT_SECONDS = 0.5
+LONGEST_WAIT_SECONDS = 30.0
+GIVE_UP_SECONDS = 600.0
+READ_ATTEMPTS = 5
+WRITE_ATTEMPTS = 20
+ASKING_THREADS = 32
+# "c4-train.00007-of-01024.json.gz" (AllenAI), "c4-train.array_record-00007-of-01024" (TFDS).
+WILDCARD = re.compile(r"[*?\[]")
+NUMBERED = re.compile(r"^(?P<stem>.*?)[.-](?P<index>\d{5})-of-(?P<count>\d{5})(?P<suffix>.*)$")
+# epath would hand buckets to TensorFlow where that is installed; here they are always gcsfs's.
+os.environ.setdefault("EPATH_USE_TF", "false")
+_answered: set[str] = set()
+
+
+def as_path(path: PathLike) -> epath.Path:
+    """A path of the local disk or of a bucket (gs://).
+
+    Raises UserError for a bucket that has no client or does not answer when first used.
+    """
+    parsed = epath.Path(str(path)).expanduser()
+    bucket = bucket_of(path)
+    if bucket and bucket not in _answered:
+        _ask(parsed)
+        _answered.add(bucket)
+    return parsed
+
+
+def bucket_of(path: PathLike) -> str:
+    """The bucket of a path, such as gs://c4; empty for the local disk."""
+    text = str(path)
+    return "/".join(text.split("/")[:3]) if "://" in text else ""
+
+
+@contextmanager
+def bucket_errors(path: PathLike) -> Iterator[None]:
+    """Turns the own exceptions of a bucket's client into OSError."""
+    try:
+        yield
+    except (OSError, ImportError, UserError):
+        raise
+    except Exception as error:
+        if bucket_of(path):
+            raise OSError(f"{type(error).__name__}: {error}") from error
+        raise
+
+
+def _ask(path: epath.Path) -> None:
+    try:
+        import fsspec
+
+        # A cached listing would hide files that other processes write to the same folder.
+        fsspec.config.conf.setdefault("gcs", {}).setdefault("use_listings_cache", False)
+        with bucket_errors(path):
+            path.exists()
+    except ImportError as error:
+        raise UserError(f"{path} needs a bucket client: pip install 'hyla_lm[gcs]'.") from error
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be reached ({error}): check the path, the network and the credentials "
+            "(gcloud auth application-default login)."
+        ) from error
+
+
+def look_at_bucket(path: PathLike) -> None:
+    """Asks for the bucket itself, as Orbax does; raises UserError without permission for it."""
+    from google.cloud import storage
+
+    bucket = bucket_of(path)
+    try:
+        storage.Client().get_bucket(bucket.removeprefix("gs://"))
+    except Exception as error:
+        raise UserError(
+            f"{bucket} cannot be looked at ({error}), which Orbax does to keep checkpoints in it: "
+            "make the bucket, give this account roles/storage.legacyBucketReader on it, "
+            "and set GOOGLE_CLOUD_PROJECT where no project is known."
+        ) from error
+
+
+def list_files(patterns: Sequence[str], what: str) -> tuple[str, ...]:
+    """The sorted files of paths and globs; raises UserError for none, repeats or missing shards.
+
+    A glob over the whole shard number must match every shard. To take some shards, give their
+    first digits ("c4-train.0000*") or name the files. `what` names the setting in errors.
+    """
+    found: list[str] = []
+    for pattern in patterns:
+        try:
+            files = _matching(pattern)
+        except OSError as error:
+            raise UserError(f"{what} = {pattern} cannot be listed ({error}).") from error
+        if not files:
+            raise UserError(f"{what} = {pattern} matches no file: correct the path.")
+        _check_complete(files, pattern, what)
+        found += files
+    for file, following in pairwise(sorted(found)):
+        if file == following:
+            raise UserError(f"{what} names {file} twice: name each file once.")
+    return tuple(found)
+
+
+def _matching(pattern: str) -> list[str]:
+    path = as_path(pattern)
+    with bucket_errors(path):
+        if WILDCARD.search(path.name):
+            return sorted(str(file) for file in path.parent.glob(path.name))
+        return [str(path)] if path.is_file() else []
+
+
+def _check_complete(files: Sequence[str], pattern: str, what: str) -> None:
+    wildcard = WILDCARD.search(pattern)
+    sets: dict[tuple[str, str, int], set[int]] = {}
+    for match in filter(None, map(NUMBERED.match, files)):
+        key = (match["stem"], match["suffix"], int(match["count"]))
+        sets.setdefault(key, set()).add(int(match["index"]))
+    for (stem, suffix, count), indices in sets.items():
+        is_subset = wildcard is None or wildcard.start() > len(stem) + 1
+        missing = sorted(set(range(count)) - indices)
+        if missing and not is_subset:
+            raise UserError(
+                f"{what}: shard {missing[0]:05d} of the {count} of {stem}*{suffix} is missing "
+                f"({len(indices)} are there): fetch it, or name the files you want."
+            )
+
+
+def sizes(paths: Sequence[PathLike]) -> list[int | None]:
+    """The size of each file in bytes, read in parallel; None for a missing file."""
+    with ThreadPoolExecutor(min(len(paths), ASKING_THREADS) or 1) as pool:
+        return list(pool.map(size_of, paths))
+
+
+def names_and_sizes(files: Sequence[str]) -> list[str]:
+    """A line "name size" for each file; together they identify the text."""
+    return [f"{as_path(f).name} {size}" for f, size in zip(files, sizes(files), strict=True)]
+
+
+def size_of(path: PathLike) -> int | None:
+    """The size of a file in bytes; None if it is missing. Raises UserError if the store fails."""
+    place = as_path(path)
+    return retrying(partial(_stat, place), READ_ATTEMPTS, str(path))
+
+
+def _stat(path: epath.Path) -> int | None:
+    try:
+        with bucket_errors(path):
+            found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return None if found.is_directory else found.length
+
+
+def read_whole(path: PathLike) -> bytes | None:
+    """A file's bytes; None if it is missing. Raises UserError if the store fails."""
+    return None if size_of(path) is None else b"".join(chunks(as_path(path), READ_ATTEMPTS))
+
+
+@contextmanager
+def written_aside(path: PathLike) -> Iterator[Path]:
+    """A local file to write, which appears as `path`, whole, when the block ends.
+
+    An error in the block removes it. It lies beside `path`, or in the temporary folder if `path`
+    is in a bucket.
+    """
+    place = as_path(path)
+    folder = Path(tempfile.gettempdir()) if bucket_of(path) else Path(place.parent)
+    aside = folder / f".{place.name}.{uuid.uuid4().hex}.partial"
+    try:
+        yield aside
+        if bucket_of(path):
+            with bucket_errors(path):
+                place.write_bytes(aside.read_bytes())
+        else:
+            aside.replace(place)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def write_whole(path: PathLike, content: bytes) -> None:
+    """Writes a file that appears whole or not at all, as an object of a bucket always does."""
+    if bucket_of(path):
+        as_path(path).write_bytes(content)
+        return
+    with written_aside(path) as aside:
+        aside.write_bytes(content)
+
+
+def write_retrying(path: PathLike, content: bytes) -> None:
+    """`write_whole`, tried again in a bucket; raises UserError if the file cannot be written."""
+    attempts = WRITE_ATTEMPTS if bucket_of(path) else 1
+    try:
+        retrying(partial(_write, path, content), attempts, str(path), done="written")
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error}): check the storage.") from error
+
+
+def _write(path: PathLike, content: bytes) -> None:
+    with bucket_errors(path):
+        write_whole(path, content)
+
+
+def chunks(path: epath.Path, attempts: int) -> Iterator[bytes]:
+    """A file's bytes in order; a read that fails is tried again from where it stopped."""
+    offset = 0
+    read = partial(_read_at, path)
+    while chunk := retrying(partial(read, offset), attempts, str(path)):
+        offset += len(chunk)
+        yield chunk
+
+
+def _read_at(path: epath.Path, offset: int) -> bytes:
+    with bucket_errors(path), path.open("rb") as file:
+        file.seek(offset)
+        return file.read(CHUNK_BYTES)
+
+
+def retrying(
+    action: Callable[[], T],
+    attempts: int,
+    what: str,
+    errors: tuple[type[Exception], ...] = (OSError,),
+    done: str = "read",
+) -> T:
+    """The action's result, tried up to `attempts` times with growing, jittered waits.
+
+    A client that has tried for GIVE_UP_SECONDS itself, as array_record's does, is not asked again.
+    """
+    started = time.monotonic()
+    for attempt in range(1, attempts + 1):
+        try:
+            return action()
+        except (FileNotFoundError, PermissionError):
+            raise
+        except errors as error:
+            if attempt == attempts or time.monotonic() - started > GIVE_UP_SECONDS:
+                raise Unavailable(
+                    f"{what} could not be {done} in {attempt} tries ({error}): check the storage "
+                    "and start again."
+                ) from error
+            longest = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2**attempt)
+            time.sleep(random.uniform(longest / 2, longest))
+    raise AssertionError("attempts is at least 1")

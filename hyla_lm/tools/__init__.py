@@ -1,0 +1,1 @@
+"""Tools that only the command line imports."""

@@ -1,0 +1,1 @@
+"""Measures the devices that are here."""

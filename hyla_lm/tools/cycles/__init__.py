@@ -1,0 +1,1 @@
+"""Counts the cycles of compiled TPU programs."""

@@ -1,0 +1,174 @@
+"""Cycles of a compiled step by model part: the compiler's estimates beside counted bundles.
+
+XLA estimates the cycles of its own operations, but not of a Pallas kernel. libtpu writes the VLIW
+program of both, whose bundles can be counted. Bundles leave out waiting for memory, so an operation
+counts as the longer of its bundles and of moving its arrays from and to HBM.
+"""
+
+import math
+import re
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hyla_lm.tools.cycles.dumps import Dumps
+from hyla_lm.tools.cycles.instructions import Instruction
+from hyla_lm.tools.plan.hlo import Program
+from hyla_lm.tools.plan.topology import Chip
+from hyla_lm.tools.plan.traffic import hbm_bytes
+
+KERNEL = "attention kernel"
+OTHER = "other"
+# The part of the model an operation belongs to: the first pattern found in its op_name.
+PARTS = (
+    ("projections", r"/attention/(query|key|value|gate|out)/"),
+    ("attention", r"/attention/"),
+    ("feed-forward", r"/feedforward/"),
+    ("norms", r"_norm/"),
+    ("loss and logits", r"logits|jvp\((loss)?\)"),
+    ("embedding", r"embed/"),
+    ("optimizer", r"^jit\(train_step\)/(?!while/)"),
+)
+PART_NAMES = (KERNEL, *(name for name, _ in PARTS), OTHER)
+NO_ESTIMATE = 1 << 62  # the compiler writes a huge number instead of no estimate
+_ESTIMATE = re.compile(r'"estimated_cycles":"(\d+)"')
+_FREE = re.compile(
+    r"(parameter|constant|tuple|get-tuple-element|bitcast|after-all|domain|opt-barrier|while|call|"
+    r"conditional|partition-id|replica-id|send|recv|add-dependency|copy-done|slice-done|.*-done)"
+)
+_MOVES = ("copy-start", "slice-start")
+_CONSTANT = re.compile(r"\w+\[[1,]*\][^ ]* constant\([{ ]*(-?\d+)[} ]*\)")
+_COLLECTIVE = re.compile(
+    r"async-collective|all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
+)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation that runs `times` in a step, with cycles of one run; None where unknown."""
+
+    name: str
+    part: str
+    times: int
+    estimate: int | None
+    bundles: int | None
+    hbm_cycles: int
+    is_kernel: bool
+
+    @property
+    def counted(self) -> int | None:
+        """The longer of the bundles and of the traffic with HBM, in cycles."""
+        return None if self.bundles is None else max(self.bundles, self.hbm_cycles)
+
+    @property
+    def estimated(self) -> int:
+        """XLA's estimate, or the counted cycles without one, as for a Pallas kernel."""
+        known = self.counted if self.estimate is None else self.estimate
+        return self.hbm_cycles if known is None else known
+
+    @property
+    def counted_or_estimated(self) -> int:
+        return self.estimated if self.counted is None else self.counted
+
+
+@dataclass(frozen=True)
+class PartCycles:
+    """Cycles of one part of the model in a step, by both methods."""
+
+    part: str
+    estimated: int
+    counted: int
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How counted bundles compare with XLA's estimates, over operations that have both.
+
+    The share is the part of all estimated cycles that these operations have.
+    """
+
+    operations: int
+    share_of_estimate: float
+    ratio: float
+    lowest_tenth: float
+    median: float
+    highest_tenth: float
+
+
+def operations(program: Program, dumps: Dumps, chip: Chip) -> list[Operation]:
+    """All operations of a step except collectives, whose time is that of the links."""
+    found = []
+    for instruction, computation, times in program.walk():
+        if _FREE.fullmatch(instruction.opcode) or is_collective(instruction):
+            continue
+        is_kernel = 'custom_call_target="tpu_custom_call"' in instruction.line
+        estimate = _ESTIMATE.search(instruction.line)
+        known = estimate is not None and int(estimate[1]) < NO_ESTIMATE
+        scalars = _scalars(program, instruction, computation) if is_kernel else None
+        moved = 0 if instruction.opcode in _MOVES else hbm_bytes(program, instruction, computation)
+        found.append(
+            Operation(
+                instruction.name,
+                KERNEL if is_kernel else part_of(instruction.op_name),
+                times,
+                int(estimate[1]) if estimate and known else None,
+                0 if instruction.opcode in _MOVES else dumps.cycles(instruction.name, scalars),
+                math.ceil(moved / chip.hbm_bytes_per_second * chip.clock_hz),
+                is_kernel,
+            )
+        )
+    return found
+
+
+def part_of(op_name: str) -> str:
+    """The part of the model that an operation belongs to, by its op_name."""
+    return next((name for name, pattern in PARTS if re.search(pattern, op_name)), OTHER)
+
+
+def is_collective(instruction: Instruction) -> bool:
+    """Whether it crosses chips, by its opcode or, for a fusion, by its name or what it calls."""
+    called = instruction.called("calls") if instruction.opcode == "fusion" else ""
+    return any(map(_COLLECTIVE.search, (instruction.opcode, called))) or (
+        instruction.opcode == "fusion" and bool(_COLLECTIVE.search(instruction.name))
+    )
+
+
+def by_part(found: Sequence[Operation]) -> list[PartCycles]:
+    """Sums over the operations of each part, in the order of PART_NAMES."""
+    estimated: Counter[str] = Counter()
+    counted: Counter[str] = Counter()
+    for operation in found:
+        estimated[operation.part] += operation.times * operation.estimated
+        counted[operation.part] += operation.times * operation.counted_or_estimated
+    return [
+        PartCycles(part, estimated[part], counted[part]) for part in PART_NAMES if estimated[part]
+    ]
+
+
+def spread(found: Sequence[Operation]) -> Spread | None:
+    """Counted over estimated cycles of XLA's own operations; None if no operation has both."""
+    both = [(x.counted, x.estimate, x.times) for x in found if x.estimate and x.counted is not None]
+    if len(both) < 2:
+        return None
+    ratios = sorted(counted / estimate for counted, estimate, _ in both)
+    estimated = sum(estimate * times for _, estimate, times in both)
+    tenths = statistics.quantiles(ratios, n=10)
+    return Spread(
+        len(both),
+        estimated / max(1, sum(x.times * x.estimate for x in found if x.estimate)),
+        sum(counted * times for counted, _, times in both) / estimated,
+        tenths[0],
+        statistics.median(ratios),
+        tenths[-1],
+    )
+
+
+def _scalars(program: Program, kernel: Instruction, computation: str) -> dict[int, int]:
+    """The kernel's operands that are constant scalars, by index; they control its loops."""
+    constants = program.computations[computation]
+    found = {}
+    for index, name in enumerate(kernel.operands):
+        if name in constants and (value := _CONSTANT.search(constants[name].line)):
+            found[index] = int(value[1])
+    return found

@@ -1,0 +1,1 @@
+"""Plans a run on a TPU slice."""

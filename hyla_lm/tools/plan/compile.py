@@ -1,0 +1,129 @@
+"""Compiles the train step of a config for chips that are not here."""
+
+import math
+import re
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from hyla_lm.config.experiment import Experiment
+from hyla_lm.errors import UserError
+from hyla_lm.run.program import Program, abstract_batch, checked_mesh, lay_out, lower_step
+from hyla_lm.tasks.protocol import Objective, Plannable
+
+_NEEDED = re.compile(
+    r"Ran out of memory.*?\(([\d.]+)([KMG]?)\) exceeds available HBM \(([\d.]+)([KMG]?)\)", re.S
+)
+_USED = re.compile(r"Used ([\d.]+)([KMG]?) of ([\d.]+)([KMG]?) hbm")
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+
+
+class OutOfMemory(Exception):
+    """The compiler's refusal: bytes a chip that the step needs and that a chip has, on its mesh."""
+
+    def __init__(self, needed_bytes: float, available_bytes: float, mesh: Mesh):
+        super().__init__(
+            f"the step needs {needed_bytes / 2**30:.2f} GiB a chip of {available_bytes / 2**30:.2f}"
+        )
+        self.needed_bytes, self.available_bytes, self.mesh = needed_bytes, available_bytes, mesh
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes a chip: parameters, other state, the batch, and temporaries of the step."""
+
+    parameters: int
+    optimizer: int
+    batch: int
+    temporary: int
+    total: int
+
+
+@dataclass(frozen=True)
+class CompiledStep:
+    """A compiled step, with its memory and the time it took."""
+
+    program: Program[Objective]
+    hlo: str
+    memory: Memory
+    lower_seconds: float
+    compile_seconds: float
+
+
+def planned_objective(experiment: Experiment) -> Objective:
+    """The task's objective without its data; raises UserError if it cannot be planned."""
+    task = experiment.train.task
+    if not isinstance(task, Plannable):
+        raise UserError(
+            f"TrainConfig.task = @{type(task).__name__}() cannot be planned: "
+            "give it a method planned_objective."
+        )
+    return task.planned_objective()
+
+
+def compile_step(experiment: Experiment, devices: list[Any]) -> CompiledStep:
+    """Lowers and compiles the step; raises OutOfMemory if it does not fit."""
+    objective = planned_objective(experiment)
+    program = lay_out(experiment, objective, checked_mesh(experiment, devices))
+    with jax.set_mesh(program.mesh):
+        started = time.monotonic()
+        lowered = lower_step(program)
+        lowered_at = time.monotonic()
+        compiled = _compile(lowered, program.mesh)
+    return CompiledStep(
+        program,
+        compiled.as_text(),
+        _memory(program, abstract_batch(program), compiled.memory_analysis()),
+        lowered_at - started,
+        time.monotonic() - lowered_at,
+    )
+
+
+def _compile(lowered: Any, mesh: Mesh) -> Any:
+    try:
+        return lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        refusal = parse_refusal(str(error))
+        if refusal is None:
+            reason = str(error).strip().splitlines()[0]
+            raise UserError(f"the TPU compiler cannot make this step: {reason}") from error
+        raise OutOfMemory(*refusal, mesh) from None
+
+
+def parse_refusal(message: str) -> tuple[float, float] | None:
+    """Bytes needed and available, from XLA's message; None for another message."""
+    for pattern in (_USED, _NEEDED):
+        if found := pattern.search(message):
+            needed, available = (float(found[i]) * _UNITS[found[i + 1]] for i in (1, 3))
+            return needed, available
+    return None
+
+
+def _memory(program: Program[Objective], batch: Any, analysis: Any) -> Memory:
+    state = program.abstract_state
+    arguments = analysis.argument_size_in_bytes
+    total = arguments + analysis.output_size_in_bytes - analysis.alias_size_in_bytes
+    parameters, optimizer = bytes_a_chip(state.params), bytes_a_chip(state.opt_state)
+    return Memory(
+        parameters,
+        optimizer,
+        bytes_a_chip(batch),
+        analysis.temp_size_in_bytes,
+        total + analysis.temp_size_in_bytes + analysis.generated_code_size_in_bytes,
+    )
+
+
+def bytes_a_chip(tree: Any) -> int:
+    """Bytes of the shard that one chip holds, without padding to tiles."""
+    return sum(
+        leaf.dtype.itemsize * math.prod(leaf.sharding.shard_shape(leaf.shape))
+        for leaf in jax.tree.leaves(tree)
+    )
+
+
+def with_batch(experiment: Experiment, batch_size: int) -> Experiment:
+    """The same experiment at another batch size."""
+    return replace(experiment, train=replace(experiment.train, batch_size=batch_size))

@@ -1,0 +1,122 @@
+"""TPU slices to compile for without TPUs: libtpu's settings, and devices."""
+
+import importlib.util
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hyla_lm.attention.chips import CHIPS, Chip
+from hyla_lm.errors import UserError
+
+# Slices that Cloud TPU offers, to the chips of one host in each direction.
+_FLAT = {
+    "1x1": (1, 1, 1),
+    "2x2": (2, 2, 1),
+    "2x4": (2, 4, 1),
+    **{shape: (2, 2, 1) for shape in ("4x4", "4x8", "8x8", "8x16", "16x16")},
+}
+_CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16")
+TOPOLOGIES = {f"v5e:{shape}": host for shape, host in _FLAT.items()}
+TOPOLOGIES |= {f"v5p:{shape}": (2, 2, 1) for shape in _CUBES}
+TOPOLOGIES |= {f"v6e:{shape}": host for shape, host in _FLAT.items()}
+ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-16",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # the lock is for TPU devices
+}
+BUNDLES = "^packed-bundles-post-ra|deduplication"
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Slices such as v5e:4x4, as many as `count`; raises UserError for one that is not offered."""
+
+    name: str
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if self.name not in TOPOLOGIES:
+            raise UserError(
+                f"--topology={self.name} is not known: give one of {', '.join(TOPOLOGIES)}."
+            )
+        if self.count < 1:
+            raise UserError(f"--slices={self.count} must be at least 1.")
+
+    @property
+    def chip(self) -> Chip:
+        return CHIPS[self.name.partition(":")[0]]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(int(size) for size in self.name.partition(":")[2].split("x"))
+
+    @property
+    def chips(self) -> int:
+        return math.prod(self.shape) * self.count
+
+    @property
+    def chips_a_host(self) -> int:
+        return math.prod(TOPOLOGIES[self.name])
+
+    @property
+    def is_torus(self) -> bool:
+        """Whether links close rings: on a full pod of v5e or v6e, and on whole cubes of v5p."""
+        if len(self.shape) == 2:
+            return self.shape == (16, 16)
+        return all(size % 4 == 0 for size in self.shape)
+
+    @property
+    def ring_bytes_per_second(self) -> float:
+        """Bytes a second that a chip sends around rings: half of its links' where none close."""
+        return self.chip.ici_bytes_per_second / (1 if self.is_torus else 2)
+
+    def devices(self) -> list[Any]:
+        """The devices of all slices, for compiling only; raises UserError without libtpu."""
+        check_libtpu()
+        from jax.experimental import topologies
+
+        described = topologies.get_topology_desc(
+            platform="tpu",
+            topology_name=self.name,
+            chips_per_host_bounds=TOPOLOGIES[self.name],
+            num_slices=self.count,
+        )
+        return list(described.devices)
+
+
+def check_libtpu() -> None:
+    """Raises UserError if libtpu, the compiler for TPU, is not installed."""
+    if importlib.util.find_spec("libtpu") is None:
+        raise UserError(
+            "libtpu, the compiler for TPU, is not installed: run pip install 'hyla_lm[tpu]' "
+            "(Linux on x86-64; it needs no TPU)."
+        )
+
+
+@contextmanager
+def libtpu_settings(dumps: Path | None, passes: str = BUNDLES) -> Iterator[None]:
+    """Sets libtpu up for a machine without TPUs, to write its programs to `dumps`; load it inside.
+
+    libtpu reads LIBTPU_INIT_ARGS once. The variable is restored, since JAX makes the keys of its
+    compilation cache from it.
+    """
+    before = os.environ.get("LIBTPU_INIT_ARGS")
+    os.environ.update(ENVIRONMENT)
+    if dumps is not None:
+        flags = (
+            f"--xla_jf_dump_to={dumps} --xla_jf_dump_llo_text=true "
+            f"--xla_jf_dump_llo_pass_label_regex={passes}"
+        )
+        os.environ["LIBTPU_INIT_ARGS"] = " ".join(filter(None, [before, flags]))
+    try:
+        yield
+    finally:
+        os.environ.pop("LIBTPU_INIT_ARGS", None)
+        if before is not None:
+            os.environ["LIBTPU_INIT_ARGS"] = before

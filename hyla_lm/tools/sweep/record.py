@@ -1,0 +1,87 @@
+"""The folder of a sweep: its lock, and sweep.json, which tells its points and what failed."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from hyla_lm.errors import UserError
+from hyla_lm.run.lock import DiskLock
+from hyla_lm.storage import PathLike, as_path, bucket_of, read_whole, write_retrying
+from hyla_lm.tools.sweep.runs import Run
+
+NAME = "sweep.json"
+
+
+@contextmanager
+def locked(workdir: str) -> Iterator[None]:
+    """Makes and locks the folder; raises UserError for one that is in use or no sweep's."""
+    if bucket_of(workdir):
+        raise UserError(
+            f"--workdir={workdir} must be a folder of a disk where this command trains: give one, "
+            "or --emit_jobs to train in a bucket by jobs."
+        )
+    try:
+        folder = Path(as_path(workdir))
+        folder.mkdir(parents=True, exist_ok=True)
+        strange = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+        if strange and NAME not in strange:
+            raise UserError(
+                f"--workdir={workdir} holds {strange[0]!r} and no sweep: give an empty or new "
+                "folder."
+            )
+        lock = DiskLock(as_path(workdir))
+    except OSError as error:
+        raise UserError(
+            f"--workdir={workdir} cannot be used ({error.strerror}): give another folder."
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+class Record:
+    """sweep.json of a folder; `failures` has the reason of each failed run by its name.
+
+    The constructor raises UserError for a sweep that is not this one, and not a part of it.
+    """
+
+    def __init__(self, folder: PathLike, runs: Sequence[Run]):
+        self._path = as_path(folder) / NAME
+        self._points = {run.point.name: [v.binding for v in run.point.values] for run in runs}
+        self._seeds = max(run.seed for run in runs) + 1
+        self.failures: dict[str, str] = {}
+        content = read_whole(self._path)
+        if content is not None:
+            self._go_on(content)
+
+    def write(self) -> None:
+        found = {"seeds": self._seeds, "points": self._points, "failures": self.failures}
+        write_retrying(self._path, (json.dumps(found, indent=1) + "\n").encode())
+
+    def ended(self, name: str, reason: str) -> None:
+        """Notes how a run ended: why it failed, or nothing."""
+        self.failures.pop(name, None)
+        if reason:
+            self.failures[name] = reason
+        self.write()
+
+    def _go_on(self, content: bytes) -> None:
+        try:
+            before = json.loads(content)
+            points, seeds = dict(before["points"]), int(before["seeds"])
+            self.failures = dict(before["failures"])
+        except (ValueError, TypeError, KeyError):
+            raise UserError(f"{self._path} is damaged: delete it, or restore the file.") from None
+        missing = [name for name in points if name not in self._points]
+        if missing:
+            raise UserError(
+                f"{self._path.parent} has the sweep of other points, such as {missing[0]}: give "
+                "them all, and more if you like, or another --workdir."
+            )
+        if self._seeds < seeds:
+            raise UserError(
+                f"{self._path.parent} has {seeds} seeds of each point, not {self._seeds}: give "
+                f"--seeds={seeds} or more, or another --workdir."
+            )
