@@ -12,7 +12,7 @@ from rich.console import Console
 
 import hyla_lm
 from hyla_lm.config import gin_files
-from hyla_lm.config.configurable import configurable, setting
+from hyla_lm.config.declare import configurable, setting
 from hyla_lm.data.baselines import baselines
 from hyla_lm.data.corpus import corpus_file, split_of, write_documents
 from hyla_lm.data.docstrings import collect, installed_roots

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from hyla_lm.config.configurable import check_given, configurable, setting
+from hyla_lm.config.declare import check_given, configurable, setting
 from hyla_lm.input.source import LanguageData, Reading
 
 

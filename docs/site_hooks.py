@@ -14,10 +14,10 @@ BESIDE_CODE = (
     "data/README.md",
     "evals/README.md",
     "tpu/README.md",
-    "hyla_lm/kernels/README.md",
-    "hyla_lm/kernels/hyla/README.md",
-    "hyla_lm/kernels/linear/README.md",
-    "hyla_lm/kernels/softmax/README.md",
+    "hyla_lm/attention/README.md",
+    "hyla_lm/attention/hyla/README.md",
+    "hyla_lm/attention/linear/README.md",
+    "hyla_lm/attention/softmax/README.md",
 )
 IN_SITE = {path: path.removeprefix("hyla_lm/") for path in BESIDE_CODE}
 IN_REPOSITORY = {name: path for path, name in IN_SITE.items()}

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from hyla_lm.config.configurable import configurable, setting
+from hyla_lm.config.declare import configurable, setting
 from hyla_lm.config.experiment import read_experiment
 from hyla_lm.errors import UserError
 from hyla_lm.evals.populations.steps import generated_task

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import optax
 
-from hyla_lm.config.configurable import configurable, setting
+from hyla_lm.config.declare import configurable, setting
 from hyla_lm.errors import UserError
 from hyla_lm.muon import muon_and
 from hyla_lm.parallel.mesh import path_of

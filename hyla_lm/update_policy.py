@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from hyla_lm.config.configurable import configurable, setting
+from hyla_lm.config.declare import configurable, setting
 from hyla_lm.errors import UserError
 from hyla_lm.tasks.protocol import Batch
 from hyla_lm.train_step import StepOutput, TrainState, TrainStep

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import hyla_lm.evals.suites  # noqa: F401  registers a class that a tuple takes
-from hyla_lm.config import configurable as config
+from hyla_lm.config import declare as config
 from hyla_lm.config import gin_files, settings
-from hyla_lm.config.configurable import REGISTRY, check_fields, setting
+from hyla_lm.config.declare import REGISTRY, check_fields, setting
 from hyla_lm.errors import UserError
 from hyla_lm.input.prepared import Rows
 from hyla_lm.model.config import ModelConfig

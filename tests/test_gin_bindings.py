@@ -7,9 +7,9 @@ from typing import Any
 import gin
 import pytest
 
-from hyla_lm.config import configurable as config
+from hyla_lm.config import declare as config
 from hyla_lm.config import gin_files, mistakes
-from hyla_lm.config.configurable import REGISTRY, configurable, setting
+from hyla_lm.config.declare import REGISTRY, configurable, setting
 from hyla_lm.config.experiment import TrainConfig  # noqa: F401  makes the classes known
 from hyla_lm.errors import UserError
 from hyla_lm.tpu import commands

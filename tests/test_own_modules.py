@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from hyla_lm.config import gin_files, mistakes
-from hyla_lm.config.configurable import REGISTRY
+from hyla_lm.config.declare import REGISTRY
 from hyla_lm.config.experiment import read_experiment
 from hyla_lm.config.gin_files import Written
 from hyla_lm.errors import UserError
 
 OWN = """
 from dataclasses import dataclass
-from hyla_lm.config import configurable, setting
+from hyla_lm.config.declare import configurable, setting
 
 @configurable
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 
 from hyla_lm.attention.attend import VARIANTS
 from hyla_lm.config import settings
-from hyla_lm.config.configurable import REGISTRY
+from hyla_lm.config.declare import REGISTRY
 from hyla_lm.config.settings import Settings
 
 EVERY = settings.settings()

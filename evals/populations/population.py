@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hyla_lm.config.configurable import as_dict
+from hyla_lm.config.declare import as_dict
 from hyla_lm.errors import UserError
 from hyla_lm.evals.populations.steps import Alike, Numbers, generated_task, steps_of
 from hyla_lm.metrics import Metrics

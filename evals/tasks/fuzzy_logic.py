@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hyla_lm.config.configurable import configurable, setting
+from hyla_lm.config.declare import configurable, setting
 from hyla_lm.errors import UserError
 from hyla_lm.evals.tasks.draws import below, random_bits
 from hyla_lm.evals.tasks.generated import GeneratedConfig

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-from hyla_lm.config.configurable import as_dict, setting
+from hyla_lm.config.declare import as_dict, setting
 from hyla_lm.errors import UserError
 from hyla_lm.input.row_stream import check_equal_states
 from hyla_lm.metrics import Metrics, Pair

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hyla_lm.config.configurable import configurable, setting
+from hyla_lm.config.declare import configurable, setting
 from hyla_lm.errors import UserError
 from hyla_lm.evals.tasks.ambiguity import is_ambiguous, posterior
 from hyla_lm.evals.tasks.draws import below, orders, random_bits

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from hyla_lm.checkpoint.checkpoint import ORIGIN, Checkpointer, Damaged, differences, remedy
 from hyla_lm.checkpoint.checksums import checksums, sha256_of
 from hyla_lm.checkpoint.warm_start import by_name, listed, match, take, told
-from hyla_lm.config import configurable as config
+from hyla_lm.config import declare as config
 from hyla_lm.config.experiment import Branch, Experiment, WarmStart
 from hyla_lm.errors import UserError
 from hyla_lm.logs.costs import SECONDS

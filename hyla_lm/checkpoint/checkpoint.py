@@ -16,7 +16,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from hyla_lm.checkpoint.checksums import checksums, is_sealed, sealed, sha256_of
-from hyla_lm.config.configurable import REGISTRY, defaults
+from hyla_lm.config.declare import REGISTRY, defaults
 from hyla_lm.ending import reason_of
 from hyla_lm.errors import Unavailable, UserError
 from hyla_lm.parallel.mesh import path_of

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from hyla_lm.config.configurable import STATEMENT, split_arguments
+from hyla_lm.config.declare import STATEMENT, split_arguments
 from hyla_lm.config.suggestions import did_you_mean
 from hyla_lm.errors import printable
 

@@ -8,7 +8,7 @@ import re
 import typing
 from typing import Any
 
-from hyla_lm.config.configurable import REGISTRY, STATEMENT
+from hyla_lm.config.declare import REGISTRY, STATEMENT
 from hyla_lm.config.field_types import has_type, type_name
 from hyla_lm.config.remedies import item_of, remedy, takes
 from hyla_lm.config.syntax import NoValue, references, value_of

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hyla_lm.config import gin_files, paths
-from hyla_lm.config.configurable import configurable, setting
+from hyla_lm.config.declare import configurable, setting
 from hyla_lm.config.gin_files import GinFile
 from hyla_lm.errors import UserError
 from hyla_lm.input.mixture import RowMixture  # noqa: F401  makes it known to gin

@@ -9,7 +9,7 @@ import gin
 
 from hyla_lm.config import mistakes, paths
 from hyla_lm.config.bindings import as_line
-from hyla_lm.config.configurable import WrongType
+from hyla_lm.config.declare import WrongType
 from hyla_lm.config.remedies import mended
 from hyla_lm.config.settings import importing_fields, uses_of
 from hyla_lm.config.suggestions import did_you_mean

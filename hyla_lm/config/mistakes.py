@@ -6,7 +6,7 @@ import typing
 from collections.abc import Iterable
 from typing import Any
 
-from hyla_lm.config.configurable import REGISTRY
+from hyla_lm.config.declare import REGISTRY
 from hyla_lm.config.paths import everything
 from hyla_lm.config.settings import homes
 from hyla_lm.config.suggestions import did_you_mean, nearest

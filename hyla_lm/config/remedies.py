@@ -3,7 +3,7 @@
 import typing
 from typing import Any
 
-from hyla_lm.config.configurable import REGISTRY, WrongType
+from hyla_lm.config.declare import REGISTRY, WrongType
 from hyla_lm.config.field_types import has_type
 
 

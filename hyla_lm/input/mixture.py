@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from hyla_lm.config.configurable import check_given, configurable, setting
+from hyla_lm.config.declare import check_given, configurable, setting
 from hyla_lm.errors import UserError
 from hyla_lm.input.joined_rows import JoinedRows, SpreadRows
 from hyla_lm.input.named_rows import NAME

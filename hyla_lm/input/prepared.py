@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from hyla_lm.config.configurable import check_given, configurable, setting
+from hyla_lm.config.declare import check_given, configurable, setting
 from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import MANIFEST, Manifest, read_manifest
 from hyla_lm.input.row_stream import RowStream, check_equal_states

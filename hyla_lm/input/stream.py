@@ -10,7 +10,7 @@ from typing import SupportsIndex
 import grain
 import numpy as np
 
-from hyla_lm.config.configurable import check_given, configurable, setting
+from hyla_lm.config.declare import check_given, configurable, setting
 from hyla_lm.errors import UserError
 from hyla_lm.input.documents import check_gzip, is_record_file, read_texts
 from hyla_lm.input.order import shuffled

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from hyla_lm.config.configurable import configurable, setting
+from hyla_lm.config.declare import configurable, setting
 from hyla_lm.errors import Unavailable, UserError
 from hyla_lm.logs.protocol import Histogram, Hyperparameter, Shown
 from hyla_lm.storage import bucket_of, read_whole, write_retrying

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from hyla_lm.attention.attend import ACTIVATIONS, VARIANTS, AttentionSpec
 from hyla_lm.attention.registry import IMPLEMENTATIONS
-from hyla_lm.config.configurable import configurable, setting, wrong_choice
+from hyla_lm.config.declare import configurable, setting, wrong_choice
 from hyla_lm.errors import UserError
 from hyla_lm.model.feedforward import FEEDFORWARDS
 from hyla_lm.model.norms import NORMS

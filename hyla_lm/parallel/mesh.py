@@ -12,7 +12,7 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from hyla_lm.config.configurable import configurable, setting
+from hyla_lm.config.declare import configurable, setting
 from hyla_lm.errors import UserError
 
 AXES = ("replica", "data", "fsdp", "model")

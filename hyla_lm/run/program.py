@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from hyla_lm.config import configurable as config
+from hyla_lm.config import declare as config
 from hyla_lm.config.experiment import Experiment
 from hyla_lm.diagnostics.norms import norms_of
 from hyla_lm.errors import UserError

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from hyla_lm.attention.attend import Request
-from hyla_lm.config.configurable import configurable, setting
+from hyla_lm.config.declare import configurable, setting
 from hyla_lm.errors import UserError
 from hyla_lm.metrics import Metrics, Pair
 from hyla_lm.model.code_terms import contrast, entropy_over_heads, mean_square, moments

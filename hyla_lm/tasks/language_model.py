@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import jax
 
 from hyla_lm.config import paths
-from hyla_lm.config.configurable import configurable, setting
+from hyla_lm.config.declare import configurable, setting
 from hyla_lm.errors import UserError, naming_settings
 from hyla_lm.input.named_rows import check_names, open_named_rows
 from hyla_lm.input.row_stream import evaluation_rows

@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from hyla_lm.cli.main import main
 from hyla_lm.config import gin_files
-from hyla_lm.config.configurable import configurable, setting
+from hyla_lm.config.declare import configurable, setting
 from hyla_lm.config.experiment import CheckpointConfig, Experiment, LogConfig, TrainConfig
 from hyla_lm.ending import STOPPED as EXIT_STATUS
 from hyla_lm.ending import Preempted

@@ -140,7 +140,7 @@ def test_the_import_is_light() -> None:
     loaded = in_new_process("import sys, hyla_lm; print(callable(hyla_lm.load), *sys.modules)")
     ready, *modules = loaded.split()
     assert ready == "True"
-    assert not {"jax", "numpy", "gin", "hyla_lm.config.configurable"} & set(modules)
+    assert not {"jax", "numpy", "gin", "hyla_lm.config.declare"} & set(modules)
 
 
 def test_types_are_told_to_the_checkers_of_others() -> None:

@@ -4,7 +4,7 @@ import pytest
 from etils import epath
 
 from hyla_lm.checkpoint.checkpoint import check_same_run, differences
-from hyla_lm.config.configurable import as_dict
+from hyla_lm.config.declare import as_dict
 from hyla_lm.errors import UserError
 from hyla_lm.model.config import ModelConfig
 

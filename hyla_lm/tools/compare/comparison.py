@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hyla_lm.config.configurable import wrong_choice
+from hyla_lm.config.declare import wrong_choice
 from hyla_lm.errors import UserError
 from hyla_lm.run.restored import open_run
 from hyla_lm.tools.compare.budget import LN2, AtBudget, curves, losses_at, of_one_set

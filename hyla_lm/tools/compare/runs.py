@@ -10,7 +10,7 @@ import numpy as np
 from etils import epath
 
 import hyla_lm.config.experiment  # noqa: F401  makes the classes and their defaults known
-from hyla_lm.config.configurable import REGISTRY
+from hyla_lm.config.declare import REGISTRY
 from hyla_lm.config.syntax import GIN_ERRORS, LOCK, BindingStatement, Reference, statements
 from hyla_lm.errors import UserError
 from hyla_lm.logs.metric_lines import read_lines

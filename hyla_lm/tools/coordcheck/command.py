@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hyla_lm.attention.attend import VARIANTS
-from hyla_lm.config.configurable import wrong_choice
+from hyla_lm.config.declare import wrong_choice
 from hyla_lm.config.experiment import Experiment, read_experiment
 from hyla_lm.errors import UserError
 from hyla_lm.model.config import ModelConfig, Tokens
