@@ -30,11 +30,12 @@ LAUNCHER = """
 import sys, time
 from dataclasses import replace
 import jax
-from hyla_lm import cli, trainer
+from hyla_lm import train as trainer
+from hyla_lm.cli import main as cli
 from hyla_lm.input.row_stream import RowStream
-from hyla_lm.running import evaluation
-from hyla_lm.running.checkpoint import Checkpointer
-from hyla_lm.running.run_store import RunStore
+from hyla_lm.run import evaluation
+from hyla_lm.checkpoint.checkpoint import Checkpointer
+from hyla_lm.run.run_store import RunStore
 
 what, arguments = sys.argv[1], sys.argv[2:]
 compile_step, read, evaluate = trainer.compile_step, RowStream.__next__, evaluation.evaluate
@@ -211,7 +212,7 @@ def test_0_seconds_never_end_a_run(ended: list[str], tmp_path: Path) -> None:
 ALONE = """
 import sys, time
 from etils import epath
-from hyla_lm.running import watchdog
+from hyla_lm.run import watchdog
 
 watchdog.WRITE_SECONDS, watchdog.LAST_SECONDS = 0.5, 2
 if sys.argv[2] == "write":
@@ -243,7 +244,7 @@ POD = """
 import sys, time
 from etils import epath
 from hyla_lm.parallel import multihost
-from hyla_lm.running.watchdog import Watchdog
+from hyla_lm.run.watchdog import Watchdog
 
 with multihost.joined("runs/mine"):
     multihost.barrier("the middle")

@@ -22,7 +22,7 @@ ENDLESS = [
 # What is called before training, and what makes the command take long there.
 SLOW = """
 import sys, time
-from hyla_lm import cli
+from hyla_lm.cli import main as cli
 {patch}
 cli.entry_point()
 """

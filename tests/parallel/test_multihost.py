@@ -41,7 +41,9 @@ with multihost.joined("runs/gather"):
 """
 SENDS_ITSELF = """
 import os, time
-from hyla_lm import cli, ending, trainer
+from hyla_lm import ending
+from hyla_lm import train as trainer
+from hyla_lm.cli import main as cli
 
 record, told = trainer.StepLog.record, ending.told
 

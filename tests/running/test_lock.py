@@ -28,7 +28,8 @@ from tests.running.test_resume import final_arrays
 WAITER = """
 import sys, time
 from pathlib import Path
-from hyla_lm import cli, trainer
+from hyla_lm import train as trainer
+from hyla_lm.cli import main as cli
 
 go, record = Path(sys.argv[1]), trainer.StepLog.record
 

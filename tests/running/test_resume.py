@@ -21,10 +21,11 @@ from tests.run_lines import measured
 STEPS = 12
 KILLER = """
 import os, signal, sys, time
-from hyla_lm import cli, trainer, train_step
+from hyla_lm import train as trainer, train_step
+from hyla_lm.cli import main as cli
 from hyla_lm.signals import signals
-from hyla_lm.running import checkpoint
-from hyla_lm.running import evaluation as evaluate
+from hyla_lm.checkpoint import checkpoint
+from hyla_lm.run import evaluation as evaluate
 
 where, number, arguments = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 calls = 0

@@ -23,8 +23,8 @@ IMPATIENT = """
 import asyncio, sys
 from types import SimpleNamespace
 import gcsfs.retry
-from hyla_lm import cli
-from hyla_lm.running import mirror
+from hyla_lm.cli import main as cli
+from hyla_lm.run import mirror
 from hyla_lm.input import files
 
 files.FIRST_WAIT_SECONDS = files.LONGEST_WAIT_SECONDS = 1e-3

@@ -29,8 +29,8 @@ NAMED = "process 4242 on host-a since 2026-01-01 12:00 UTC"
 # A trainer that renews its lease, copies its logs and looks at both all the time.
 EAGER = """
 import sys
-from hyla_lm import cli
-from hyla_lm.running import bucket_lease, mirror
+from hyla_lm.cli import main as cli
+from hyla_lm.run import bucket_lease, mirror
 
 bucket_lease.RENEW_SECONDS = bucket_lease.RETRY_SECONDS = mirror.MIRROR_SECONDS = 0.1
 sys.exit(cli.main(sys.argv[1:]))
