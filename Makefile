@@ -4,7 +4,7 @@ BIN := .venv/bin
 GIN ?= gin/quickstart.gin
 WORKDIR ?= runs/$(notdir $(basename $(GIN)))
 
-.PHONY: train compare test test-as-for-users test-computing test-waiting test-full test-seqio test-torch faults evals-smoke lint bench bench-step bench-start bench-data bench-reading bench-tpu bench-plan bench-evals bench-checkpoint bench-curves bench-gpu plans records docs docs-serve clean
+.PHONY: train compare test test-as-for-users test-computing test-waiting test-full test-seqio test-torch faults mutations evals-smoke lint bench bench-step bench-start bench-data bench-reading bench-tpu bench-plan bench-evals bench-checkpoint bench-curves bench-gpu plans records docs docs-serve clean
 
 # A program that was compiled once is kept, so that the next start takes seconds.
 train: export JAX_COMPILATION_CACHE_DIR ?= $(HOME)/.cache/hyla_lm/programs
@@ -62,6 +62,10 @@ faults: export SEED ?= 0
 faults: export HYPOTHESIS_PROFILE = faults
 faults: .venv/dev
 	$(BIN)/pytest -s -m "not full and not seqio and not torch" tests/faults
+
+# Each fault of tests/mutations.toml, alone in a copy of the tree, must fail its test. ONLY is a pattern of rows.
+mutations: .venv/dev
+	$(BIN)/python -m tests.mutations --only='$(ONLY)'
 
 # All evaluation tasks, and a loss on codes, from small runs to a report with figures, which says only that all of it works.
 EVALS_SMOKE ?= runs/evals_smoke

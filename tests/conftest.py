@@ -110,9 +110,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled_programs(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A program is compiled once a session, by a worker or by a process that a test starts."""
+    """A program is compiled once a session, by a worker or by a process that a test starts.
+
+    TEST_PROGRAMS names a folder that several sessions share.
+    """
     of_session = tmp_path_factory.getbasetemp()
-    programs = (of_session.parent if WORKER else of_session) / "programs"
+    own = (of_session.parent if WORKER else of_session) / "programs"
+    programs = Path(os.environ.get("TEST_PROGRAMS", own))
     programs.mkdir(exist_ok=True)
     settings = {
         "JAX_COMPILATION_CACHE_DIR": str(programs),

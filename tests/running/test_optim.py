@@ -240,3 +240,13 @@ def test_the_first_update_has_the_learning_rate_of_update_0() -> None:
     np.testing.assert_array_equal(first["kernel"], 0)
     # Half the peak times (the sign of the gradient + 0.1 of the parameter).
     np.testing.assert_allclose(second["kernel"], [-0.5 * 1.2, 0.5 * 1.4], rtol=1e-4)
+
+
+def test_moments_of_adam_decay_by_b1_and_b2() -> None:
+    """A gradient of 2 and then one of 0: moments of 0.5 and 0.75 before their corrections."""
+    optimizer = make_optimizer(OptimizerConfig(weight_decay=0.0, b1=0.5, b2=0.75), lambda _: 1.0)
+    state = optimizer.init(PARAMS)
+    _, state = optimizer.update(jax.tree.map(lambda x: jnp.full_like(x, 2), PARAMS), state, PARAMS)
+    update, _ = optimizer.update(jax.tree.map(jnp.zeros_like, PARAMS), state, PARAMS)
+    expected = -(0.5 / (1 - 0.5**2)) / np.sqrt(0.75 / (1 - 0.75**2))
+    np.testing.assert_allclose(update["kernel"], expected, rtol=FLOAT32)

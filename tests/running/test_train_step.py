@@ -5,13 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from hyla_lm.config.experiment import Experiment, read_experiment
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.run import program
 from hyla_lm.run.program import make_program
+from hyla_lm.train_step import TrainState, make_train_step
 
 # The same float32 sums in another order; Adam divides by a root near epsilon only at exact zeros.
 ACCUMULATION = 1e-6
@@ -85,3 +88,15 @@ def test_dropout_is_drawn_anew_each_step(tiny_gin: Path, rate: float) -> None:
         _, second = program.train_step(state, batch)
     losses = [float(output.metrics["loss_nats"][0]) for output in (first, second)]
     assert (losses[0] == losses[1]) == (rate == 0)
+
+
+def test_each_micro_batch_draws_its_own_dropout() -> None:
+    def loss(params: Any, batch: Any, key: jax.Array) -> Any:
+        drawn = jax.random.uniform(key) + params
+        return (drawn, jnp.ones(())), {"squared": (drawn**2, jnp.ones(()))}
+
+    optimizer = optax.sgd(0.0)
+    state = TrainState(jnp.int32(0), jnp.zeros(()), optimizer.init(jnp.zeros(())))
+    _, output = make_train_step(loss, optimizer, 2, seed=0)(state, {"row": jnp.arange(2)})
+    mean, squared = output.objective[0] / 2, output.metrics["squared"][0] / 2
+    assert squared - mean**2 > 1e-3
