@@ -1,5 +1,6 @@
 """Scores: the task's own loss, every token once, in the windows that sampling sees."""
 
+import math
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ from hyla_lm.tasks import scoring
 from hyla_lm.tasks.choice import Sampling
 from hyla_lm.tasks.next_token import NextToken
 from hyla_lm.tasks.sampling import Sampler
-from hyla_lm.tasks.scoring import score, score_ids
+from hyla_lm.tasks.scoring import Score, score, score_ids
 from hyla_lm.tasks.window import window_size, window_starts
 from tests.tasks.random_decoder import PROMPT, ROW, Reference
 
@@ -83,3 +84,7 @@ def test_a_text_without_tokens_is_refused(
 ) -> None:
     with pytest.raises(UserError, match="no tokens"):
         score(*softmax_decoder, sampler.tokenizer, "", ROW)
+
+
+def test_bits_per_byte_are_by_bytes_of_utf_8() -> None:
+    assert Score("äö", [5], ["äö"], [2 * math.log(2)]).bits_per_byte == pytest.approx(0.5)

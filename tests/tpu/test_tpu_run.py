@@ -4,11 +4,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from hyla_lm.errors import UserError
+from hyla_lm import ending
+from hyla_lm.errors import UserError, exit_status
 from hyla_lm.tpu import launch
 from hyla_lm.tpu.cloud import CONNECTION_WAITS, Cloud, State
 from hyla_lm.tpu.programs import Done
-from hyla_lm.tpu.supervise import FIRST_WAIT_SECONDS, Action, decide
+from hyla_lm.tpu.supervise import FIRST_WAIT_SECONDS, USER_MISTAKE, Action, decide
+from hyla_lm.tpu.worker import PREEMPTED
 from tests.tpu.conftest import CODE, PLACE, FakeCloud
 from tests.tpu.test_tpu_faults import CONNECTION, DENIED, NO_CAPACITY, is_empty
 
@@ -263,6 +265,11 @@ def test_the_supervisor_does_not_make_again_what_someone_deleted(active: FakeClo
 )
 def test_decisions(state: State, trainer: dict, action: Action) -> None:
     assert decide(state, trainer) is action
+
+
+def test_statuses_of_the_trainer_are_those_that_the_launcher_knows() -> None:
+    known = 0, USER_MISTAKE, PREEMPTED
+    assert (ending.DONE, exit_status(UserError()), ending.STOPPED) == known == (0, 2, 75)
 
 
 MISTAKES = {

@@ -1,5 +1,7 @@
 """Fuzzy-logic examples: the function by its definition, distribution, purity and bad sizes."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -174,3 +176,11 @@ def test_metrics_weigh_sequences_and_leave_padding_out() -> None:
 def test_bad_sizes_are_refused(settings: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         FuzzyLogic(**settings).prepare_task(8)
+
+
+def test_rows_that_fill_a_batch_have_no_weight() -> None:
+    task = SMALL.prepare_task(8)
+    batch = task.draw(task.train_key(0), jnp.array([3, 7, -1]), jnp.asarray(task.tables["train"]))
+    model = SimpleNamespace(apply=lambda params, features, **_: features[:, -1:, :1])
+    (_, count), metrics = task.loss(model)({}, batch, None)
+    assert count == 2 and all(counted == 2 for _, counted in metrics.values())

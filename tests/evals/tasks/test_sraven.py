@@ -9,7 +9,7 @@ import pytest
 
 from hyla_lm.errors import UserError
 from hyla_lm.evals.tasks.sraven import Sraven, SravenTask, panel_metrics, permute_columns, tokenize
-from hyla_lm.evals.tasks.sraven_rules import completions
+from hyla_lm.evals.tasks.sraven_rules import RULES, STEPS, completions
 from hyla_lm.metrics import means, to_host
 from hyla_lm.parallel.batch_shard import BatchShard
 
@@ -178,3 +178,16 @@ def test_metrics_score_whole_panels_and_features() -> None:
 def test_bad_sizes_are_refused(settings: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         Sraven(**settings).prepare_task(8)
+
+
+def test_steps_are_those_that_rules_are_named_by() -> None:
+    named = [f"progression {step:+d}" if step else "constant" for step in STEPS]
+    assert tuple(named) == RULES[: len(STEPS)]
+
+
+def test_distribute_three_needs_three_different_symbols() -> None:
+    """0, 1, 2 in two rows; then 2 and 0, which 1 completes, and 2 twice, which nothing does."""
+    a, b, c = jnp.array([[0, 0], [1, 1], [2, 2]]), jnp.array([[1, 1], [2, 2], [0, 2]]), 2
+    fits, answer = completions(a, b, jnp.array([[c, c], [0, 0], [0, 0]]), 8)
+    rule = RULES.index("distribute three")
+    assert fits[rule].tolist() == [True, False] and answer[rule, 0] == 1
