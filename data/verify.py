@@ -173,7 +173,7 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
 
 def _data_of_run(files: list[str], bindings: list[str]) -> InFolders:
     """The data of a run, after the checks that a start of training makes."""
-    from hyla_lm.config.experiment import read_experiment
+    from hyla_lm.config.read_experiment import read_experiment
 
     train = read_experiment(files, bindings).train
     data = getattr(train.task, "data", None)

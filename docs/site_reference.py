@@ -20,7 +20,7 @@ API = {
     "hyla_lm.tools.compare.comparison": ("Comparison", "GroupResult", "PairResult"),
     "hyla_lm.attention.attend": ("attend", "latent_codes", "AttentionSpec"),
     "hyla_lm.model.inspection": ("attention_layers",),
-    "hyla_lm.config.experiment": ("read_experiment",),
+    "hyla_lm.config.read_experiment": ("read_experiment",),
     "hyla_lm.train": ("train",),
 }
 

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from hyla_lm.config.declare import configurable, setting
-from hyla_lm.config.experiment import read_experiment
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
 from hyla_lm.evals.populations.steps import generated_task
 from hyla_lm.evals.populations.train_many import Member, check_schedule, open_member, train_many

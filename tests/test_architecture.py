@@ -64,7 +64,7 @@ def test_only_the_command_line_imports_tools() -> None:
     ("library", "users"),
     [
         ("orbax", {"hyla_lm.checkpoint.checkpoint"}),
-        ("gin", {f"hyla_lm.config.{name}" for name in ("declare", "gin_files", "syntax")}),
+        ("gin", {f"hyla_lm.config.{name}" for name in ("declare", "gin_files", "gin_text")}),
         ("torch", {"hyla_lm.export.modeling_hyla", "hyla_lm.export.transformers_hyla"}),
         ("transformers", {"hyla_lm.export.transformers_hyla"}),
     ],

@@ -9,8 +9,9 @@ import gin
 import pytest
 
 from hyla_lm.config import gin_files
-from hyla_lm.config.experiment import Experiment, read_experiment
+from hyla_lm.config.experiment import Experiment
 from hyla_lm.config.gin_files import Written
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
 from hyla_lm.input.prepared import Rows
 from hyla_lm.model.config import ModelConfig

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm.config import gin_files, mistakes
+from hyla_lm.config import gin_files
 from hyla_lm.config.declare import REGISTRY
-from hyla_lm.config.experiment import read_experiment
 from hyla_lm.config.gin_files import Written
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
 
 OWN = """
@@ -83,6 +83,7 @@ def test_a_config_that_nobody_trusts_finds_no_module(outside: Path) -> None:
 
 def test_a_class_whose_module_is_not_imported_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(REGISTRY, "Sraven", raising=False)
-    said = mistakes.unknown_class("Sraven")
-    assert said.endswith("add a line import hyla_lm.evals.tasks.sraven")
-    assert "did you mean Sraven?" in mistakes.unknown_class("Srven")
+    with pytest.raises(UserError, match=r"add a line import hyla_lm\.evals\.tasks\.sraven\.$"):
+        gin_files.check([], ["Sraven.features=3"])
+    with pytest.raises(UserError, match=r"did you mean Sraven\?$"):
+        gin_files.check([], ["Srven.features=3"])

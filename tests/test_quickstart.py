@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from hyla_lm.cli.main import main
-from hyla_lm.config.experiment import read_experiment
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.logs.throughput import count_parameters
 from hyla_lm.model.config import Tokens
 from hyla_lm.model.decoder import Decoder

@@ -22,7 +22,7 @@ from typing import Any
 import jax
 
 from hyla_lm import ending
-from hyla_lm.config.experiment import read_experiment
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.run.program import Program, make_program

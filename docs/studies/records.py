@@ -25,7 +25,7 @@ import numpy as np
 
 from hyla_lm import ending
 from hyla_lm.cli.huge_pages import start_with_huge_pages
-from hyla_lm.config.experiment import read_experiment
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.run.program import Program, make_program

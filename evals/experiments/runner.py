@@ -15,7 +15,7 @@ import jax
 from etils import epath
 
 from hyla_lm.checkpoint.checkpoint import check_same_run
-from hyla_lm.config.experiment import read_experiment
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
 from hyla_lm.evals.experiments import results
 from hyla_lm.evals.experiments.benchmarks import BENCHMARKS

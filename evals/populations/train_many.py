@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from hyla_lm.checkpoint.checkpoint import Damaged
-from hyla_lm.config.experiment import Experiment, read_experiment
+from hyla_lm.config.experiment import Experiment
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.ending import Preempted
 from hyla_lm.errors import UserError
 from hyla_lm.evals.populations.population import Population, of_run

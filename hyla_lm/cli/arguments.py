@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from hyla_lm.config.declare import STATEMENT, split_arguments
-from hyla_lm.config.suggestions import did_you_mean
-from hyla_lm.errors import printable
+from hyla_lm.errors import did_you_mean, printable
 
 REQUIRED = "the following arguments are required: "
 BINDING = re.compile(r"-{0,2}(?:gin)?[._ =]?([\w./]+\.\w+\s*=.*)", re.S)

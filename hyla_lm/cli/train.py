@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
     with signals():
-        from hyla_lm.config.experiment import read_experiment
+        from hyla_lm.config.read_experiment import read_experiment
         from hyla_lm.parallel import multihost
         from hyla_lm.train import Start, train
 

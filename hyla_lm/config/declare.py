@@ -2,20 +2,21 @@
 
 import dataclasses
 import functools
+import math
 import re
+import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import gin
 
-from hyla_lm.config.field_types import has_type, type_name
-from hyla_lm.config.suggestions import did_you_mean
-from hyla_lm.errors import UserError
+from hyla_lm.errors import UserError, did_you_mean
 
 T = TypeVar("T")
 REGISTRY: dict[str, type] = {}
 _PREFIX = "--gin."
+_MODULES = re.compile(r"(?:\w+\.)+(?=\w)")
 STATEMENT = re.compile(r"(import|from|include)\s")  # a binding that is no assignment
 
 
@@ -119,3 +120,28 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return as_dict(value)
     return [_plain(entry) for entry in value] if isinstance(value, tuple | list) else value
+
+
+def has_type(value: Any, hint: Any) -> bool:
+    """Whether a value has the annotated type of a field."""
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(has_type(value, option) for option in typing.get_args(hint))
+    if origin is tuple:
+        item = typing.get_args(hint)[0]
+        return isinstance(value, tuple) and all(has_type(entry, item) for entry in value)
+    if hint is Any:
+        return True
+    if hint is float:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return is_number and math.isfinite(value)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint) and not isinstance(value, type)
+
+
+def type_name(hint: Any) -> str:
+    """A type as people write it."""
+    if typing.get_origin(hint) is None and isinstance(hint, type):
+        return "None" if hint is type(None) else hint.__name__
+    return _MODULES.sub("", str(hint))

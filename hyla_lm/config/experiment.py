@@ -1,22 +1,14 @@
 """The whole configuration of one run, built from gin."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hyla_lm.config import gin_files, paths
 from hyla_lm.config.declare import configurable, setting
-from hyla_lm.config.gin_files import GinFile
 from hyla_lm.errors import UserError
-from hyla_lm.input.mixture import RowMixture  # noqa: F401  makes it known to gin
-from hyla_lm.input.prepared import Rows  # noqa: F401  makes it known to gin
-from hyla_lm.input.stream import C4Stream  # noqa: F401  makes it known to gin
 from hyla_lm.logs.protocol import SinkConfig
-from hyla_lm.logs.wandb import WandB  # noqa: F401  makes it known to gin
 from hyla_lm.model.config import ModelConfig
-from hyla_lm.optim import OptimizerConfig, make_schedule
+from hyla_lm.optim import OptimizerConfig
 from hyla_lm.parallel.mesh import MeshConfig
 from hyla_lm.tasks.code_loss import CodeLoss
-from hyla_lm.tasks.language_model import LanguageModel  # noqa: F401  makes it known to gin
 from hyla_lm.tasks.protocol import TaskConfig
 from hyla_lm.tasks.suite import Suite
 from hyla_lm.update_policy import UpdatePolicy
@@ -163,45 +155,3 @@ class Experiment:
     warm_start: WarmStart = field(default_factory=WarmStart)
     branch: Branch = field(default_factory=Branch)
     text: str = field(compare=False, kw_only=True)
-
-
-def read_experiment(files: Sequence[GinFile], bindings: Sequence[str]) -> Experiment:
-    """Builds an experiment from gin files, in any order, and bindings; raises UserError."""
-    if not any(binding.startswith("TrainConfig.task") for binding in bindings):
-        _check_kinds(files)
-    read = gin_files.read(
-        files,
-        bindings,
-        TrainConfig,
-        ModelConfig,
-        OptimizerConfig,
-        MeshConfig,
-        CheckpointConfig,
-        LogConfig,
-        UpdatePolicy,
-        CanaryConfig,
-        WarmStart,
-        Branch,
-    )
-    experiment = Experiment(*read.values, text=read.text)
-    if experiment.train.task is None:
-        raise UserError(
-            "TrainConfig.task is not set: add the gin file of a model, such as "
-            f"{paths.FIRST}, or bind it, for example to @LanguageModel()."
-        )
-    make_schedule(experiment.optimizer, experiment.train.steps)
-    return experiment
-
-
-def _check_kinds(files: Sequence[GinFile]) -> None:
-    """Raises UserError for no file, and for files that say where text is but not what reads it."""
-    if not files:
-        raise UserError(f"--gin_file is missing: give {paths.choice()}.")
-    read = [file for file in files if isinstance(file, str)]
-    found = {name for path in read for name in paths.names(path)}
-    if "LanguageModel.data" in found and "TrainConfig.task" not in found:
-        models = paths.setting("LanguageModel.sequence_length", without="LanguageModel.data")
-        raise UserError(
-            f"{', '.join(read)} says where text is but no file sets TrainConfig.task: "
-            f"add the gin file of a model, such as {' or '.join(models)}."
-        )

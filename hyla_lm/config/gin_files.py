@@ -1,33 +1,41 @@
-"""Reads gin files and bindings into values; gin's global state is empty before and after."""
+"""Reads gin files and bindings into values; gin's global state is empty before and after.
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+Files and bindings become one table of settings. It is checked here, where a mistake has its file
+and line, and handed to gin, which builds the classes and writes the text of what was used.
+"""
+
+import os
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import gin
 
-from hyla_lm.config import mistakes, paths
-from hyla_lm.config.bindings import as_line
-from hyla_lm.config.declare import WrongType
-from hyla_lm.config.remedies import mended
-from hyla_lm.config.settings import importing_fields, uses_of
-from hyla_lm.config.suggestions import did_you_mean
-from hyla_lm.config.syntax import (
+from hyla_lm.config import mistakes
+from hyla_lm.config.bindings import as_line, remedy
+from hyla_lm.config.declare import REGISTRY, WrongType
+from hyla_lm.config.gin_text import (
     GIN_ERRORS,
-    LOCK,
     BindingStatement,
     ImportStatement,
     IncludeStatement,
+    Key,
+    Statement,
+    key_of,
+    references,
     statements,
+    statements_of_file,
+    with_includes,
 )
-from hyla_lm.errors import UserError, printable
-from hyla_lm.package import PACKAGE, folder
+from hyla_lm.config.settings import importing_fields, uses_of
+from hyla_lm.errors import UserError, did_you_mean, printable
+from hyla_lm.package import PACKAGE
 
-MACRO = "gin.macro"
-gin.add_config_file_search_path(str(folder("gin").parent))
-# gin's other reader looks among Python's modules, and logs an error for each file that is none.
-del gin.config._FILE_READERS[1:]
+# Threads read one after the other: gin has one state, and CPython's parser is not safe in threads.
+LOCK = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -37,12 +45,12 @@ class Written:
     Whoever wrote it may import modules of this project, and others only if it `is_trusted`.
     """
 
-    place: str
+    path: str
     text: str
     is_trusted: bool = False
 
     def __str__(self) -> str:
-        return self.place
+        return self.path
 
 
 GinFile = str | Written
@@ -56,28 +64,14 @@ class Configuration:
     text: str
 
 
-class _Setting(NamedTuple):
-    """The target of a gin line: a parameter of a class in a scope, or a macro."""
+@dataclass
+class _Source:
+    """What a file or a binding says: values by key, and every class that it ever refers to."""
 
-    scope: str
-    selector: str
-    parameter: str
-
-    def __str__(self) -> str:
-        return self.scope if self.selector == MACRO else f"{self.configurable}.{self.parameter}"
-
-    @property
-    def configurable(self) -> str:
-        scope = f"{self.scope}/" if self.scope else ""
-        return scope + self.selector.rpartition(".")[2]
-
-    def is_of(self, built: Collection[tuple[str, str]]) -> bool:
-        """Whether the setting applies to one of these (scope, class) pairs."""
-        return any(
-            selector == self.selector
-            and (not self.scope or f"{scope}/".startswith(f"{self.scope}/"))
-            for scope, selector in built
-        )
+    name: GinFile
+    imports: list[str] = field(default_factory=list)
+    values: dict[Key, Any] = field(default_factory=dict)
+    used: set[tuple[str, str]] = field(default_factory=set)
 
 
 def read(gin_files: Sequence[GinFile], bindings: Sequence[str], *classes: type) -> Configuration:
@@ -86,126 +80,140 @@ def read(gin_files: Sequence[GinFile], bindings: Sequence[str], *classes: type) 
     Raises UserError for a setting that is unknown, has the wrong type, is set by two files or is
     used by nothing.
     """
-    with _parsed(gin_files, bindings):
-        values = tuple(_build(cls) for cls in classes)
-        text = gin.operative_config_str()
-        _reject_unbuilt(gin_files)
-    return Configuration(values, text)
+    with LOCK:
+        files, lines = _sources(gin_files, bindings)
+        imports = dict.fromkeys(module for source in (*files, *lines) for module in source.imports)
+        values = _merged((*files, *lines))
+        gin.clear_config()
+        try:
+            gin.parse_config("\n".join((*(f"import {module}" for module in imports), *_as(values))))
+            built = tuple(_build(cls) for cls in classes)
+            text = gin.operative_config_str()
+        finally:
+            gin.clear_config()
+    _reject_unbuilt(values, files, classes)
+    return Configuration(built, text)
 
 
 def check(gin_files: Sequence[GinFile], bindings: Sequence[str]) -> None:
     """Imports what gin files import; raises UserError as `read` does, but builds nothing."""
-    with _parsed(gin_files, bindings):
-        pass
-
-
-@contextmanager
-def _parsed(gin_files: Sequence[GinFile], bindings: Sequence[str]) -> Iterator[None]:
     with LOCK:
-        gin.clear_config()
-        try:
-            _parse_files(gin_files)
-            for binding in bindings:
-                _parse_binding(binding)
-            _reject_unused_macros()
-            yield
-        finally:
-            gin.clear_config()
+        _sources(gin_files, bindings)
 
 
-def _parse_files(gin_files: Sequence[GinFile]) -> None:
-    """Parses the files; raises UserError if two of them set a parameter to different values."""
-    found: dict[_Setting, tuple[GinFile, str]] = {}
-    for file in gin_files:
-        _parse_file(file)
-        for setting, value in _settings().items():
-            first, known = found.setdefault(setting, (file, value))
-            if value != known:
-                raise UserError(
-                    f"{first} sets {setting} = {known} and {file} sets it to {value}: leave one "
-                    "out; a --gin binding or a file that includes the other may change it."
-                )
+def settings_of_text(text: str) -> dict[Key, Any]:
+    """The settings in a text, with References for what they name; raises one of GIN_ERRORS."""
+    with LOCK:
+        parsed = [s for s in statements(text) if isinstance(s, BindingStatement)]
+    return {key_of(statement): statement.value for statement in parsed}
 
 
-def _parse_file(file: GinFile) -> None:
-    if isinstance(file, Written):
-        remedy = "it was written by another version of hyla_lm, so give --gin_file"
-        if file.is_trusted:
-            _parse(_parse_trusted, file.text, file.place, remedy, _unexplained)
-        else:
-            _parse(_parse_untrusted, file, file.place, remedy, _unexplained)
-    else:
-        path = paths.find(file)
-        _parse(_parse_path, path, printable(file), "correct that file", mistakes.in_file)
+def _sources(
+    gin_files: Sequence[GinFile], bindings: Sequence[str]
+) -> tuple[list[_Source], list[_Source]]:
+    files = [_of_file(file) for file in gin_files]
+    _reject_conflicts(files)
+    lines = [_of_binding(binding) for binding in bindings]
+    _reject_unused_macros(_merged((*files, *lines)))
+    return files, lines
 
 
-def _parse_binding(binding: str) -> None:
-    line, where = as_line(binding), f"--gin.{printable(binding)}"
-
-    def mistake(text: str) -> str:
-        found = mistakes.in_line(text)
-        return found and f"{where}: {found}"
-
-    _parse(_parse_trusted, line, where, "correct that binding", mistake)
-
-
-def _parse(
-    parse: Callable[[Any], Any],
-    argument: Any,
-    where: str,
-    remedy: str,
-    mistake: Callable[[Any], str],
-) -> None:
-    """Parses; raises UserError that says what the mistake is, or else what gin says."""
+def _of_file(file: GinFile) -> _Source:
+    if isinstance(file, str):
+        return _source(file, mistakes.located(file, statements_of_file(file)))
     try:
-        parse(argument)
-    except UserError as error:
-        raise UserError(_reason(error)) from error
+        if not file.is_trusted:
+            _reject_untrusted(file, statements(file.text))
+        source = _source(file, with_includes("", file.text))
     except GIN_ERRORS as error:
-        reason = _reason(error).rstrip(".")
-        found = printable(mistake(argument)) or f"{where}: {reason}; {remedy}"
-        raise UserError(found if found.endswith(("?", ".")) else f"{found}.") from error
+        raise _of_another_version(file, mistakes.first_line(error)) from error
+    if not file.is_trusted:
+        _reject_importing_fields(file, source.values)
+    return source
 
 
-def _unexplained(_: object) -> str:
-    return ""
+def _of_binding(binding: str) -> _Source:
+    line, name = as_line(binding), f"--gin.{printable(binding)}"
+    try:
+        return _source(name, with_includes("", line))
+    except GIN_ERRORS as error:
+        reason = mistakes.first_line(error).rstrip(".")
+        raise UserError(f"{name}: {reason}; correct that binding.") from error
 
 
-def _parse_path(path: str) -> None:
-    paths.let_import(statement for _, statement in paths.everything(path))
-    gin.parse_config_file(path)
+def _source(name: GinFile, parsed: Iterable[tuple[str, Statement]]) -> _Source:
+    """Imports what statements import, then checks and collects what they set.
+
+    Each statement comes with the file that it is in, or with "" where `name` says it all.
+    """
+    parsed, source = list(parsed), _Source(name)
+    for path, statement in parsed:
+        if isinstance(statement, ImportStatement):
+            _import(name, path, statement)
+            source.imports.append(statement.module)
+    for path, statement in parsed:
+        sentence = mistakes.of_statement(statement)
+        if sentence and isinstance(name, Written):
+            raise _of_another_version(name, sentence)
+        if sentence:
+            where = f"{path}:{statement.location.line_num}" if path else str(name)
+            raise UserError(f"{where}: {sentence}{'' if sentence.endswith('?') else '.'}")
+        if isinstance(statement, BindingStatement):
+            source.values[key_of(statement)] = statement.value
+            source.used |= set(_used([statement.value]))
+    return source
 
 
-def _reason(error: BaseException) -> str:
-    """The first line of an error's text, or its kind if it has none."""
-    return printable((str(error).strip().splitlines() or [type(error).__name__])[0])
+def _import(name: GinFile, path: str, statement: ImportStatement) -> None:
+    _let_import(statement.module.partition(".")[0])
+    try:
+        gin.parse_config(f"import {statement.module}")
+    except UserError as error:
+        raise UserError(mistakes.first_line(error)) from error
+    except GIN_ERRORS as error:
+        reason = mistakes.first_line(error).rstrip(".")
+        if isinstance(name, Written):
+            raise _of_another_version(name, reason) from error
+        remedy = "correct that file" if path else "correct that binding"
+        raise UserError(f"{path or name}: {reason}; {remedy}.") from error
+    finally:
+        gin.clear_config()
 
 
-def _parse_trusted(text: str) -> None:
-    paths.let_import(statements(text))
-    gin.parse_config(text)
+def _let_import(module: str) -> None:
+    """Lets Python find a module of the current folder.
+
+    The folder comes last in Python's path, so that it hides no module, and only where it has one.
+    """
+    here = Path.cwd()
+    is_here = (here / f"{module}.py").is_file() or (here / module).is_dir()
+    if is_here and not {"", str(here)} & set(sys.path):
+        sys.path.append(os.fspath(here))
 
 
-def _parse_untrusted(file: Written) -> None:
-    """Parses text of anybody; raises UserError before it could run code of anybody."""
-    found = list(statements(file.text))
-    for statement in found:
-        if isinstance(statement, ImportStatement) and not _is_ours(statement.module):
-            raise _distrust(file, f"imports {statement.module}, which is no module of this project")
+def _of_another_version(file: Written, reason: str) -> UserError:
+    return UserError(
+        f"{file}: {reason.rstrip('.')}; it was written by another version of hyla_lm, "
+        "so give --gin_file."
+    )
+
+
+def _reject_untrusted(file: Written, parsed: Iterable[Statement]) -> None:
+    """Raises UserError for text that could run code of others than this project."""
+    for statement in parsed:
+        if isinstance(statement, ImportStatement):
+            first, *rest = statement.module.split(".")
+            if first != PACKAGE.name or any(part.startswith("__") for part in rest):
+                what = f"imports {statement.module}, which is no module of this project"
+                raise _distrust(file, what)
         if isinstance(statement, IncludeStatement):
             raise _distrust(file, f"includes {statement.filename!r}, which no run writes")
-    gin.parse_config(file.text)
-    for statement in found:
-        if isinstance(statement, BindingStatement):
-            name, field = statement.selector.rpartition(".")[2], statement.arg_name
-            harmless = importing_fields(name)
-            if statement.value != harmless.get(field, statement.value):
-                raise _distrust(file, f"sets {name}.{field}, which imports modules")
 
 
-def _is_ours(module: str) -> bool:
-    first, *rest = module.split(".")
-    return first == PACKAGE.name and not any(part.startswith("__") for part in rest)
+def _reject_importing_fields(file: Written, values: Mapping[Key, Any]) -> None:
+    for key, value in values.items():
+        if value != importing_fields(key.name).get(key.field, value):
+            raise _distrust(file, f"sets {key.name}.{key.field}, which imports modules")
 
 
 def _distrust(file: Written, what: str) -> UserError:
@@ -214,29 +222,23 @@ def _distrust(file: Written, what: str) -> UserError:
     )
 
 
-def _settings() -> dict[_Setting, str]:
-    """Every setting with its value as gin writes it."""
-    return {
-        _Setting(scope, selector, parameter): repr(value)
-        for (scope, selector), bound in gin.config._CONFIG.items()
-        for parameter, value in bound.items()
-    }
+def _reject_conflicts(files: Iterable[_Source]) -> None:
+    """Raises UserError if two files set a parameter to different values."""
+    known: dict[Key, _Source] = {}
+    for source in files:
+        for key, value in source.values.items():
+            first = known.setdefault(key, source)
+            if value != first.values[key]:
+                raise UserError(
+                    f"{first.name} sets {key} = {first.values[key]!r} and {source.name} sets it to "
+                    f"{value!r}: leave one out; a --gin binding or a file that includes the other "
+                    "may change it."
+                )
 
 
-def _build(cls: type) -> Any:
-    try:
-        return gin.get_configurable(cls)()
-    except WrongType as error:
-        raise UserError(printable(mended(error))) from None
-    except UserError as error:
-        raise UserError(_reason(error)) from None
-    except GIN_ERRORS as error:
-        raise UserError(f"{cls.__name__} cannot be built: {_reason(error)}.") from error
-
-
-def _reject_unused_macros() -> None:
-    defined = {setting.scope for setting in _settings() if setting.selector == MACRO}
-    used = {scope for scope, selector in _used_classes() if selector == MACRO}
+def _reject_unused_macros(values: Mapping[Key, Any]) -> None:
+    defined = {key.name for key in values if not key.field}
+    used = {one.name for one in references(list(values.values())) if one.text.startswith("%")}
     for name in sorted(defined - used):
         like = mistakes.setting_like(name) or f"Class.{name}"
         meant = did_you_mean(name, used) or f": write {like} = … for a setting, or remove it."
@@ -246,37 +248,88 @@ def _reject_unused_macros() -> None:
         raise UserError(f"%{name} is used but never set{meant or f': add a line {name} = VALUE.'}")
 
 
-def _reject_unbuilt(gin_files: Sequence[GinFile]) -> None:
-    """Raises UserError for settings of classes not built. It parses files: call it last."""
-    built = gin.config._OPERATIVE_CONFIG.keys()
-    unbuilt = {k: v for k, v in _settings().items() if k.selector != MACRO and not k.is_of(built)}
-    replaced = _replaceable(gin_files) if unbuilt else {}
-    for setting, value in unbuilt.items():
-        if replaced.get(setting) != value:
-            name = setting.configurable
+def _reject_unbuilt(
+    values: Mapping[Key, Any], files: Sequence[_Source], classes: Iterable[type]
+) -> None:
+    """Raises UserError for settings of classes that are not built.
+
+    A file may set a class that it uses itself, and a later line may then use another instead.
+    """
+    built = set(_reached([("", cls.__name__) for cls in classes], values))
+    in_files = _merged(files)
+    used_by_files = set(_used(in_files.values())).union(*(source.used for source in files))
+    for key, value in values.items():
+        is_replaced = _applies(key, used_by_files) and in_files.get(key, not value) == value
+        if key.field and not _applies(key, built) and not is_replaced:
+            name = key.configurable
             uses = [f"bind {use}" for use in uses_of(name)] or [f"nothing here uses {name}"]
             raise UserError(
-                f"{setting} is set but nothing builds {name}: {', or '.join(uses)}, or remove it."
+                f"{key} is set but nothing builds {name}: {', or '.join(uses)}, or remove it."
             )
 
 
-def _replaceable(gin_files: Sequence[GinFile]) -> dict[_Setting, str]:
-    """Settings for classes that the files themselves use; a later line may use others instead."""
-    gin.clear_config()
-    _parse_files(gin_files)
-    settings = _settings()
-    used = _used_classes().union(*(_ever_used(f) for f in gin_files if isinstance(f, str)))
-    return {setting: value for setting, value in settings.items() if setting.is_of(used)}
+def _reached(
+    waiting: list[tuple[str, str]], values: Mapping[Key, Any]
+) -> Iterator[tuple[str, str]]:
+    """The classes, with the scopes that they are built in, that building some classes builds."""
+    known = set(waiting)
+    macros = {key.name: value for key, value in values.items() if not key.field}
+    while waiting:
+        one = waiting.pop()
+        yield one
+        own = [value for key, value in values.items() if key.field and _applies(key, {one})]
+        for inner_scope, inner in _used(own, macros):
+            reached = (inner_scope or one[0], inner)
+            if reached not in known:
+                known.add(reached)
+                waiting.append(reached)
 
 
-def _ever_used(gin_file: str) -> set[tuple[str, str]]:
-    """The classes, with scopes, that a file or its includes use."""
-    gin.clear_config()
-    parsed = gin.parse_config_file(paths.find(gin_file))
-    return _used_classes().union(*(_ever_used(part.filename) for part in parsed.includes))
+def _applies(key: Key, classes: Iterable[tuple[str, str]]) -> bool:
+    """Whether a setting applies to one of these (scope, class) pairs."""
+    return any(
+        name == key.name and (not key.scope or f"{scope}/".startswith(f"{key.scope}/"))
+        for scope, name in classes
+    )
 
 
-def _used_classes() -> set[tuple[str, str]]:
-    """The classes and macros, with scopes, that bindings refer to."""
-    references = gin.config.iterate_references(gin.config._CONFIG)
-    return {reference.config_key for reference in references}
+def _used(
+    values: Iterable[Any], macros: Mapping[str, Any] | None = None
+) -> Iterator[tuple[str, str]]:
+    """The classes, with scopes, that values refer to, and those that their macros refer to."""
+    for reference in references(list(values)):
+        if reference.text.startswith("%"):
+            yield from _used([(macros or {}).get(reference.name)], macros)
+        else:
+            scope, _, name = reference.name.rpartition("/")
+            yield scope, name.rpartition(".")[2]
+
+
+def _merged(sources: Iterable[_Source]) -> dict[Key, Any]:
+    """The values of several sources, of which later ones win."""
+    return {key: value for source in sources for key, value in source.values.items()}
+
+
+def _as(values: Mapping[Key, Any]) -> Iterator[str]:
+    """The values as lines of gin."""
+    for key, value in values.items():
+        module = REGISTRY[key.name].__module__ + "." if key.field else ""
+        scope = f"{key.scope}/" if key.scope else ""
+        yield (
+            f"{scope}{module}{key.name}.{key.field} = {value!r}"
+            if key.field
+            else (f"{key.name} = {value!r}")
+        )
+
+
+def _build(cls: type) -> Any:
+    try:
+        return gin.get_configurable(cls)()
+    except WrongType as error:
+        said = mistakes.first_line(error)  # gin adds where it was building
+        raise UserError(printable(f"{said}: {remedy(error.value, error.hint)}.")) from None
+    except UserError as error:
+        raise UserError(mistakes.first_line(error)) from None
+    except GIN_ERRORS as error:
+        reason = mistakes.first_line(error)
+        raise UserError(f"{cls.__name__} cannot be built: {reason}.") from error

@@ -1,67 +1,69 @@
-"""What is wrong with gin text that gin refused: where it is, and what may have been meant."""
+"""What is wrong with gin text: where it is, and what may have been meant."""
 
 import dataclasses
 import re
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from hyla_lm.config.declare import REGISTRY
-from hyla_lm.config.paths import everything
-from hyla_lm.config.settings import homes
-from hyla_lm.config.suggestions import did_you_mean, nearest
-from hyla_lm.config.syntax import (
+from hyla_lm.config.gin_text import (
     GIN_ERRORS,
     BindingStatement,
     BlockDeclaration,
     NoValue,
     Statement,
     references,
-    statements,
     value_of,
 )
-from hyla_lm.errors import UserError
+from hyla_lm.config.settings import homes
+from hyla_lm.errors import UserError, did_you_mean, nearest, printable
 
 LINE = re.compile(r"\s*([\w./%]+)\s*=\s*(.*?)\s*")
 WORDS = {"true": "True", "false": "False", "none": "None", "null": "None"}
 BRACKETS = tuple("'\"([{@%")
 
 
-def in_line(text: str) -> str:
-    """What is wrong with a line of the command line; empty if nothing is known."""
-    try:
-        return _first(("", statement) for statement in statements(text))[1]
-    except GIN_ERRORS:
-        return ""
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, or its kind if it has none."""
+    return printable((str(error).strip().splitlines() or [type(error).__name__])[0])
 
 
-def in_file(path: str) -> str:
-    """What is wrong with a gin file or one that it includes, after the place of the mistake."""
+def located(path: str, parsed: Iterable[tuple[str, Statement]]) -> Iterator[tuple[str, Statement]]:
+    """The statements of a gin file; raises UserError that says where one cannot be parsed."""
     if path.endswith(".py"):
-        return f"{path} is Python, not gin: give a gin file that imports it."
+        raise UserError(f"{path} is Python, not gin: give a gin file that imports it.")
     try:
-        place, sentence = _first(everything(path))
-        return f"{place}: {sentence}" if sentence else ""
+        yield from parsed
     except UserError as error:
-        return f"{path}: {error}"
-    except UnicodeDecodeError:
-        return f"{path} is not UTF-8 text: give a gin file."
+        raise UserError(first_line(error)) from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{printable(path)} is not UTF-8 text: give a gin file.") from error
     except SyntaxError as error:
-        return f"{_place(error.filename or path, error.lineno)}: {_of_syntax(error)}"
-    except GIN_ERRORS:
+        where = f"{error.filename or path}:{error.lineno}" if error.lineno else path
+        raise UserError(printable(f"{where}: {_of_syntax(error)}.")) from error
+    except GIN_ERRORS as error:
+        reason = first_line(error).rstrip(".")
+        raise UserError(f"{printable(path)}: {reason}; correct that file.") from error
+
+
+def of_statement(statement: Statement) -> str:
+    """What is wrong with a statement that parsed; empty if nothing is."""
+    if isinstance(statement, BlockDeclaration):
+        return _of_class(statement.selector)
+    if not isinstance(statement, BindingStatement):
         return ""
-
-
-def unknown_class(name: str) -> str:
-    """What is said of a class that no gin text has made known."""
-    module = homes().get(name)
-    if module:
-        return f"{name} is unknown before its module is imported: add a line import {module}"
-    return f"there is no class {name!r}{did_you_mean(name, {*REGISTRY, *homes()})}"
+    if statement.arg_name:
+        name = statement.selector.rpartition(".")[2]
+        wrong = _of_class(statement.selector)
+        if wrong or statement.arg_name not in fields_of(name):
+            return wrong or unknown_field(name, statement.arg_name)
+    classes = [one.name for one in references(statement.value) if one.text.startswith("@")]
+    return next((wrong for wrong in map(_of_class, classes) if wrong), "")
 
 
 def unknown_field(name: str, field: str) -> str:
-    """What is said of a setting that a class has not."""
+    """The sentence about a setting that a class does not have."""
     own = nearest(field, fields_of(name))
     meant = f"{name}.{own}" if own else setting_like(field)
     ending = f"; did you mean {meant}?" if meant else f"; hyla-lm describe {name} lists them"
@@ -79,36 +81,14 @@ def fields_of(name: str) -> list[str]:
     return [field.name for field in dataclasses.fields(typing.cast(Any, REGISTRY[name]))]
 
 
-def _first(found: Iterable[tuple[str, Statement]]) -> tuple[str, str]:
-    """The first mistake of some statements, with its place; empty if there is none."""
-    for path, statement in found:
-        sentence = _of_statement(statement)
-        if sentence:
-            return _place(path, statement.location.line_num), sentence
-    return "", ""
-
-
-def _place(path: str, line: int | None) -> str:
-    return f"{path}:{line}" if line else path
-
-
-def _of_statement(statement: Statement) -> str:
-    if isinstance(statement, BlockDeclaration):
-        return _of_class(statement.selector)
-    if not isinstance(statement, BindingStatement):
-        return ""
-    if statement.arg_name:
-        name = statement.selector.rpartition(".")[2]
-        wrong = _of_class(statement.selector)
-        if wrong or statement.arg_name not in fields_of(name):
-            return wrong or unknown_field(name, statement.arg_name)
-    classes = [one.name for one in references(statement.value) if one.text.startswith("@")]
-    return next((wrong for wrong in map(_of_class, classes) if wrong), "")
-
-
 def _of_class(selector: str) -> str:
     name = selector.rpartition("/")[2].rpartition(".")[2]
-    return "" if name in REGISTRY else unknown_class(name)
+    if name in REGISTRY:
+        return ""
+    module = homes().get(name)
+    if module:
+        return f"{name} is unknown before its module is imported: add a line import {module}"
+    return f"there is no class {name!r}{did_you_mean(name, {*REGISTRY, *homes()})}"
 
 
 def _of_syntax(error: SyntaxError) -> str:

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from hyla_lm.config.declare import REGISTRY
-from hyla_lm.config.field_types import has_type, type_name
+from hyla_lm.config.declare import REGISTRY, has_type, type_name
 from hyla_lm.package import PACKAGE, source_folders
 
 REQUIRED = "(required)"

@@ -11,8 +11,8 @@ import jax
 
 from hyla_lm.checkpoint.checkpoint import Checkpointer, Damaged, check_same_run, remedy
 from hyla_lm.checkpoint.saved_files import told_of_changes
-from hyla_lm.config.experiment import read_experiment
 from hyla_lm.config.gin_files import Written
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
 from hyla_lm.parallel import multihost
 from hyla_lm.run.document_losses import DocumentLosses, Recorder

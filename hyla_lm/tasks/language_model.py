@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import jax
 
-from hyla_lm.config import paths
+from hyla_lm.config import gin_text
 from hyla_lm.config.declare import configurable, setting
 from hyla_lm.errors import UserError, naming_settings
 from hyla_lm.input.named_rows import check_names, open_named_rows
@@ -96,10 +96,10 @@ class LanguageModel:
 
     def prepare_task(self, batch_size: int) -> "LanguageModelTask":
         if self.data is None:
+            files = gin_text.files_that_set("LanguageModel.data", without="TrainConfig.task")
             raise UserError(
                 "LanguageModel.data is not set: add a gin file that says where text is, such as "
-                f"{' or '.join(paths.setting('LanguageModel.data', 'TrainConfig.task'))}, or "
-                "bind it to a source such as @Rows()."
+                f"{' or '.join(files)}, or bind it to a source such as @Rows()."
             )
         reading = Reading(self.read_threads, self.read_ahead, self.read_workers, self.read_attempts)
         with naming_settings(

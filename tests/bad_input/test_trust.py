@@ -7,8 +7,8 @@ import pytest
 
 from hyla_lm.cli.main import main
 from hyla_lm.config import gin_files
-from hyla_lm.config.experiment import read_experiment
 from hyla_lm.config.gin_files import Written
+from hyla_lm.config.read_experiment import read_experiment
 from tests.bad_input.conftest import Reject
 
 COMMANDS = [["evaluate"], ["sample", "--prompt=ba"]]

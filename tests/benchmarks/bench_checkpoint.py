@@ -14,7 +14,7 @@ from etils import epath
 
 from hyla_lm.checkpoint.checkpoint import Checkpointer
 from hyla_lm.checkpoint.checksums import checksums
-from hyla_lm.config.experiment import read_experiment
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.run.program import checked_mesh, lay_out
 from hyla_lm.tools.plan.compile import planned_objective
 from hyla_lm.train_step import TrainState

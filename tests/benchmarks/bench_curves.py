@@ -16,7 +16,7 @@ from pathlib import Path
 import jax
 
 from hyla_lm import train as trainer
-from hyla_lm.config.experiment import read_experiment
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.run.details import look_inside
 
 TURN, LARGEST_SHARE = 40, 0.03

@@ -15,7 +15,7 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
-from hyla_lm.config.experiment import read_experiment
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.evals.populations.population import Population
 from hyla_lm.evals.populations.steps import generated_task
 from hyla_lm.model.config import Features

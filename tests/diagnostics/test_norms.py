@@ -7,7 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from hyla_lm.config.experiment import LogConfig, read_experiment
+from hyla_lm.config.experiment import LogConfig
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.diagnostics.norms import KINDS, Norms, by_layer, norms_of
 from hyla_lm.model.config import Tokens
 from hyla_lm.model.decoder import Decoder

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from hyla_lm.config.experiment import Experiment, read_experiment
+from hyla_lm.config.experiment import Experiment
 from hyla_lm.config.gin_files import GinFile, Written
+from hyla_lm.config.read_experiment import read_experiment
 
 ROOT = Path(__file__).parents[2]
 

@@ -23,7 +23,7 @@ from docs.studies.records import (
 )
 from docs.studies.records_numbers import budget, cells_of, pairs, scalings
 from docs.studies.records_page import PAGE, PICTURE, page
-from hyla_lm.config.experiment import read_experiment
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
 from hyla_lm.logs.throughput import count_parameters
 from hyla_lm.model.config import Tokens

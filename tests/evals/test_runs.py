@@ -14,7 +14,8 @@ import pytest
 
 from hyla_lm.attention.attend import VARIANTS
 from hyla_lm.cli.main import main
-from hyla_lm.config.experiment import Experiment, read_experiment
+from hyla_lm.config.experiment import Experiment
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
 from hyla_lm.evals.experiments.benchmarks import BENCHMARKS
 from hyla_lm.logs.throughput import count_parameters

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from hyla_lm.config.experiment import Experiment, read_experiment
+from hyla_lm.config.experiment import Experiment
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.mesh import AXES
 from hyla_lm.run.program import make_program

@@ -13,7 +13,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from hyla_lm.config.experiment import read_experiment
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.ending import STOPPED as EXIT_STATUS
 from hyla_lm.errors import UserError
 from hyla_lm.optim import make_optimizer, make_schedule

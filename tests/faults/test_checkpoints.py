@@ -19,7 +19,7 @@ from hyla_lm.checkpoint.checkpoint import Checkpointer
 from hyla_lm.checkpoint.checksums import sealed
 from hyla_lm.checkpoint.saved_files import changed_files
 from hyla_lm.cli.main import main
-from hyla_lm.config.experiment import read_experiment
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
 from hyla_lm.run.program import Program, make_program
 from hyla_lm.tasks.protocol import Task

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from hyla_lm.config.experiment import read_experiment
 from hyla_lm.config.gin_files import Written
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import Manifest, read_manifest
 from hyla_lm.input.prepared import Rows

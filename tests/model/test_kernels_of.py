@@ -8,7 +8,7 @@ import pytest
 
 import hyla_lm.evals.tasks.fuzzy_logic  # noqa: F401  makes FuzzyLogic known to gin
 from hyla_lm.attention import registry
-from hyla_lm.config.experiment import read_experiment
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
 from hyla_lm.model.config import Features, Tokens
 from hyla_lm.model.decoder import Decoder

@@ -12,7 +12,8 @@ from typing import Any
 
 import jax
 
-from hyla_lm.config.experiment import Experiment, read_experiment
+from hyla_lm.config.experiment import Experiment
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.diagnostics.attention import make_look
 from hyla_lm.logs.throughput import count_parameters
 from hyla_lm.parallel.batch_shard import BatchShard

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import pytest
 
-from hyla_lm.config.experiment import read_experiment
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.parallel.mesh import AXES, MeshConfig, make_mesh
 from hyla_lm.tools.plan.advice import advice
 from hyla_lm.tools.plan.compile import OutOfMemory

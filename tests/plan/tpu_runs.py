@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from hyla_lm.attention.attend import VARIANTS, attend
-from hyla_lm.config.experiment import read_experiment
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.tools.plan.compile import CompiledStep, OutOfMemory, compile_step
 from hyla_lm.tools.plan.topology import Slice, libtpu_settings
 

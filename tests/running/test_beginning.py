@@ -13,7 +13,8 @@ import pytest
 
 from hyla_lm.checkpoint.warm_start import Match, match
 from hyla_lm.cli.main import main
-from hyla_lm.config.experiment import WarmStart, read_experiment
+from hyla_lm.config.experiment import WarmStart
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
 from hyla_lm.input.prepared import Rows
 from hyla_lm.run.program import make_program

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hyla_lm.cli.main import main
-from hyla_lm.config.experiment import read_experiment
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.ending import STOPPED
 from hyla_lm.input.prepared import Rows
 from hyla_lm.parallel import multihost

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm.config.experiment import read_experiment
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.run.program import make_program
 
 pytestmark = pytest.mark.usefixtures("programs_once")

@@ -10,7 +10,8 @@ import numpy as np
 import optax
 import pytest
 
-from hyla_lm.config.experiment import Experiment, read_experiment
+from hyla_lm.config.experiment import Experiment
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.run import program
 from hyla_lm.run.program import make_program

@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from hyla_lm import train as trainer
 from hyla_lm.cli.main import main
-from hyla_lm.config.experiment import read_experiment
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.logs.tensorboard import TensorBoard
 from hyla_lm.logs.tensorboard_order import shown
 from hyla_lm.tasks import decoding

@@ -13,7 +13,7 @@ from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 from tensorboard.plugins.hparams import metadata
 from tensorboard.util.tensor_util import make_ndarray
 
-from hyla_lm.config.experiment import read_experiment
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.logs.event_file import EventFile
 from hyla_lm.logs.metric_lines import read_lines
 from hyla_lm.logs.tensorboard import SETTINGS

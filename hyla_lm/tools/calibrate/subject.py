@@ -7,7 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from hyla_lm.config.experiment import Experiment, read_experiment
+from hyla_lm.config.experiment import Experiment
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
 from hyla_lm.parallel.devices import devices as all_devices
 from hyla_lm.parallel.mesh import batch_ways

@@ -11,7 +11,8 @@ from etils import epath
 
 import hyla_lm.config.experiment  # noqa: F401  makes the classes and their defaults known
 from hyla_lm.config.declare import REGISTRY
-from hyla_lm.config.syntax import GIN_ERRORS, LOCK, BindingStatement, Reference, statements
+from hyla_lm.config.gin_files import settings_of_text
+from hyla_lm.config.gin_text import GIN_ERRORS, Reference
 from hyla_lm.errors import UserError
 from hyla_lm.logs.metric_lines import read_lines
 from hyla_lm.run import document_losses
@@ -116,18 +117,11 @@ def _losses_of(folder: epath.Path, line: Mapping[str, Any]) -> DocumentLosses | 
 def read_settings(text: str, place: str) -> dict[str, str]:
     """The settings of a run's config.gin by name, macros resolved; nothing is imported."""
     try:
-        with LOCK:
-            found = [one for one in statements(text) if isinstance(one, BindingStatement)]
+        found = settings_of_text(text)
     except GIN_ERRORS as error:
         raise UserError(f"{place} is no gin text: put back the file that the run wrote.") from error
-    macros = {one.scope or one.selector: one.value for one in found if not one.arg_name}
-    settings = {}
-    for one in found:
-        if one.arg_name:
-            scope = f"{one.scope}/" if one.scope else ""
-            value = _resolved(one.value, macros)
-            settings[f"{scope}{one.selector.rpartition('.')[2]}.{one.arg_name}"] = repr(value)
-    return settings
+    macros = {key.name: value for key, value in found.items() if not key.field}
+    return {str(key): repr(_resolved(value, macros)) for key, value in found.items() if key.field}
 
 
 def _resolved(value: Any, macros: Mapping[str, Any]) -> Any:

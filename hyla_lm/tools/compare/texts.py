@@ -4,8 +4,8 @@ from collections.abc import Collection
 
 import numpy as np
 
-from hyla_lm.config.experiment import read_experiment
 from hyla_lm.config.gin_files import Written
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.storage import as_path, read_whole

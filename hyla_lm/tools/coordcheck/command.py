@@ -12,7 +12,8 @@ import numpy as np
 
 from hyla_lm.attention.attend import VARIANTS
 from hyla_lm.config.declare import wrong_choice
-from hyla_lm.config.experiment import Experiment, read_experiment
+from hyla_lm.config.experiment import Experiment
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
 from hyla_lm.model.config import ModelConfig, Tokens
 from hyla_lm.parallel.batch_shard import BatchShard

@@ -41,7 +41,7 @@ def _plan(
     dumps: Path,
     calibration: Calibration | None,
 ) -> dict[str, Any]:
-    from hyla_lm.config.experiment import read_experiment
+    from hyla_lm.config.read_experiment import read_experiment
     from hyla_lm.tools.plan.plan import Options, make_plan
 
     experiment = read_experiment(options.gin_file, bindings)

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hyla_lm.config.suggestions import did_you_mean
-from hyla_lm.errors import UserError
+from hyla_lm.errors import UserError, did_you_mean
 from hyla_lm.tasks.protocol import Ranked
 from hyla_lm.tools.sweep.runs import Run
 

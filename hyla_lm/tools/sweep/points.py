@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hyla_lm.config.bindings import KEY
-from hyla_lm.config.paths import FOLDER
-from hyla_lm.config.syntax import NoValue, value_of
+from hyla_lm.config.gin_text import FOLDER, NoValue, value_of
 from hyla_lm.errors import UserError, printable
 
 GIN_FILE = "gin_file"  # the key whose values are gin files

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from hyla_lm.attention.attend import VARIANTS
-from hyla_lm.config.experiment import Experiment, read_experiment
+from hyla_lm.config.experiment import Experiment
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.evals.experiments.paper import BENCHMARKS, PRESETS
 from hyla_lm.evals.experiments.runner import Request, Run, plan
 
