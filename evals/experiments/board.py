@@ -18,9 +18,10 @@ def show(workdir: Path, sections: Iterable[Section]) -> None:
             shutil.rmtree(earlier, ignore_errors=True)
         board = TensorBoard(folder, first=0)
         last = max(run.steps for run in section.runs)
-        board.image(last, section.benchmark.metric, (workdir / f"{section.name}.png").read_bytes())
+        picture = (workdir / f"{section.name}.png").read_bytes()
+        board.write(last, {section.benchmark.metric: picture})
         for row, point in section.best(section.benchmark.chosen_by):
             found = point.mean(section.benchmark.main)
             if found:
-                board.scalars(point.runs[0].steps, {f"final/{row.name}": found.value})
+                board.write(point.runs[0].steps, {f"final/{row.name}": found.value})
         board.close()

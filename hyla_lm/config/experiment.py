@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from hyla_lm.config.declare import configurable, setting
 from hyla_lm.errors import UserError
-from hyla_lm.logs.protocol import SinkConfig
+from hyla_lm.logs.sinks import SinkConfig
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.optim import OptimizerConfig
 from hyla_lm.parallel.mesh import MeshConfig

@@ -27,7 +27,7 @@ ROWS, POSITIONS = 8, 256
 class LayerLook(NamedTuple):
     """One attention layer; None is what has no meaning there. The code is that of one row.
 
-    `figures` are scalars by the names in hyla_lm.logs.descriptions.
+    `figures` are scalars by the names in hyla_lm.logs.sinks.
     """
 
     figures: dict[str, jax.Array]

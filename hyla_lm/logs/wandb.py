@@ -14,7 +14,7 @@ from etils import epath
 
 from hyla_lm.config.declare import configurable, setting
 from hyla_lm.errors import Unavailable, UserError
-from hyla_lm.logs.protocol import Histogram, Hyperparameter, Shown
+from hyla_lm.logs.sinks import Histogram, LoggedRun, Value
 from hyla_lm.storage import bucket_of, read_whole, write_retrying
 
 ID = ".wandb_id"  # file of a run's folder with its id at W&B
@@ -32,7 +32,7 @@ class WandB:
     project: str = setting("hyla_lm", "project of the run")
     entity: str | None = setting(None, "user or team; None is the account's own")
 
-    def open_sink(self, run: Shown) -> "WandBRun":
+    def open_sink(self, run: LoggedRun) -> "WandBRun":
         try:
             import PIL  # noqa: F401
             import wandb
@@ -44,22 +44,24 @@ class WandB:
 
 
 class WandBRun:
-    """One run at W&B; a process that goes on with a run of ours goes on with the same one.
+    """One run at W&B, which a process that resumes it resumes there too.
 
     Points are shown over our steps. W&B cannot take points back: those that a resumed run writes
     again are there twice, equal but for times.
     """
 
-    def __init__(self, wandb: Any, config: WandB, run: Shown):
+    def __init__(self, wandb: Any, config: WandB, run: LoggedRun):
         self._wandb, in_bucket = wandb, bool(bucket_of(run.folder))
-        with _told():
+        with _one_sentence():
             self._run = wandb.init(
                 project=config.project,
                 entity=config.entity,
-                name=run.name,
+                name=run.folder.name,
                 id=_id(run.folder),
                 resume="allow",
                 dir=tempfile.gettempdir() if in_bucket else str(run.folder),
+                config=dict(run.settings),
+                allow_val_change=True,
                 settings=wandb.Settings(
                     silent=True,
                     console="off",
@@ -76,36 +78,30 @@ class WandBRun:
         self._run.define_metric("step", hidden=True)
         self._run.define_metric("*", step_metric="step")
 
-    def hyperparameters(self, values: Mapping[str, Hyperparameter]) -> None:
-        with _told():
-            self._run.config.update(dict(values), allow_val_change=True)
-
-    def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        self._log(step, values)
-
-    def histogram(self, step: int, tag: str, values: Histogram) -> None:
-        counted = np.asarray(values.count_N), np.asarray(values.edge_N1)
-        self._log(step, {tag: self._wandb.Histogram(np_histogram=counted)})
-
-    def image(self, step: int, tag: str, png: bytes) -> None:
-        from PIL import Image
-
-        self._log(step, {tag: self._wandb.Image(Image.open(io.BytesIO(png)))})
-
-    def text(self, step: int, tag: str, markdown: str) -> None:
-        self._log(step, {tag: self._wandb.Html(f"<pre>{html.escape(markdown)}</pre>")})
+    def write(self, step: int, values: Mapping[str, Value]) -> None:
+        points = {tag: self._point(value) for tag, value in values.items()}
+        with _one_sentence():
+            self._run.log({"step": step, **points})
 
     def close(self) -> None:
-        with _told():
+        with _one_sentence():
             self._run.finish()
 
-    def _log(self, step: int, values: Mapping[str, Any]) -> None:
-        with _told():
-            self._run.log({"step": step, **values})
+    def _point(self, value: Value) -> Any:
+        if isinstance(value, Histogram):
+            counts = np.asarray(value.count_N), np.asarray(value.edge_N1)
+            return self._wandb.Histogram(np_histogram=counts)
+        if isinstance(value, bytes):
+            from PIL import Image
+
+            return self._wandb.Image(Image.open(io.BytesIO(value)))
+        if isinstance(value, str):
+            return self._wandb.Html(f"<pre>{html.escape(value)}</pre>")
+        return value
 
 
 def _id(folder: epath.Path) -> str:
-    """The id of the run at W&B, kept in its folder from the first process on."""
+    """The id of the run at W&B, which its first process writes to its folder."""
     if (known := read_whole(folder / ID)) is not None:
         return known.decode().strip()
     new = uuid.uuid4().hex
@@ -114,17 +110,15 @@ def _id(folder: epath.Path) -> str:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _one_sentence() -> Iterator[None]:
     """Errors of W&B as one sentence; what the network may mend is Unavailable."""
     from wandb.errors import AuthenticationError, CommError, Error
 
     try:
         yield
     except (Error, TimeoutError) as error:
-        is_passing = isinstance(error, CommError | TimeoutError)
-        kind = (
-            Unavailable if is_passing and not isinstance(error, AuthenticationError) else UserError
-        )
+        may_pass = isinstance(error, CommError | TimeoutError)
+        kind = Unavailable if may_pass and not isinstance(error, AuthenticationError) else UserError
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise kind(
             f"W&B failed ({reason}): see `wandb login` and the network, set WANDB_MODE=offline, or "

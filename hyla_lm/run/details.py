@@ -8,7 +8,7 @@ import numpy as np
 from hyla_lm.diagnostics.attention import LayerLook, Look
 from hyla_lm.diagnostics.counts import Counts
 from hyla_lm.diagnostics.pictures import code_picture, head_pictures
-from hyla_lm.logs.protocol import Histogram
+from hyla_lm.logs.sinks import Histogram
 from hyla_lm.parallel import multihost
 from hyla_lm.run.run import Run
 from hyla_lm.run.run_store import RunStore
@@ -42,10 +42,10 @@ def figures(look: Look) -> dict[str, float]:
 
 def _write_histograms(store: RunStore, step: int, look: Look) -> None:
     for name, counted in look.parameters.items():
-        store.board.histogram(step, f"optim/parameter_values/{name}", histogram(counted))
+        store.show(step, {f"optim/parameter_values/{name}": histogram(counted)})
     for number, layer in enumerate(look.layers):
         for name, counted in _counts(layer):
-            store.board.histogram(step, f"{ATTENTION}/{name}/layer_{number}", histogram(counted))
+            store.show(step, {f"{ATTENTION}/{name}/layer_{number}": histogram(counted)})
 
 
 def _counts(layer: LayerLook) -> Iterator[tuple[str, Counts]]:
@@ -68,6 +68,6 @@ def _write_pictures(store: RunStore, step: int, look: Look) -> None:
         code, visible = np.asarray(layer.code_HxTxS), np.asarray(layer.visible_TxS)
         mean_H, covariance_HxH = np.asarray(layer.mean_H), np.asarray(layer.covariance_HxH)
         whole = code_picture(code, visible, mean_H, covariance_HxH)
-        store.board.image(step, f"{ATTENTION}/code_picture/layer_{number}", whole)
+        store.show(step, {f"{ATTENTION}/code_picture/layer_{number}": whole})
         heads = head_pictures(code, visible)
-        store.board.image(step, f"{ATTENTION}/head_pictures/layer_{number}", heads)
+        store.show(step, {f"{ATTENTION}/head_pictures/layer_{number}": heads})

@@ -149,7 +149,7 @@ def show_samples(run: Run, step: int, state: TrainState) -> None:
         assert isinstance(task, LanguageModelTask)
         _waits_for(run, step, "samples")
         with alone():
-            run.store.board.text(step, SAMPLES, task.samples(run.program.model, params))
+            run.store.show(step, {SAMPLES: task.samples(run.program.model, params)})
     run.log.restart_clock()
 
 

@@ -146,7 +146,7 @@ class _Records:
         self._board = TensorBoard(self._folder.logs, last)
         for line in lines:
             if (step := line.pop("step")) >= last:
-                self._board.scalars(step, line)
+                self._board.write(step, line)
 
     @property
     def newest(self) -> str:
@@ -159,7 +159,7 @@ class _Records:
     def write(self, step: int, values: dict[str, float]) -> None:
         """A step's line and points, kept when this returns."""
         self._folder.append_line(step, values)
-        self._board.scalars(step, values)
+        self._board.write(step, values)
         self._folder.mirror()
         self.steps.add(step)
 

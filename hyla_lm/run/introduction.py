@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from hyla_lm.logs.protocol import Hyperparameter
+from hyla_lm.logs.sinks import Setting
 from hyla_lm.logs.throughput import count_parameters
 from hyla_lm.parallel.sharding_table import merged, sharding_table
 from hyla_lm.revision import described, git_revision
@@ -28,7 +28,7 @@ FIRST = (
 WITHOUT = ("TrainConfig.eval_every", "TrainConfig.hang_seconds")
 
 
-def hyperparameters(program: Program[Task]) -> dict[str, Hyperparameter]:
+def settings_of(program: Program[Task]) -> dict[str, Setting]:
     """Settings of model, optimizer and training by their names in gin, and the parameter count."""
     e = program.experiment
     found = {**_settings(e.model), **_settings(e.optimizer), **_settings(e.train)}
@@ -38,12 +38,12 @@ def hyperparameters(program: Program[Task]) -> dict[str, Hyperparameter]:
     return {name: found[name] for name in names if name not in WITHOUT}
 
 
-def _settings(config: Any) -> dict[str, Hyperparameter]:
+def _settings(config: Any) -> dict[str, Setting]:
     values = {
         f"{type(config).__name__}.{field.name}": getattr(config, field.name)
         for field in dataclasses.fields(config)
     }
-    return {name: value for name, value in values.items() if isinstance(value, Hyperparameter)}
+    return {name: value for name, value in values.items() if isinstance(value, Setting)}
 
 
 def texts(program: Program[Task]) -> dict[str, str]:

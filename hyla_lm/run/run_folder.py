@@ -115,17 +115,6 @@ class RunFolder:
         """Where files are written that grow: this folder, or one that is mirrored to it."""
         return self._logs
 
-    def move_up_events(self) -> bool:
-        """Moves event files of older versions out of `tensorboard`; whether there were any."""
-        below = self.path / "tensorboard"
-        with self._using("written"):
-            files = list(below.glob(f"{EVENTS}*")) if below.is_dir() else []
-            for file in files:
-                file.replace(self.path / file.name)
-            if below.is_dir() and not any(below.iterdir()):
-                below.rmdir()
-        return bool(files)
-
     @property
     def traces(self) -> epath.Path:
         """Where TensorBoard looks for traces: beside the events. Every process writes its own."""

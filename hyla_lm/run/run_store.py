@@ -15,13 +15,12 @@ from hyla_lm.checkpoint.checkpoint import (
 from hyla_lm.checkpoint.saved_files import told_of_changes
 from hyla_lm.config.experiment import Branch
 from hyla_lm.errors import UserError
-from hyla_lm.logs.protocol import MetricSink, Shown
-from hyla_lm.logs.several import Several
+from hyla_lm.logs.sinks import LoggedRun, Sink, Value
 from hyla_lm.logs.tensorboard import TensorBoard
 from hyla_lm.parallel import multihost
 from hyla_lm.run import document_losses
 from hyla_lm.run.document_losses import DocumentLosses
-from hyla_lm.run.introduction import hyperparameters, texts
+from hyla_lm.run.introduction import settings_of, texts
 from hyla_lm.run.program import Program, identity, meta_of
 from hyla_lm.run.run_folder import RunFolder
 from hyla_lm.tasks.protocol import Task
@@ -35,13 +34,13 @@ class RunStore:
     """One run's folder while it is trained: `restore`, then `begin`, then write and save.
 
     All processes save; only the lead process writes the rest. `origin` tells of the run that this
-    one began from, if it did (hyla_lm.checkpoint.beginning); each checkpoint has it. `board` takes
-    what is shown besides lines.
+    one began from, if it did (hyla_lm.checkpoint.beginning); each checkpoint has it.
     """
 
     def __init__(self, program: Program[Task], folder: RunFolder):
         self.folder, self._program = folder, program
         self.origin: dict[str, Any] | None = None
+        self._sinks: list[Sink] = []
         self._checkpoints = Checkpointer(folder.checkpoints, program.experiment.checkpoint.keep)
         self._stack = ExitStack()
         self._stack.callback(self._checkpoints.close)
@@ -120,33 +119,29 @@ class RunStore:
         self._checkpoints.drop_after(first)
         self._saved = self._noted = self._checkpoints.latest_step()
         kept = self.folder.keep_lines_until(first, redone)
-        is_older = multihost.is_lead() and self.folder.move_up_events()
-        self._open_board(program, first)
+        if multihost.is_lead():
+            run = LoggedRun(self.folder.path, first, settings_of(program))
+            self._add_sink(TensorBoard(self.folder.logs, first, run.settings))
+            for config in program.experiment.log.sinks:
+                self._add_sink(config.open_sink(run))
+            self.show(first, texts(program))
         for line in kept:
-            step = line.pop("step")
-            if is_older or step == first:
-                self.board.scalars(step, line)
+            if line["step"] == first:
+                self.show(line.pop("step"), line)
 
-    def _open_board(self, program: Program[Task], first: int) -> None:
-        """Opens TensorBoard and other sinks, of the lead process alone, and introduces the run."""
-        self.board = Several([])
-        if not multihost.is_lead():
-            return
-        shown = Shown(self.folder.path, first)
-        opened: list[MetricSink] = []
-        self.board = Several(opened)
-        self._stack.callback(self.board.close)
-        opened.append(TensorBoard(self.folder.logs, first))
-        for sink in program.experiment.log.sinks:
-            opened.append(sink.open_sink(shown))
-        self.board.hyperparameters(hyperparameters(program))
-        for tag, text in texts(program).items():
-            self.board.text(first, tag, text)
+    def _add_sink(self, sink: Sink) -> None:
+        self._sinks.append(sink)
+        self._stack.callback(sink.close)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """A line and its curves, on disk when this returns."""
         self.folder.append_line(step, values)
-        self.board.scalars(step, values)
+        self.show(step, values)
+
+    def show(self, step: int, values: Mapping[str, Value]) -> None:
+        """Writes to the sinks alone: histograms, pictures and texts have no line."""
+        for sink in self._sinks:
+            sink.write(step, values)
 
     def keep_documents(self, losses: DocumentLosses | None) -> None:
         """Writes the losses of an evaluation by document, whole or not at all, if there are any."""

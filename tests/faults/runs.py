@@ -20,7 +20,7 @@ from tensorboard.backend.event_processing.event_accumulator import SCALARS, Even
 
 from hyla_lm.errors import UserError
 from hyla_lm.logs.costs import SECONDS
-from hyla_lm.logs.tensorboard_order import shown
+from hyla_lm.logs.tensorboard import tensorboard_name
 from hyla_lm.run.run_folder import EVENTS
 from tests import preloaded
 from tests.faults.phases import COMMIT, SAVE, START, begins
@@ -164,7 +164,9 @@ def checkpoint(workdir: Path, step: int) -> Path:
 def points(workdir: Path) -> dict[str, list[tuple[int, float]]]:
     """The curves that TensorBoard shows, but for times."""
     events = EventAccumulator(str(workdir), {SCALARS: 0}).Reload()
-    tags = [tag for tag in events.Tags()["scalars"] if not tag.startswith(shown("perf/"))]
+    tags = [
+        tag for tag in events.Tags()["scalars"] if not tag.startswith(tensorboard_name("perf/"))
+    ]
     assert tags
     return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in tags}
 

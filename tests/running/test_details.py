@@ -15,10 +15,10 @@ from tensorboard.compat.proto.event_pb2 import Event
 from hyla_lm.config.experiment import Experiment
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
-from hyla_lm.logs.descriptions import description
 from hyla_lm.logs.metric_lines import read_lines
+from hyla_lm.logs.sinks import description
 from hyla_lm.logs.step_log import StepLog
-from hyla_lm.logs.tensorboard_order import shown
+from hyla_lm.logs.tensorboard import tensorboard_name
 from hyla_lm.run.program import make_program
 from hyla_lm.run.run_folder import PROCESS_SECONDS
 from hyla_lm.train import train
@@ -92,10 +92,10 @@ def test_histograms_and_pictures_are_in_tensorboard(whole: Path) -> None:
     parameters = {f"optim/parameter_values/{name}" for name in LAYERS}
     of_attention = ("code_values/layer_0", "code_values/layer_1", "unit_values/layer_0")
     histograms = {f"attention/{name}" for name in of_attention} | parameters
-    assert set(found.Tags()["histograms"]) == set(map(shown, histograms))
+    assert set(found.Tags()["histograms"]) == set(map(tensorboard_name, histograms))
     pictures = {f"attention/{kind}/layer_{n}" for kind in PICTURES for n in (0, 1)}
-    assert set(found.Tags()["images"]) == set(map(shown, pictures))
-    for tag in map(shown, pictures):
+    assert set(found.Tags()["images"]) == set(map(tensorboard_name, pictures))
+    for tag in map(tensorboard_name, pictures):
         assert [image.step for image in found.Images(tag)] == [5, 10, 12]
         size = Image.open(io.BytesIO(found.Images(tag)[0].encoded_image_string)).size
         assert size == (256, 256) or (size[1] == 256 and "head_pictures" in tag)
@@ -107,7 +107,7 @@ def test_every_tag_is_described(whole: Path) -> None:
         assert description(tag), tag
     shown_in = read_descriptions(whole)
     kinds = events(whole).Tags()
-    for tag in {*kinds["histograms"], *kinds["images"], *map(shown, tags)}:
+    for tag in {*kinds["histograms"], *kinds["images"], *map(tensorboard_name, tags)}:
         assert shown_in[tag], tag
     assert {"perf/compile_seconds", "perf/save_seconds", "perf/evaluation_seconds"} < tags
     assert {"perf/details_seconds", "perf/goodput", "perf/tokens_per_second_per_chip"} < tags

@@ -12,7 +12,7 @@ from hyla_lm.cli.main import main
 from hyla_lm.config.experiment import CheckpointConfig, Experiment, LogConfig, TrainConfig
 from hyla_lm.ending import STOPPED as EXIT_STATUS
 from hyla_lm.logs.pace import intervals
-from hyla_lm.logs.tensorboard_order import shown
+from hyla_lm.logs.tensorboard import tensorboard_name
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.optim import OptimizerConfig
 from hyla_lm.parallel.mesh import MeshConfig
@@ -169,7 +169,9 @@ def test_curves_of_a_run_that_went_on_are_those_of_a_whole_one(
         points = []
         for folder in (whole, stopped):
             events = EventAccumulator(str(folder)).Reload()
-            points.append([(event.step, event.value) for event in events.Scalars(shown(tag))])
+            points.append(
+                [(event.step, event.value) for event in events.Scalars(tensorboard_name(tag))]
+            )
         assert points[0] == points[1]
 
 

@@ -20,7 +20,7 @@ from hyla_lm.ending import Preempted
 from hyla_lm.errors import UserError
 from hyla_lm.input.prepared import Rows
 from hyla_lm.logs.metric_lines import read_lines
-from hyla_lm.logs.tensorboard_order import shown
+from hyla_lm.logs.tensorboard import tensorboard_name
 from hyla_lm.run.follower import follow
 from hyla_lm.run.restored import program_of
 from hyla_lm.run.run_folder import RunFolder
@@ -100,7 +100,7 @@ def test_each_checkpoint_is_evaluated_and_nothing_of_the_run_is_touched(
 def test_curves_have_the_tags_of_the_run(followed: Path) -> None:
     events = EventAccumulator(str(followed / "evaluator"))
     events.Reload()
-    points = events.Scalars(shown("validation/loss_nats"))
+    points = events.Scalars(tensorboard_name("validation/loss_nats"))
     losses = [line["validation/loss_nats"] for line in read_lines(followed / "evaluator")]
     assert [point.step for point in points] == STEPS
     assert [point.value for point in points] == pytest.approx(losses)

@@ -96,7 +96,7 @@ def test_lines_and_events_of_a_folder_in_a_bucket(bucket: FakeBucket) -> None:
     folder.keep_lines_until(2)
     board = TensorBoard(folder.logs, 2)
     folder.append_line(3, {"x": 0.5})
-    board.scalars(3, {"x": 0.5})
+    board.write(3, {"x": 0.5})
     folder.mirror()
     assert bucket.objects["bucket/run/metrics.jsonl"] == (
         b'{"step": 1}\n{"step": 2}\n{"step": 3, "x": 0.5}\n'

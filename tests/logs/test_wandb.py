@@ -13,7 +13,7 @@ import pytest
 from etils import epath
 
 from hyla_lm.errors import UserError, exit_status
-from hyla_lm.logs.protocol import Histogram, Shown
+from hyla_lm.logs.sinks import Histogram, LoggedRun
 from hyla_lm.logs.wandb import ID, WandB
 
 wandb = pytest.importorskip("wandb", reason="the sink needs pip install 'hyla_lm[wandb]'")
@@ -68,26 +68,25 @@ def history(found: list[Any]) -> dict[str, list[str]]:
     return values
 
 
-def test_a_run_goes_on_as_the_same_one_with_all_that_it_shows(tmp_path: Path) -> None:
+def test_a_resumed_run_is_the_same_one_with_all_that_it_shows(tmp_path: Path) -> None:
     folder = tmp_path / "small"
     folder.mkdir()
     counted = Histogram(np.array([1, 2]), np.array([0.0, 1.0, 2.0]), 3.0, 5.0)
     for first in (0, 10):
-        sink = WandB(project="trials").open_sink(Shown(epath.Path(folder), first))
-        sink.hyperparameters({"TrainConfig.seed": 7, "TrainConfig.steps": first + 10})
-        sink.scalars(first + 1, {"train/loss_nats": 2.5})
-        sink.histogram(first + 1, "optim/values", counted)
-        sink.image(first + 1, "attention/picture", png())
-        sink.text(first + 1, "text/samples", "<once> upon")
+        settings = {"TrainConfig.seed": 7, "TrainConfig.steps": first + 10}
+        run = LoggedRun(epath.Path(folder), first, settings)
+        sink = WandB(project="trials").open_sink(run)
+        shown = {"optim/values": counted, "attention/picture": png(), "text/samples": "<once> upon"}
+        sink.write(first + 1, {"train/loss_nats": 2.5, **shown})
         sink.close()
     sent = all_sent(folder, 2)
     runs = [record.run for record in sent if record.HasField("run")]
     assert {run.run_id for run in runs} == {(folder / ID).read_text().strip()}
     assert {(run.display_name, run.project) for run in runs} == {("small", "trials")}
-    shown = history(sent)
-    assert shown["train/loss_nats"] == ["1: 2.5", "11: 2.5"]
-    assert shown["optim/values/values"] == ["1: [1,2]", "11: [1,2]"]
-    assert shown["attention/picture/_type"] == ['1: "image-file"', '11: "image-file"']
+    logged = history(sent)
+    assert logged["train/loss_nats"] == ["1: 2.5", "11: 2.5"]
+    assert logged["optim/values/values"] == ["1: [1,2]", "11: [1,2]"]
+    assert logged["attention/picture/_type"] == ['1: "image-file"', '11: "image-file"']
     [page] = next(iter(folder.glob("wandb/offline-run-*/files/media/html/text"))).glob("*.html")
     assert "&lt;once&gt; upon" in page.read_text()
     configs = [update for record in sent for update in record.config.update]
@@ -97,13 +96,13 @@ def test_a_run_goes_on_as_the_same_one_with_all_that_it_shows(tmp_path: Path) ->
 def test_offline_in_a_bucket_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hyla_lm.logs.wandb._id", lambda folder: "abc")
     with pytest.raises(UserError, match="WANDB_MODE=offline keeps a run in its folder but gs://b"):
-        WandB().open_sink(Shown(epath.Path("gs://bucket/run"), 0))
+        WandB().open_sink(LoggedRun(epath.Path("gs://bucket/run"), 0))
 
 
 def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
     with pytest.raises(UserError, match=r"@WandB\(\) of LogConfig.sinks needs wandb: pip install"):
-        WandB().open_sink(Shown(epath.Path("anywhere"), 0))
+        WandB().open_sink(LoggedRun(epath.Path("anywhere"), 0))
 
 
 @pytest.mark.parametrize(
@@ -123,6 +122,6 @@ def test_a_failure_ends_the_run_with_a_sentence(
     monkeypatch.setattr(wandb, "init", fail)
     first = str(error).partition("\n")[0]
     with pytest.raises(UserError, match=rf"W&B failed \({first}\): .*WANDB_MODE=offline") as told:
-        WandB().open_sink(Shown(epath.Path(tmp_path), 0))
+        WandB().open_sink(LoggedRun(epath.Path(tmp_path), 0))
     assert exit_status(told.value) == status
     assert os.listdir(tmp_path) == [ID]

@@ -1,24 +1,25 @@
-"""What TensorBoard is told of a run, read as TensorBoard reads it."""
+"""What a run writes for TensorBoard, read by TensorBoard's own code."""
 
-import shutil
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
+from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from tensorboard.context import RequestContext
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 from tensorboard.plugins.hparams import metadata
 from tensorboard.util.tensor_util import make_ndarray
 
 from hyla_lm.config.read_experiment import read_experiment
-from hyla_lm.logs.event_file import EventFile
 from hyla_lm.logs.metric_lines import read_lines
-from hyla_lm.logs.tensorboard import SETTINGS
-from hyla_lm.logs.tensorboard_order import shown
-from hyla_lm.run.run_folder import RunFolder
+from hyla_lm.logs.sinks import Histogram, description
+from hyla_lm.logs.tensorboard import SETTINGS, TensorBoard, tensorboard_name
 from hyla_lm.train import train
 from tests.conftest import SEQUENCE_LENGTH, TINY
 
@@ -27,6 +28,7 @@ pytestmark = pytest.mark.usefixtures("programs_once")
 SMALL = ("LanguageModel.closing_prompt = 'ba'", "LanguageModel.samples = 2")
 PROMPT = "LanguageModel.closing_prompt = 'ba'"
 Train = Callable[..., None]
+LOSS, CODES, PICTURE = "train/loss_nats", "attention/code_values/layer_0", "attention/p/layer_0"
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +44,7 @@ def go(tiny_rows: Any, tmp_path_factory: pytest.TempPathFactory) -> Train:
 
 @pytest.fixture(scope="module")
 def run(go: Train, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of 8 steps that went on to 12."""
+    """A run of 8 steps that was resumed to 12."""
     workdir = tmp_path_factory.mktemp("runs") / "small"
     go(workdir, "TrainConfig.steps = 8")
     go(workdir)
@@ -57,10 +59,63 @@ def texts(found: EventAccumulator, tag: str) -> dict[int, str]:
     return {e.step: make_ndarray(e.tensor_proto)[0].decode() for e in found.Tensors(tag)}
 
 
+def read(folder: Path) -> EventMultiplexer:
+    return EventMultiplexer(size_guidance={"tensors": 0}).AddRun(str(folder), "run").Reload()
+
+
+def png(width: int, height: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGBA", (width, height)).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> EventMultiplexer:
+    board = TensorBoard(tmp_path, first=0)
+    values = Histogram(np.array([3, 1]), np.array([-2.0, 0.0, 4.0]), sum=1.5, sum_squares=9.0)
+    board.write(1, {LOSS: 5.0, CODES: values, PICTURE: png(7, 3)})
+    board.close()
+    return read(tmp_path)
+
+
+def test_points_from_the_first_step_on_are_taken_back(tmp_path: Path) -> None:
+    """Each process has its own file, though both begin in one second."""
+    before = TensorBoard(tmp_path, first=0)
+    for step in (1, 2, 3):
+        before.write(step, {LOSS: step})
+    before.close()
+    now = TensorBoard(tmp_path, first=3)
+    now.write(3, {LOSS: 30.0})
+    points = read(tmp_path).Tensors("run", "1_train/1_loss_nats")  # on disk before it is closed
+    assert [(p.step, p.tensor_proto.float_val[0]) for p in points] == [(1, 1), (2, 2), (3, 30)]
+    now.close()
+
+
+def test_a_histogram_has_its_edges_and_counts(written: EventMultiplexer) -> None:
+    [point] = written.Tensors("run", "4_attention/code_values/layer_0")
+    buckets = make_ndarray(point.tensor_proto)
+    low, high, count = buckets[buckets[:, 2] > 0].T
+    assert (low.tolist(), high.tolist(), count.tolist()) == ([-2, 0], [0, 4], [3, 1])
+
+
+def test_an_image_has_its_width_and_height(written: EventMultiplexer) -> None:
+    [point] = written.Tensors("run", "4_attention/p/layer_0")
+    assert point.tensor_proto.string_val[:2] == [b"7", b"3"]
+
+
+def test_the_server_gives_the_description_of_a_tag(written: EventMultiplexer) -> None:
+    provider = MultiplexerDataProvider(written, "logs")
+    found = provider.list_scalars(
+        RequestContext(), experiment_id="", plugin_name="scalars", run_tag_filter=None
+    )
+    assert found["run"]["1_train/1_loss_nats"].description == description(LOSS) != ""
+
+
 def test_groups_and_losses_come_first_in_the_order_of_tensorboard() -> None:
     tags = ["suites/a/b", "perf/mfu", "canary/loss", "train/accuracy", "attention/entropy/layer_0"]
     tags += ["validation/loss_nats", "optim/gradient_norm", "train/bits_per_byte", "text/config"]
-    found = sorted(shown(tag) for tag in [*tags, "train/loss_nats", "validation/wiki_loss_nats"])
+    tags += ["train/loss_nats", "validation/wiki_loss_nats"]
+    found = sorted(map(tensorboard_name, tags))
     assert found == [
         "1_train/1_loss_nats",
         "1_train/2_bits_per_byte",
@@ -142,35 +197,3 @@ def test_samples_change_no_bit_of_training(run: Path, go: Train, tmp_path: Path)
     with_samples, without = [[[line[n] for n in names] for line in lines] for lines in losses]
     assert with_samples == without
     assert "text/samples" not in events(tmp_path / "run").Tags()["tensors"]
-
-
-def test_events_of_older_versions_are_moved_up_and_shown_whole(
-    run: Path, go: Train, tmp_path: Path
-) -> None:
-    """Older versions wrote points to another folder, under the names of metrics.jsonl."""
-    without = shutil.ignore_patterns("events.*")
-    workdir = Path(shutil.copytree(run, tmp_path / "run", ignore=without))
-    (workdir / "tensorboard").mkdir()
-    older = EventFile(workdir / "tensorboard" / "events.out.tfevents.1700000000.host")
-    point = Summary.Value(tag="train/loss_nats", simple_value=1.0)
-    older.write(Event(step=3, summary=Summary(value=[point])))
-    older.close()
-    go(workdir, "TrainConfig.steps = 13")
-    assert not (workdir / "tensorboard").exists()
-    found = events(workdir)
-    assert [point.value for point in found.Scalars("train/loss_nats")] == [1.0]
-    points = [point.step for point in found.Scalars(shown("train/loss_nats"))]
-    assert points == [3, 6, 8, 9, 12, 13]
-
-
-def test_moving_up_can_be_done_again_after_a_kill(tmp_path: Path) -> None:
-    """A bucket moves by copying: both may be there."""
-    (tmp_path / "tensorboard").mkdir()
-    for folder in (tmp_path, tmp_path / "tensorboard"):
-        (folder / "events.one").write_text("same")
-    (tmp_path / "tensorboard" / "mine.txt").write_text("not of the run")
-    folder = RunFolder(str(tmp_path))
-    assert folder.move_up_events() and not folder.move_up_events()
-    folder.close()
-    assert (tmp_path / "events.one").read_text() == "same"
-    assert (tmp_path / "tensorboard" / "mine.txt").exists()
