@@ -3,8 +3,8 @@
 import argparse
 from collections.abc import Sequence
 
-from hyla_lm.cli import command_line
-from hyla_lm.cli.command_line import Command
+from hyla_lm.cli import parser as parsers
+from hyla_lm.cli.parser import Command
 from hyla_lm.data import prepare, sample_corpus, train_tokenizer, verify
 
 COMMANDS: dict[str, Command] = {
@@ -17,9 +17,9 @@ COMMANDS: dict[str, Command] = {
 
 def parser() -> argparse.ArgumentParser:
     """The parser of all commands on data."""
-    return command_line.parser_of_commands("hyla-lm data", __doc__, COMMANDS)
+    return parsers.parser_of_commands("hyla-lm data", __doc__, COMMANDS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns its status."""
-    return command_line.run(parser(), arguments)
+    return parsers.run(parser(), arguments)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from hyla_lm.cli.command_line import add_gin_files
+from hyla_lm.cli.parser import add_gin_files
 from hyla_lm.config import gin_files
 from hyla_lm.data.document_files import DocumentFiles
 from hyla_lm.data.engines import default_workers, run_here, run_on_beam

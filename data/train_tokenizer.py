@@ -13,7 +13,7 @@ from typing import Any
 
 import sentencepiece
 
-from hyla_lm.cli.command_line import add_gin_files
+from hyla_lm.cli.parser import add_gin_files
 from hyla_lm.config import gin_files
 from hyla_lm.data.text_files import find_text_files
 from hyla_lm.errors import UserError

@@ -12,7 +12,7 @@ from tempfile import NamedTemporaryFile
 import numpy as np
 from etils import epath
 
-from hyla_lm.cli.command_line import add_gin_files
+from hyla_lm.cli.parser import add_gin_files
 from hyla_lm.config import gin_files
 from hyla_lm.data.engines import default_workers
 from hyla_lm.data.prepare import summary

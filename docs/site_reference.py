@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from hyla_lm.attention.attend import VARIANTS
-from hyla_lm.cli.commands import whole_parser
+from hyla_lm.cli.main import whole_parser
 from hyla_lm.config.settings import Setting, Settings
 from hyla_lm.config.settings import settings as sorted_settings
 from hyla_lm.tpu import doctor, gke, worker

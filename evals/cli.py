@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hyla_lm import ending
-from hyla_lm.cli import command_line
-from hyla_lm.cli.arguments import Parser
+from hyla_lm.cli import parser as parsers
+from hyla_lm.cli.parser import Parser
 from hyla_lm.evals.experiments.benchmarks import BENCHMARKS
 from hyla_lm.evals.interventions import command as interventions
 from hyla_lm.evals.latent_codes import look
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if arguments is None else arguments)
     found = parser()
     found.set_defaults(command=shlex.join(["hyla-lm", "evals", *argv]))
-    return command_line.run(found, argv)
+    return parsers.run(found, argv)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -16,10 +16,10 @@ from hyla_lm.logs.console import TrainingProgress, show_summary
 from hyla_lm.logs.costs import SECONDS, Costs
 from hyla_lm.logs.pace import Pace, intervals
 from hyla_lm.logs.step_log import StepLog
+from hyla_lm.package import git_revision
 from hyla_lm.parallel import multihost
 from hyla_lm.parallel.mesh import alone
 from hyla_lm.parallel.preemption import PreemptionGuard
-from hyla_lm.revision import git_revision
 from hyla_lm.run.duties import look, redone_tags, save
 from hyla_lm.run.finished import finished_lines, finished_summary
 from hyla_lm.run.profiling import Profiler

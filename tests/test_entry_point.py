@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import hyla_lm
-from hyla_lm import revision
+from hyla_lm import package
 from hyla_lm.cli import main as cli
 
 SLOW_IMPORT = """
@@ -48,7 +48,7 @@ def test_the_version_tells_the_commit_of_a_clone(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(revision, "_git", lambda *_: said)
+    monkeypatch.setattr(package, "_git", lambda *_: said)
     with pytest.raises(SystemExit) as ended:
         cli.main(["--version"])
     assert ended.value.code == 0
@@ -63,9 +63,9 @@ def test_a_package_in_the_clone_of_something_else_has_no_commit(
     commit = ["commit", "-q", "--allow-empty", "-m", "something else"]
     subprocess.run(["git", "-C", str(tmp_path), *person, *commit], check=True)
     (tmp_path / "__init__.py").touch()
-    monkeypatch.setattr(revision, "PACKAGE", tmp_path)
-    assert revision.git_revision() is None
-    assert revision.described() == hyla_lm.__version__
+    monkeypatch.setattr(package, "PACKAGE", tmp_path)
+    assert package.git_revision() is None
+    assert package.described() == hyla_lm.__version__
 
 
 def test_a_reader_who_goes_ends_it_without_a_word() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hyla_lm import ending
-from hyla_lm.cli.arguments import Parser
+from hyla_lm.cli.parser import Parser
 from hyla_lm.tpu import checks
 from hyla_lm.tpu.checks import FAIL, Check
 from hyla_lm.tpu.job import Slice

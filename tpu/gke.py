@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 
 from hyla_lm import ending
-from hyla_lm.cli.arguments import Parser, parse
+from hyla_lm.cli.parser import Parser, parse
 from hyla_lm.errors import UserError
 from hyla_lm.tpu.cloud import ASK_SECONDS
 from hyla_lm.tpu.commands import ENVIRONMENT, SECRET_BYTES

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hyla_lm import ending
-from hyla_lm.cli.arguments import Parser, parse
+from hyla_lm.cli.parser import Parser, parse
 from hyla_lm.errors import UserError
 from hyla_lm.tpu import operations
 from hyla_lm.tpu.cloud import Cloud

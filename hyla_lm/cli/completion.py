@@ -13,6 +13,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
     import shtab
 
-    from hyla_lm.cli.commands import whole_parser
+    from hyla_lm.cli.main import whole_parser
 
     print(shtab.complete(whole_parser(), options.shell))

@@ -4,7 +4,7 @@ import argparse
 import json
 from functools import partial
 
-from hyla_lm.cli.trained_run import add_run
+from hyla_lm.cli.parser import add_run
 from hyla_lm.errors import UserError
 
 HELP = "validation metrics of a checkpoint, or of each as it comes"

@@ -2,7 +2,7 @@
 
 import argparse
 
-from hyla_lm.cli.trained_run import add_run
+from hyla_lm.cli.parser import add_run
 
 HELP = "write a checkpoint as a folder for PyTorch, or as a StableHLO file"
 

@@ -6,17 +6,28 @@ of the step (docs/performance.md).
 
 import os
 import sys
+from pathlib import Path
 
 VARIABLE = "GLIBC_TUNABLES"
 HUGE_PAGES = "glibc.malloc.hugetlb=1"
+ACCELERATORS = ("accel*", "vfio/[0-9]*", "nvidia[0-9]*")  # below /dev
 
 
 def start_with_huge_pages() -> None:
-    """Starts this command anew with huge pages, unless the user has set GLIBC_TUNABLES.
+    """Starts a training on CPU anew with huge pages, unless the user has set GLIBC_TUNABLES.
 
-    The C library reads the variable only when a process starts. Elsewhere than on Linux nothing
-    happens.
+    The C library reads the variable only when a process starts, so it is removed then: processes
+    that this one starts have the environment that the user gave.
     """
-    if sys.platform == "linux" and VARIABLE not in os.environ:
+    if os.environ.get(VARIABLE) == HUGE_PAGES:
+        del os.environ[VARIABLE]
+    elif VARIABLE not in os.environ and sys.platform == "linux" and _trains_on_cpu():
         os.environ[VARIABLE] = HUGE_PAGES
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def _trains_on_cpu() -> bool:
+    if sys.argv[1:2] != ["train"]:
+        return False
+    has_accelerator = any(any(Path("/dev").glob(pattern)) for pattern in ACCELERATORS)
+    return os.environ.get("JAX_PLATFORMS") == "cpu" or not has_accelerator

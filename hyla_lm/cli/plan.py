@@ -2,7 +2,7 @@
 
 import argparse
 
-from hyla_lm.cli.command_line import add_gin_files
+from hyla_lm.cli.parser import add_gin_files
 
 HELP = "memory, speed and cost on a TPU slice, without one"
 

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from hyla_lm.cli import text_input
-from hyla_lm.cli.trained_run import add_run
+from hyla_lm.cli.parser import add_run
 from hyla_lm.errors import UserError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from hyla_lm.cli import text_input
-from hyla_lm.cli.trained_run import add_run
+from hyla_lm.cli.parser import add_run
 from hyla_lm.errors import UserError, printable
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 import argparse
 
-from hyla_lm.cli.command_line import add_gin_files
+from hyla_lm.cli.parser import add_gin_files
 from hyla_lm.errors import UserError
 
 HELP = "train over lists and grids of settings, some seeds each, and rank them"

@@ -2,7 +2,7 @@
 
 import argparse
 
-from hyla_lm.cli.command_line import add_gin_files
+from hyla_lm.cli.parser import add_gin_files
 from hyla_lm.signals import signals
 
 HELP = "train, or go on from the newest checkpoint"

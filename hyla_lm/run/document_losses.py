@@ -18,9 +18,9 @@ import numpy as np
 from hyla_lm.errors import UserError
 from hyla_lm.input.row_documents import Documents, joined, parts_of_rows, together
 from hyla_lm.metrics import Metrics
+from hyla_lm.package import git_revision
 from hyla_lm.parallel import multihost
 from hyla_lm.parallel.batch_shard import BatchShard
-from hyla_lm.revision import git_revision
 from hyla_lm.run.program import Program, versions
 from hyla_lm.run.summary import flops_per_token
 from hyla_lm.storage import PathLike, as_path, read_whole

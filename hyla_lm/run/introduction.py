@@ -10,8 +10,8 @@ import jax
 
 from hyla_lm.logs.sinks import Setting
 from hyla_lm.logs.throughput import count_parameters
+from hyla_lm.package import described, git_revision
 from hyla_lm.parallel.sharding_table import merged, sharding_table
-from hyla_lm.revision import described, git_revision
 from hyla_lm.run.numerics import numerics_of
 from hyla_lm.run.program import Program, versions
 from hyla_lm.tasks.protocol import Task

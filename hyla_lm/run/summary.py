@@ -16,9 +16,9 @@ from hyla_lm.logs.throughput import (
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.model.inspection import kernels_of
 from hyla_lm.optim import OptimizerConfig, span_of_fall
+from hyla_lm.package import git_revision
 from hyla_lm.parallel.mesh import AXES
 from hyla_lm.parallel.sharding_table import lines, sharding_table
-from hyla_lm.revision import git_revision
 from hyla_lm.run.program import Program
 from hyla_lm.tasks.protocol import Objective, Task
 

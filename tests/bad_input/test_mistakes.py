@@ -99,7 +99,7 @@ def test_a_mistake_is_told_in_one_sentence(
 
 
 def test_there_are_rows_for_every_command() -> None:
-    from hyla_lm.cli.commands import COMMANDS, FOLDERS
+    from hyla_lm.cli.main import COMMANDS, FOLDERS
 
     first = {line.split()[0] for line, _ in ROWS if line}
     assert {*COMMANDS, *FOLDERS} <= first

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm.cli.command_line import Command
+from hyla_lm.cli.parser import Command
 from hyla_lm.config.declare import split_arguments
 from hyla_lm.data.row_writer import write_rows
 from hyla_lm.data.train_tokenizer import train_tokenizer

@@ -17,8 +17,8 @@ from hyla_lm.config.experiment import WarmStart
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
 from hyla_lm.input.prepared import Rows
+from hyla_lm.optim import rise_hold_fall
 from hyla_lm.run.program import make_program
-from hyla_lm.schedules import rise_hold_fall
 from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.faults.runs import arrays, as_bytes, differences, position
 from tests.run_lines import measured

@@ -17,9 +17,9 @@ from hyla_lm.optim import (
     decay_mask_with_attention_biases,
     make_optimizer,
     make_schedule,
+    rise_hold_fall,
 )
 from hyla_lm.parallel.mesh import path_of
-from hyla_lm.schedules import rise_hold_fall
 
 # A schedule is a few float32 operations, each right to 6e-8.
 FLOAT32 = 1e-6
