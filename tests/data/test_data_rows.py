@@ -11,7 +11,7 @@ from hyla_lm.data.row_writer import shuffled, write_rows
 from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import Manifest, check_manifest, read_manifest
-from hyla_lm.input.packing import block_of, encode_texts
+from hyla_lm.input.packing import Packer, block_of, encode_texts
 from hyla_lm.input.rows import RowReader
 from hyla_lm.input.source import open_rows
 from hyla_lm.input.tokenizer import Tokenizer
@@ -81,6 +81,18 @@ def test_bytes_are_shared_in_proportion(tokenizer: Tokenizer) -> None:
     assert np.abs(shares - tokenizer.piece_bytes[block.tokens_N[start:end]]).max() <= 1
     empty = block_of([np.empty(0, np.int32)], [5], tokenizer)
     assert np.diff(empty.text_bytes_before(np.arange(3))).sum() == 5
+
+
+def test_bytes_of_a_row_are_those_of_its_targets(texts: list[str], tokenizer: Tokenizer) -> None:
+    """Also where a row ends in a later block than it begins."""
+    blocks = [encode_texts(texts[first : first + 2], tokenizer) for first in (0, 2, 4)]
+    ends = [np.arange(len(block.tokens_N) + 1) for block in blocks]
+    shares = [np.diff(b.text_bytes_before(at)) for b, at in zip(blocks, ends, strict=True)]
+    packer = Packer(16, tokenizer)
+    parts = [*map(packer.push, blocks), packer.last()]
+    of_targets = np.concatenate(shares)[1:]
+    wanted = np.add.reduceat(of_targets, np.arange(0, len(of_targets), 16))
+    assert np.concatenate([part.text_bytes for part in parts]).tolist() == wanted.tolist()
 
 
 def test_train_documents_are_shuffled_by_seed(

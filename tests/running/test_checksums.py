@@ -26,3 +26,8 @@ def test_every_change_of_a_word_and_of_its_place_changes_the_sum(shape, dtype) -
         changed[[0, place]] = changed[[place, 0]]
         if changed[0] != flat[0]:
             assert sum_of(changed.reshape(shape)) != before
+
+
+def test_words_that_change_places_across_the_diagonal_change_the_sum() -> None:
+    words = jax.numpy.array([[0, 1], [2, 0]])
+    assert checksums({"x": words}) != checksums({"x": words.T})
