@@ -24,8 +24,7 @@ from hyla_lm.evals.latent_codes.statistics import effective_rank
 from hyla_lm.model.inspection import attention_layers
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.run.restored import RestoredRun
-from hyla_lm.tasks.language_model import LanguageModelTask
-from hyla_lm.tasks.next_token import unpack
+from hyla_lm.tasks.language_model import LanguageModelTask, unpack
 
 QUERIES_A_ROW, TOP_KEYS = 8, 4
 PAIRS_AT_ONCE = 2**18

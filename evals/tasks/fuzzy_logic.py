@@ -116,7 +116,7 @@ class FuzzyLogicTask(RegressionTask):
         return draw_example(key, combinations_CxM, c.num_variables, c.sequence_length)
 
     def functions(self, batch: Batch) -> jax.Array:
-        """See hyla_lm.tasks.protocol.Labelled."""
+        """See hyla_lm.tasks.protocol.Objective."""
         return batch["terms"]
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +35,8 @@ Draw = Callable[[jax.Array, Any], dict[str, jax.Array]]
 class GeneratedConfig(ABC):
     """Settings that every generated task has."""
 
+    ranked_by: ClassVar[str] = ""
+
     held_out_fraction: float = setting(0.5, "share of known combinations held out of training")
     split: str = setting(
         "covering",
@@ -55,7 +57,7 @@ class GeneratedConfig(ABC):
         """See hyla_lm.tasks.protocol.TaskConfig."""
 
     def planned_objective(self) -> "GeneratedTask":
-        """See hyla_lm.tasks.protocol.Plannable: the task needs no data."""
+        """See hyla_lm.tasks.protocol.TaskConfig: the task needs no data."""
         return self.prepare_task(1)
 
 
@@ -127,7 +129,7 @@ class GeneratedTask(ABC):
         return loss_fn
 
     def inputs(self, batch: Batch) -> tuple[jax.Array, None]:
-        """See hyla_lm.tasks.protocol.Inspectable."""
+        """See hyla_lm.tasks.protocol.Objective."""
         return batch["features"], None
 
     def train_key(self, seed: int) -> jax.Array:

@@ -111,7 +111,7 @@ class SravenTask(GeneratedTask):
         return {**batch, "ambiguous": flag(batch["instance"])}
 
     def functions(self, batch: Batch) -> jax.Array:
-        """See hyla_lm.tasks.protocol.Labelled: the multiset of rules."""
+        """See hyla_lm.tasks.protocol.Objective: the multiset of rules."""
         return batch["rules"]
 
     def score(

@@ -18,7 +18,7 @@ from hyla_lm.diagnostics.norms import by_layer
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.inspection import LayerView, attention_layers
 from hyla_lm.parallel.mesh import REPLICATED, batch_ways
-from hyla_lm.tasks.protocol import Batch, Inspectable
+from hyla_lm.tasks.protocol import Batch, Objective
 from hyla_lm.train_step import split_batch
 
 ROWS, POSITIONS = 8, 256
@@ -46,7 +46,7 @@ class Look(NamedTuple):
     parameters: dict[str, Counts]
 
 
-def make_look(task: Inspectable, model: Decoder, mesh: Mesh) -> Callable[[Any, Batch], Look]:
+def make_look(task: Objective, model: Decoder, mesh: Mesh) -> Callable[[Any, Batch], Look]:
     """The compiled look at parameters and a global batch; all devices hold the result.
 
     At least ROWS rows are looked at, a few for each part of the mesh, and the first POSITIONS of a

@@ -14,7 +14,7 @@ from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.inspection import attention_layers
-from hyla_lm.tasks.sampling import Sampling, generate
+from hyla_lm.tasks.sampling import Sampler, Sampling
 
 TextOrIds = str | Sequence[int] | np.ndarray
 
@@ -54,9 +54,8 @@ class LoadedModel:
         `sequence_length` the model sees a window of the last tokens.
         """
         sampling = Sampling(max_tokens, temperature, top_k, top_p, seed)
-        return generate(
-            self.decoder, self.params, self.tokenizer, prompt, sampling, self.sequence_length
-        )
+        sampler = Sampler(self.decoder, self.params, self.tokenizer, self.sequence_length)
+        return sampler.sample([prompt], sampling)[0].text
 
     def logits(self, text_or_ids: TextOrIds) -> np.ndarray:
         """float32 logits of the next token at every position, TxV."""

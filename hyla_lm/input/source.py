@@ -1,6 +1,6 @@
 """The protocols of data sources: what gin names as data, and what a task reads from it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -36,13 +36,15 @@ class RowTable(Protocol):
 class Batches(Protocol):
     """An endless iterator of one process's shard of host batches, restorable from JSON."""
 
-    def __iter__(self) -> Iterator[dict[str, np.ndarray]]: ...
-
     def __next__(self) -> dict[str, np.ndarray]: ...
 
-    def state(self) -> dict[str, Any]: ...
+    def state(self) -> dict[str, Any]:
+        """The position after the last batch."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Stops reading ahead."""
+        ...
 
 
 class TrainingText(Protocol):

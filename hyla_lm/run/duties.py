@@ -21,7 +21,6 @@ from hyla_lm.run.evaluation import evaluate_sets
 from hyla_lm.run.run import Run
 from hyla_lm.run.summary import summary_of, training_kernels
 from hyla_lm.tasks.language_model import LanguageModel, LanguageModelTask
-from hyla_lm.tasks.protocol import NamesSets
 from hyla_lm.tasks.suite import SUITES, Suite, run_suites, tags
 from hyla_lm.train_step import TrainState
 
@@ -177,7 +176,7 @@ def finish(run: Run, step: int, state: TrainState) -> None:
     _waits_for(run, step, "a save")
     found: dict[str, Any] = {VALIDATION: run.validation}
     found |= {SUITES: run.suites} if run.suites else {}
-    if isinstance(run.program.task, NamesSets) and (sets := run.program.task.named_sets()):
+    if isinstance(run.program.task, LanguageModelTask) and (sets := run.program.task.named_sets()):
         found |= {VALIDATION_SETS: sets}
     run.summary = run.store.finish(trained, found)
 

@@ -6,7 +6,7 @@ from typing import Any
 from hyla_lm.ending import Preempted
 from hyla_lm.metrics import HostMetrics, Metrics, add, means, to_host
 from hyla_lm.parallel.preemption import PreemptionGuard
-from hyla_lm.tasks.protocol import Batch, Presentation
+from hyla_lm.tasks.protocol import Batch, Task
 
 EvaluationStep = Callable[[Any, Batch], Metrics]
 Told = Callable[[str], None]
@@ -17,7 +17,7 @@ def nobody(waits_for: str) -> None:
 
 
 def evaluate_sets(
-    task: Presentation,
+    task: Task,
     evaluation_step: EvaluationStep,
     params: Any,
     sets: Mapping[str, Iterable[Batch]],

@@ -26,7 +26,7 @@ from hyla_lm.run.canary import make_canary_step
 from hyla_lm.run.numerics import hash_of_step, numerics_of
 from hyla_lm.tasks.code_loss import with_code_loss
 from hyla_lm.tasks.language_model import LanguageModelTask
-from hyla_lm.tasks.protocol import Batch, Inspectable, Objective, Task
+from hyla_lm.tasks.protocol import Batch, Objective, Task
 from hyla_lm.train_step import TrainState, TrainStep, init_state, make_train_step
 from hyla_lm.update_policy import guard_init, guard_step
 
@@ -83,7 +83,6 @@ def make_program(
     mesh = checked_mesh(experiment, devices)
     assert experiment.train.task is not None
     task = experiment.train.task.prepare_task(experiment.train.batch_size)
-    _check_inspectable(experiment, task)
     return lay_out(experiment, task, mesh)
 
 
@@ -236,15 +235,6 @@ def _check_model_axis(model: Decoder, length: int, parts: int) -> None:
         queries = model.answers or length if is_last else length
         if queries > 1:
             check_mesh(parts, config.spec(layer), config.num_heads, queries)
-
-
-def _check_inspectable(experiment: Experiment, task: Objective) -> None:
-    if experiment.log.details_every and not isinstance(task, Inspectable):
-        raise UserError(
-            f"LogConfig.details_every = {experiment.log.details_every} but {type(task).__name__} "
-            "does not say what its model's inputs are: set it to 0, or give the task `inputs` "
-            "(hyla_lm.tasks.protocol.Inspectable)."
-        )
 
 
 def _check_length(config: ModelConfig, length: int) -> None:

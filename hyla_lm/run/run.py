@@ -8,6 +8,7 @@ from typing import Any
 
 from hyla_lm.config.experiment import Experiment
 from hyla_lm.diagnostics.attention import Look, make_look
+from hyla_lm.input.source import Batches
 from hyla_lm.logs.console import TrainingProgress
 from hyla_lm.logs.costs import Costs
 from hyla_lm.logs.pace import Pace
@@ -18,7 +19,7 @@ from hyla_lm.run.profiling import Profiler
 from hyla_lm.run.program import Program
 from hyla_lm.run.run_store import RunStore
 from hyla_lm.run.watchdog import Watchdog
-from hyla_lm.tasks.protocol import Batch, BatchStream, Inspectable, Task
+from hyla_lm.tasks.protocol import Batch, Task
 
 
 @dataclass
@@ -31,7 +32,7 @@ class Run:
     program: Program[Task]
     store: RunStore
     shard: BatchShard
-    batches: BatchStream
+    batches: Batches
     log: StepLog
     progress: TrainingProgress
     pace: Pace
@@ -49,7 +50,6 @@ class Run:
     def look(self) -> Callable[[Any, Batch], Look]:
         """The look inside attention, compiled when it is first asked for."""
         program = self.program
-        assert isinstance(program.task, Inspectable)  # make_program has checked it
         return make_look(program.task, program.model, program.mesh)
 
     @property

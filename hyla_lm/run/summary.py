@@ -53,7 +53,7 @@ def startup_lines(program: Program[Task], params: Any, first_step: int) -> dict[
         "schedule": f"{t.steps:,} steps {start}; {_OPTIMIZERS[o.optimizer]}, learning rate 0 to "
         f"{o.learning_rate:g} in {o.warmup_steps:,} steps, {_fall(o, t.steps)} to "
         f"{o.learning_rate * o.final_fraction:g}",
-        **({"code loss": t.code_loss.told} if t.code_loss else {}),
+        **({"code loss": t.code_loss.description} if t.code_loss else {}),
     }
 
 

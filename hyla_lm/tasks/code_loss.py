@@ -19,7 +19,7 @@ from hyla_lm.model.code_terms import contrast, entropy_over_heads, mean_square, 
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.inspection import ObservedDecoder
-from hyla_lm.tasks.protocol import Batch, Labelled, LossFn, Objective
+from hyla_lm.tasks.protocol import Batch, LossFn, Objective
 
 KINDS = {
     "l2": "the mean square of the codes",
@@ -51,7 +51,7 @@ class CodeLoss:
             raise UserError(f"CodeLoss.temperature = {self.temperature} must be above 0.")
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """The kind, its weight and its layers, in words."""
         at = f" at temperature {self.temperature:g}" if self.kind == "contrastive" else ""
         layers = f"layers {', '.join(map(str, self.layers))}" if self.layers else "all layers"
@@ -82,8 +82,8 @@ def with_code_loss(config: CodeLoss | None, objective: Objective, model: Decoder
                 f"{type(objective).__name__} runs it {len(runs)} times: leave it out."
             )
         with jax.named_scope(METRIC):
-            found = [of_batch(runs[0][layer], batch) for layer in layers]
-            code_sum = count * (sum(found) / len(found))
+            losses = [of_batch(runs[0][layer], batch) for layer in layers]
+            code_sum = count * (sum(losses) / len(losses))
         return (total + config.weight * code_sum, count), {**metrics, METRIC: (code_sum, count)}
 
     return loss_fn
@@ -96,13 +96,13 @@ def term_of(
     if config.kind != "contrastive":
         sums = jax.checkpoint(mean_square if config.kind == "l2" else entropy_over_heads)
         return lambda request, batch: _mean(jax.tree.map(_over_devices, sums(request)))
-    if not isinstance(objective, Labelled):
+    functions, answers = getattr(objective, "functions", None), model.answers or 1
+    if functions is None:
         raise UserError(
             "CodeLoss.kind = 'contrastive' needs examples whose function is known, and "
-            f"{type(objective).__name__} tells none: take 'l2' or 'entropy', or give the task "
-            "`functions` (hyla_lm.tasks.protocol.Labelled)."
+            f"{type(objective).__name__} has no `functions`: take 'l2' or 'entropy', or give the "
+            "task that method (hyla_lm.tasks.protocol.Objective)."
         )
-    functions, answers = objective.functions, model.answers or 1
 
     def contrastive(request: Request, batch: Batch) -> jax.Array:
         features_BxF = jax.checkpoint(moments, static_argnums=1)(request, answers)

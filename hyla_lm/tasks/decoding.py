@@ -1,8 +1,15 @@
-"""The compiled steps of sampling: read the windows of some rows, and go on with all rows.
+"""Decoding: how a token is chosen, what the model sees of a long text, and the compiled steps.
 
-A row is a text that grows. The newest token is chosen but not read yet; of the others, those in the
-row's window are read: the cache has their keys and values, or their sum in recurrent layers.
-Another prompt, seed or number of tokens compiles nothing anew.
+The newest token of a row is chosen but not read yet; of the others, those in the row's window are
+read: the cache has their keys and values, or their sum in recurrent layers. Another prompt, seed or
+number of tokens compiles nothing anew.
+
+The window is the whole text up to T tokens, the length of a row in training. With one more, the
+older half is dropped, and the window grows to T again: between half a row and a row of the last
+tokens. So a pass over half a row is due only every half row, and a token costs the same on average
+however long the text is. This is so for every kind of attention and positions. A recurrent layer
+could go on without end, and rotary positions too, but no distance above T was trained, and sums
+that nothing normalises would grow beyond what the next layer has seen. Learned positions end at T.
 """
 
 from dataclasses import dataclass, replace
@@ -11,12 +18,92 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from hyla_lm.errors import UserError
 from hyla_lm.model.decoder import Decoder
-from hyla_lm.tasks.choice import Sampling, choose
 
+SEEDS = 2**32
 STEPS_AT_ONCE = 8
 PIECE = 64
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to sample; temperature 0 takes the likeliest token, top_k 0 and top_p 1 keep all."""
+
+    max_tokens: int = 100
+    temperature: float = 0.8
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        unfit = {
+            f"--max_tokens={self.max_tokens} must be at least 1": self.max_tokens < 1,
+            f"--temperature={self.temperature} must be at least 0 and finite": (
+                not 0 <= self.temperature < float("inf")
+            ),
+            f"--top_k={self.top_k} must be at least 0": self.top_k < 0,
+            f"--top_p={self.top_p} must be above 0 and at most 1": not 0 < self.top_p <= 1,
+            f"--seed={self.seed} must be from 0 to {SEEDS - 1}": not 0 <= self.seed < SEEDS,
+        }
+        for reason, applies in unfit.items():
+            if applies:
+                raise UserError(f"{reason}: change that flag.")
+
+    @property
+    def compiled(self) -> "Sampling":
+        """The part that a compiled program depends on: the same for all lengths and seeds."""
+        return replace(self, max_tokens=1, seed=0)
+
+
+def choose(logits_V: jax.Array, key: jax.Array, sampling: Sampling) -> jax.Array:
+    """One token id: temperature, then top-k, then the smallest nucleus of mass top_p."""
+    if sampling.temperature == 0:
+        return jnp.argmax(logits_V).astype(jnp.int32)
+    if sampling.top_k == 0 and sampling.top_p == 1:  # On CPU the sort costs more than the model.
+        return jax.random.categorical(key, logits_V / sampling.temperature).astype(jnp.int32)
+    order = jnp.argsort(-logits_V)
+    sorted_V = logits_V[order] / sampling.temperature
+    probability_V = jax.nn.softmax(sorted_V)
+    before_V = jnp.cumsum(probability_V) - probability_V
+    keep = before_V < sampling.top_p
+    if sampling.top_k:
+        keep &= jnp.arange(sorted_V.size) < min(sampling.top_k, sorted_V.size)
+    picked = jax.random.categorical(key, jnp.where(keep, sorted_V, -jnp.inf))
+    return order[picked].astype(jnp.int32)
+
+
+def row_keys(seed: int, first: int, count: int) -> jax.Array:
+    """The keys of texts numbered from `first`; text 0 has the seed's own.
+
+    A token's key is its text's, folded with its position, which never comes near 2^32 - number.
+    """
+    key = jax.random.key(seed)
+    number_B = np.arange(first, first + count, dtype=np.uint32)
+    folded_B = jax.vmap(jax.random.fold_in, (None, 0))(key, -number_B)
+    return jnp.where(number_B == 0, key, folded_B)
+
+
+def window_size(total: int, row: int) -> int:
+    """How many of the last tokens of a text of `total` the model sees."""
+    half = (row + 1) // 2
+    return total if total <= row else half + (total - row - 1) % (row - half + 1)
+
+
+def window_starts(total: int, row: int) -> list[int]:
+    """Where windows of a row each start, so that every token is predicted as `window_size` says.
+
+    Each window predicts what the one before did not reach; the first token is predicted by none.
+    """
+    half = (row + 1) // 2
+    return list(range(0, max(total - half, 1), row - half + 1))
+
+
+def power_of_two(count: int) -> int:
+    """The smallest power of two that is not below the count."""
+    return 1 << (count - 1).bit_length()
 
 
 @partial(
@@ -105,7 +192,7 @@ def read(
 
 
 @partial(jax.jit, static_argnames=("decoder", "sampling"), donate_argnames="rows")
-def go_on(
+def extend(
     decoder: Decoder, sampling: Sampling, params: Any, rows: Rows, steps: jax.Array
 ) -> tuple[Rows, jax.Array, jax.Array]:
     """Chooses up to STEPS_AT_ONCE tokens of every row: ids and log-probabilities, BxSTEPS.

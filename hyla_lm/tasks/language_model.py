@@ -1,13 +1,16 @@
-"""The language-modelling task: settings, data, metrics and closing lines."""
+"""The language-modelling task: settings, next-token objective, data and closing lines."""
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 
+from hyla_lm.attention.platform import platform
 from hyla_lm.config import gin_text
 from hyla_lm.config.declare import configurable, setting
 from hyla_lm.errors import UserError, naming_settings
@@ -15,10 +18,12 @@ from hyla_lm.input.named_rows import check_names, open_named_rows
 from hyla_lm.input.row_stream import evaluation_rows
 from hyla_lm.input.source import Batches, DataSource, LanguageData, Reading, RowSet, TellsPasses
 from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.metrics import Metrics, Pair
 from hyla_lm.model.config import Tokens
 from hyla_lm.model.decoder import Decoder
+from hyla_lm.model.head import Head
+from hyla_lm.model.loss import CrossEntropy, cross_entropy, cross_entropy_by_token
 from hyla_lm.parallel.batch_shard import BatchShard
-from hyla_lm.tasks.next_token import NextToken, Vocabulary
 from hyla_lm.tasks.protocol import Batch, HostBatch, LossFn
 from hyla_lm.tasks.sampling import Sampler, Sampling
 
@@ -67,7 +72,7 @@ class LanguageModel:
                 "set LanguageModel.closing_prompt, or samples to 0"
             )
 
-    def planned_objective(self) -> NextToken:
+    def planned_objective(self) -> "NextToken":
         """The objective without data; raises UserError without a vocabulary.
 
         The tokenizer is read if it is on this machine. Otherwise BOS is taken to be 1, which
@@ -75,16 +80,17 @@ class LanguageModel:
         """
         path = getattr(self.data, "tokenizer", "")
         if path and (self.vocab_size is None or Path(path).is_file()):
-            return self.objective(self._checked(Tokenizer(path)))
+            tokenizer = self._checked(Tokenizer(path))
+            return self.objective(tokenizer.vocab_size, tokenizer.bos)
         if self.vocab_size is None:
             raise UserError(
                 "LanguageModel.vocab_size is not set and no tokenizer is at hand: set it, "
                 "for example --gin.LanguageModel.vocab_size=32000."
             )
-        return self.objective(PlannedVocabulary(self.vocab_size))
+        return self.objective(self.vocab_size, bos=1)
 
-    def objective(self, vocabulary: Vocabulary) -> NextToken:
-        return NextToken(vocabulary, self.sequence_length, self.logit_chunk, self.z_loss)
+    def objective(self, vocab_size: int, bos: int) -> "NextToken":
+        return NextToken(vocab_size, bos, self.sequence_length, self.logit_chunk, self.z_loss)
 
     def _checked(self, tokenizer: Tokenizer) -> Tokenizer:
         if self.vocab_size not in (None, tokenizer.vocab_size):
@@ -115,11 +121,98 @@ class LanguageModel:
 
 
 @dataclass(frozen=True)
-class PlannedVocabulary:
-    """The vocabulary of a tokenizer that is not on this machine."""
+class NextToken:
+    """Next-token cross-entropy over packed rows; see hyla_lm.tasks.protocol.Objective."""
 
     vocab_size: int
-    bos: int = 1
+    bos: int
+    sequence_length: int
+    logit_chunk: int
+    z_loss: float
+
+    @property
+    def io(self) -> Tokens:
+        return Tokens(self.vocab_size)
+
+    def batch_shapes(self, batch_size: int) -> dict[str, jax.ShapeDtypeStruct]:
+        per_row = jax.ShapeDtypeStruct((batch_size,), jnp.int32)
+        tokens = jax.ShapeDtypeStruct((batch_size, self.sequence_length + 1), jnp.int32)
+        return {"tokens": tokens, "text_bytes": per_row, "row": per_row}
+
+    def inputs(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        input_BxT, _, _, segment_BxT = unpack(batch["tokens"], self.bos)
+        return input_BxT, segment_BxT
+
+    def loss(self, model: Decoder) -> LossFn:
+        def loss_fn(
+            params: Any, batch: Batch, dropout_key: jax.Array | None
+        ) -> tuple[Pair, Metrics]:
+            head, scored = self._to_score(model, params, batch, dropout_key)
+            with jax.named_scope("loss"):
+                sums = cross_entropy(head, *scored, self.logit_chunk, self.z_loss)
+            return _metrics(sums, scored[-1], batch)
+
+        return loss_fn
+
+    def loss_by_token(self, model: Decoder) -> Callable[[Any, Batch], tuple[Metrics, jax.Array]]:
+        """The metrics of `loss` without dropout, and the nats of each target (BxT)."""
+
+        def loss_fn(params: Any, batch: Batch) -> tuple[Metrics, jax.Array]:
+            head, scored = self._to_score(model, params, batch, None)
+            chunk, z_loss = self.logit_chunk, self.z_loss
+            with jax.named_scope("loss"):
+                sums, nats_BxT = cross_entropy_by_token(head, *scored, chunk, z_loss)
+            return _metrics(sums, scored[-1], batch)[1], nats_BxT
+
+        return loss_fn
+
+    def _to_score(
+        self, model: Decoder, params: Any, batch: Batch, dropout_key: jax.Array | None
+    ) -> tuple[Head, tuple[jax.Array, jax.Array, jax.Array]]:
+        """The head, and what it scores: hidden states, targets and weights."""
+        input_BxT, target_BxT, weight_BxT, segment_BxT = unpack(batch["tokens"], self.bos)
+        hidden_BxTxD: Any = model.apply(
+            {"params": params},
+            input_BxT,
+            segment_BxT,
+            dropout=dropout_key is not None,
+            rngs=None if dropout_key is None else {"dropout": dropout_key},
+            method="hidden",
+        )
+        head: Any = model.apply({"params": params}, method="output_head")
+        return head, (hidden_BxTxD, target_BxT, weight_BxT)
+
+
+def _metrics(sums: CrossEntropy, weight_BxT: jax.Array, batch: Batch) -> tuple[Pair, Metrics]:
+    """What a loss returns, of the sums over a batch."""
+    tokens = jnp.sum(weight_BxT)
+    text_bytes = jnp.sum(batch["text_bytes"]).astype(jnp.float32)
+    metrics = {
+        "loss_nats": (sums.nats, tokens),
+        "bits_per_byte": (sums.nats / math.log(2), text_bytes),
+        "accuracy": (sums.correct, tokens),
+    }
+    return (sums.objective, tokens), metrics
+
+
+def unpack(tokens_BxT1: jax.Array, bos: int) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Inputs, targets, weights and segment ids (all BxT) of rows of T+1 tokens.
+
+    A BOS starts a document; as a target it has weight 0, since it does not depend on the last one.
+    """
+    input_BxT, target_BxT = tokens_BxT1[:, :-1], tokens_BxT1[:, 1:]
+    weight_BxT = (target_BxT != bos).astype(jnp.float32)
+    return input_BxT, target_BxT, weight_BxT, _segments(input_BxT == bos)
+
+
+def _segments(starts_BxT: jax.Array) -> jax.Array:
+    """The ids of documents, which rise along a row.
+
+    Sorting leaves them as they are. XLA for CPU fuses no sort, but would fuse the sum into each
+    attention mask and add the ids up again for each pair: a twentieth of a train step.
+    """
+    segment_BxT = jnp.cumsum(starts_BxT, axis=1)
+    return jnp.sort(segment_BxT, axis=1) if platform() == "cpu" else segment_BxT
 
 
 @dataclass(frozen=True)
@@ -140,7 +233,7 @@ class LanguageModelTask:
 
     @cached_property
     def objective(self) -> NextToken:
-        return self.config.objective(self.tokenizer)
+        return self.config.objective(self.tokenizer.vocab_size, self.tokenizer.bos)
 
     @property
     def io(self) -> Tokens:
@@ -196,8 +289,8 @@ class LanguageModelTask:
         return dict(means)
 
     def describe(self, values: Mapping[str, float]) -> str:
-        told = {name: values.get(f"{name}_loss_nats") for name in self.sets}
-        named = [f"{name} {loss:.4f}" for name, loss in told.items() if loss is not None]
+        losses = {name: values.get(f"{name}_loss_nats") for name in self.sets}
+        named = [f"{name} {loss:.4f}" for name, loss in losses.items() if loss is not None]
         return ", ".join([f"loss {values['loss_nats']:.4f}", *named])
 
     def closing_lines(
@@ -235,11 +328,11 @@ def _described(rows: RowSet) -> str:
 
 
 def _beside_baselines(
-    title: str, prefix: str, ours: str, found: Mapping[str, float], rows: RowSet
+    title: str, prefix: str, ours: str, values: Mapping[str, float], rows: RowSet
 ) -> list[str]:
-    """The loss of a set, and the model's bits a byte among those of others on the same text."""
-    bits = {ours: found[f"{prefix}bits_per_byte"], **rows.baselines_bits_per_byte}
+    """The loss of a set, and the model's bits per byte among those of others on the same text."""
+    bits = {ours: values[f"{prefix}bits_per_byte"], **rows.baselines_bits_per_byte}
     table = sorted(bits.items(), key=lambda entry: entry[1])
     width = max(len(name) for name, _ in table)
-    lines = [f"{title} loss {found[f'{prefix}loss_nats']:.4f} nats a token; bits a byte:"]
+    lines = [f"{title} loss {values[f'{prefix}loss_nats']:.4f} nats per token; bits per byte:"]
     return lines + [f"  {name:<{width}}  {value:.3f}" for name, value in table]

@@ -1,7 +1,7 @@
 """Sampling from a language model: continuations of prompts, many together, as they come."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,12 +11,21 @@ import numpy as np
 from hyla_lm.errors import UserError
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.model.decoder import Decoder
-from hyla_lm.tasks.choice import Sampling, row_keys
-from hyla_lm.tasks.decoding import PIECE, STEPS_AT_ONCE, Rows, decoder_of, empty_rows, go_on, read
-from hyla_lm.tasks.streaming import continuation, text_pieces
-from hyla_lm.tasks.window import power_of_two, window_size
+from hyla_lm.tasks.decoding import (
+    PIECE,
+    STEPS_AT_ONCE,
+    Rows,
+    Sampling,
+    decoder_of,
+    empty_rows,
+    extend,
+    power_of_two,
+    read,
+    row_keys,
+    window_size,
+)
 
-__all__ = ["Sample", "Sampler", "Sampling", "generate"]
+__all__ = ["Sample", "Sampler", "Sampling"]
 log = logging.getLogger(__name__)
 ROWS_AT_ONCE = 32
 
@@ -44,7 +53,7 @@ class New(NamedTuple):
 
 
 class Sampler:
-    """Samples from a language model; see hyla_lm.tasks.window for what it sees of a long text.
+    """Samples from a language model; see hyla_lm.tasks.decoding for what it sees of a long text.
 
     The text numbered n depends on the seed, n and its prompt, not on the texts sampled with it (up
     to rounding: a batch of another size may add in another order). Raises UserError for a model
@@ -90,8 +99,8 @@ class Sampler:
             log_p[new.row] += new.log_p
         for row, prompt in enumerate(prompts):
             ended = tokens[row][-1] == self.tokenizer.eos
-            said = tokens[row][:-1] if ended else tokens[row]
-            text = continuation(self.tokenizer, ids[row][1:], said)
+            shown = tokens[row][:-1] if ended else tokens[row]
+            text = continuation(self.tokenizer, ids[row][1:], shown)
             yield Sample(prompt, text, tokens[row], sum(log_p[row]), ended)
 
     def _encode(self, prompt: str) -> list[int]:
@@ -99,34 +108,34 @@ class Sampler:
 
     def _decode(self, prompts: list[list[int]], sampling: Sampling, first: int) -> Iterator[New]:
         """New tokens of each row, up to EOS or max_tokens, as they are chosen."""
-        self._tell_of_long_ones([len(ids) for ids in prompts])
+        self._warn_of_long_prompts([len(ids) for ids in prompts])
         texts = [_Text(list(ids), sampling.max_tokens) for ids in prompts]
-        key_B = row_keys(sampling.seed, first, len(texts))
-        state = empty_rows(self.decoder, self.params, key_B)
+        state = empty_rows(self.decoder, self.params, row_keys(sampling.seed, first, len(texts)))
         while live := [row for row, text in enumerate(texts) if text.left]:
             due = [row for row in live if texts[row].read in (0, self.row_length)]
             if due:
-                state, tokens, log_p = self._read(state, sampling, texts, due)
+                state = self._read(state, sampling, texts, due)
+                tokens, log_p = jax.device_get((state.token_B[:, None], state.log_p_B[:, None]))
             else:
                 room = (min(texts[row].left, self.row_length - texts[row].read) for row in live)
-                state, tokens, log_p = self._go_on(state, sampling, min(STEPS_AT_ONCE, *room))
+                steps = min(STEPS_AT_ONCE, *room)
+                state, *chosen = extend(self.decoder, sampling.compiled, self.params, state, steps)
+                tokens, log_p = (values[:, :steps] for values in jax.device_get(chosen))
                 for row in live:
-                    texts[row].read += tokens.shape[1]
+                    texts[row].read += steps
             for row in due or live:
                 count = texts[row].add(tokens[row].tolist(), self.tokenizer.eos)
                 yield New(row, tokens[row, :count].tolist(), log_p[row, :count].tolist())
 
-    def _read(
-        self, state: Rows, sampling: Sampling, texts: list["_Text"], due: list[int]
-    ) -> tuple[Rows, np.ndarray, np.ndarray]:
+    def _read(self, state: Rows, sampling: Sampling, texts: list["_Text"], due: list[int]) -> Rows:
         """Reads the windows of the rows that are due, filled up to a power of two of rows."""
         at = due + due[:1] * (power_of_two(len(due)) - len(due))
         windows = np.zeros((len(at), self.decoder.cache_length), np.int32)
-        for place, row in enumerate(at):
+        for window, row in zip(windows, at, strict=True):
             ids = texts[row].ids
             size = texts[row].read = window_size(len(ids), self.row_length)
-            windows[place, :size] = ids[-size:]
-        state = read(
+            window[:size] = ids[-size:]
+        return read(
             self.decoder,
             sampling.compiled,
             min(PIECE, self.row_length),
@@ -137,17 +146,8 @@ class Sampler:
             np.array([texts[row].read for row in at], np.int32),
             np.array([len(texts[row].ids) for row in at], np.int32),
         )
-        token_B, log_p_B = jax.device_get((state.token_B, state.log_p_B))
-        return state, token_B[:, None], log_p_B[:, None]
 
-    def _go_on(
-        self, state: Rows, sampling: Sampling, steps: int
-    ) -> tuple[Rows, np.ndarray, np.ndarray]:
-        state, *found = go_on(self.decoder, sampling.compiled, self.params, state, steps)
-        token_BxC, log_p_BxC = jax.device_get(found)
-        return state, token_BxC[:, :steps], log_p_BxC[:, :steps]
-
-    def _tell_of_long_ones(self, lengths: list[int]) -> None:
+    def _warn_of_long_prompts(self, lengths: list[int]) -> None:
         longest, row = max(lengths), self.row_length
         others = sum(length > row for length in lengths) - 1
         if longest > row:
@@ -167,20 +167,53 @@ class _Text:
     read: int = 0
 
     def add(self, tokens: list[int], eos: int) -> int:
-        """Takes tokens up to EOS, which ends the text, and says how many."""
+        """Takes tokens up to EOS, which ends the text; returns how many."""
         taken = tokens[: tokens.index(eos) + 1] if eos in tokens else tokens
         self.ids += taken
         self.left = 0 if eos in tokens else self.left - len(taken)
         return len(taken)
 
 
-def generate(
-    model: Decoder,
-    params: Any,
-    tokenizer: Tokenizer,
-    prompt: str,
-    sampling: Sampling,
-    row_length: int,
-) -> str:
-    """A continuation of the prompt up to EOS."""
-    return Sampler(model, params, tokenizer, row_length).sample([prompt], sampling)[0].text
+def text_pieces(
+    tokenizer: Tokenizer, prompt: Sequence[int], chunks: Iterable[Sequence[int]]
+) -> Iterator[str]:
+    """The text that each chunk of tokens adds to a prompt, and at the end what is still held back.
+
+    Bytes of a character wait for the rest of it, so no piece is ever taken back. Together the
+    pieces are `continuation` of all.
+    """
+    ids = list(prompt)
+    done = len(tokenizer.decode(ids))
+    for chunk in chunks:
+        ids += chunk
+        text = tokenizer.decode(ids[: len(ids) - _waiting(tokenizer, ids)])
+        yield text[done:]
+        done = len(text)
+    yield tokenizer.decode(ids)[done:]
+
+
+def continuation(tokenizer: Tokenizer, prompt: Sequence[int], new: Sequence[int]) -> str:
+    """The text that new tokens add to a prompt."""
+    return "".join(text_pieces(tokenizer, prompt, [new]))
+
+
+def _waiting(tokenizer: Tokenizer, ids: Sequence[int]) -> int:
+    """How many tokens at the end are the first bytes of a character that is not complete."""
+    for count in range(1, min(3, len(ids)) + 1):
+        byte = _byte_of(tokenizer, ids[-count])
+        if byte is None or byte < 0x80:
+            return 0
+        if byte >= 0xC0:
+            return count if count < _character_size(byte) else 0
+    return 0
+
+
+def _byte_of(tokenizer: Tokenizer, token: int) -> int | None:
+    """The byte that a token stands for, as in <0xE2>; None for other pieces."""
+    processor = tokenizer.processor
+    return int(processor.IdToPiece(token)[1:-1], 16) if processor.IsByte(token) else None
+
+
+def _character_size(first: int) -> int:
+    """The bytes of a UTF-8 character that starts with this byte."""
+    return 4 if first >= 0xF0 else 3 if first >= 0xE0 else 2

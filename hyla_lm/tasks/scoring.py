@@ -12,7 +12,7 @@ import numpy as np
 from hyla_lm.errors import UserError
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.model.decoder import Decoder
-from hyla_lm.tasks.window import power_of_two, window_starts
+from hyla_lm.tasks.decoding import power_of_two, window_starts
 
 POSITIONS_AT_ONCE = 128
 WINDOWS_AT_ONCE = 16
@@ -65,8 +65,8 @@ def score_ids(model: Decoder, params: Any, ids: list[int], row_length: int) -> l
     for first in range(0, len(starts), WINDOWS_AT_ONCE):
         group = windows[first : first + WINDOWS_AT_ONCE]
         filled = np.resize(group, (power_of_two(len(group)), row_length + 1))
-        found = np.asarray(_nats_of(model, params, filled))
-        for start, nats_T in zip(starts[first : first + WINDOWS_AT_ONCE], found, strict=False):
+        nats_WxT = np.asarray(_nats_of(model, params, filled))
+        for start, nats_T in zip(starts[first : first + WINDOWS_AT_ONCE], nats_WxT, strict=False):
             nats += nats_T[len(nats) - start : len(ids) - 1 - start].tolist()
     return nats
 

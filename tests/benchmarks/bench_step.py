@@ -26,8 +26,7 @@ from hyla_lm.model.config import ModelConfig
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.optim import OptimizerConfig, make_optimizer, make_schedule
 from hyla_lm.run.program import init_params
-from hyla_lm.tasks.language_model import PlannedVocabulary
-from hyla_lm.tasks.next_token import NextToken
+from hyla_lm.tasks.language_model import NextToken
 from hyla_lm.train_step import init_state, make_train_step
 from tests.benchmarks.plain_decoder import make_plain_step
 
@@ -97,8 +96,8 @@ def plain(shape: Shape, tokens_BxT1: jax.Array) -> Trained:
 
 
 def ours(shape: Shape, attention: str, tokens_BxT1: jax.Array) -> Trained:
-    vocabulary = PlannedVocabulary(shape.vocab_size)
-    task = NextToken(vocabulary, shape.length, min(LOGIT_CHUNK, shape.length), z_loss=0.0)
+    chunk = min(LOGIT_CHUNK, shape.length)
+    task = NextToken(shape.vocab_size, 1, shape.length, chunk, z_loss=0.0)
     model = Decoder(replace(shape.model, attention=attention), task.io)
     settings = OptimizerConfig()
     optimizer = make_optimizer(settings, make_schedule(settings, 10_000))

@@ -12,7 +12,7 @@ import optax
 from hyla_lm.cli.main import main
 from hyla_lm.model.head import Head
 from hyla_lm.model.loss import CrossEntropy
-from hyla_lm.tasks import next_token
+from hyla_lm.tasks import language_model
 
 
 def cross_entropy(
@@ -33,5 +33,5 @@ def cross_entropy(
 
 
 if __name__ == "__main__":
-    next_token.cross_entropy = cross_entropy
+    language_model.cross_entropy = cross_entropy
     sys.exit(main())

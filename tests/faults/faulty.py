@@ -13,7 +13,7 @@ from hyla_lm.cli.main import main
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.run.program import make_program
-from hyla_lm.tasks.next_token import NextToken
+from hyla_lm.tasks.language_model import NextToken
 
 Lie = Callable[[jax.Array], jax.Array]
 

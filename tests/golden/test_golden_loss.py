@@ -9,7 +9,7 @@ import pytest
 
 from hyla_lm.model.head import Head
 from hyla_lm.model.loss import cross_entropy
-from hyla_lm.tasks.next_token import unpack
+from hyla_lm.tasks.language_model import unpack
 
 Load = Callable[[str], dict[str, np.ndarray]]
 # A float32 mean of 16 numbers of order 3.

@@ -14,7 +14,7 @@ from hyla_lm.input.row_stream import RowStream, check_equal_states, evaluation_r
 from hyla_lm.input.source import Reading, RowSet, open_rows
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.parallel.batch_shard import BatchShard
-from hyla_lm.tasks.next_token import unpack
+from hyla_lm.tasks.language_model import unpack
 
 LENGTH, BATCH = 16, 8
 

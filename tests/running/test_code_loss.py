@@ -23,9 +23,8 @@ from hyla_lm.run import program as program_module
 from hyla_lm.run.program import Program, abstract_batch, identity, lower_step, make_program
 from hyla_lm.run.summary import startup_lines
 from hyla_lm.tasks.code_loss import METRIC, CodeLoss, with_code_loss
-from hyla_lm.tasks.language_model import PlannedVocabulary
-from hyla_lm.tasks.next_token import NextToken
-from hyla_lm.tasks.protocol import Labelled, LossFn, Task
+from hyla_lm.tasks.language_model import NextToken
+from hyla_lm.tasks.protocol import LossFn, Task
 from tests.model.small_model import QUICK_COMPILE, VOCABULARY, parameters, small
 from tests.scripts import output_of
 
@@ -39,7 +38,7 @@ FUZZY = (
 )
 CONTRASTIVE = ["TrainConfig.code_loss = @CodeLoss()", 'CodeLoss.kind = "contrastive"']
 HALVES = (slice(0, 4), slice(4, 8))
-TEXT = NextToken(PlannedVocabulary(VOCABULARY), 11, 5, 0.0)
+TEXT = NextToken(VOCABULARY, 1, 11, 5, 0.0)
 
 
 def text_batch() -> dict[str, jax.Array]:
@@ -167,7 +166,7 @@ def test_generated_tasks_know_their_functions() -> None:
     for config, name, size in ((FuzzyLogic(), "terms", 2), (Sraven(), "rules", 4)):
         task: Any = config.prepare_task(8)
         batch = task.batch_shapes(8)
-        assert isinstance(task, Labelled) and task.functions(batch) is batch[name]
+        assert task.functions(batch) is batch[name]
         assert batch[name].shape == (8, size)
         rows = [tuple(row) for row in task.tables["train"].tolist()]
         assert all(list(row) == sorted(row) for row in rows) and len(set(rows)) == len(rows)
@@ -247,7 +246,7 @@ def refused(config: Callable[[], CodeLoss], attention: str = "hyla", task: Any =
 
 def test_what_cannot_have_it_is_told_what_to_change() -> None:
     told = refused(lambda: CodeLoss("contrastive"))
-    assert "NextToken tells none: take 'l2' or 'entropy'" in told
+    assert "NextToken has no `functions`: take 'l2' or 'entropy'" in told
     told = refused(CodeLoss, "hyla_gated")
     assert "'hyla_gated' in ModelConfig.attention has two: take another variant" in told
     assert "layers 0 to 1" in refused(lambda: CodeLoss(layers=(0, 2)))

@@ -2,7 +2,6 @@
 
 import io
 import math
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,10 @@ from tensorboard.compat.proto.event_pb2 import Event
 
 from hyla_lm.config.experiment import Experiment
 from hyla_lm.config.read_experiment import read_experiment
-from hyla_lm.errors import UserError
 from hyla_lm.logs.metric_lines import read_lines
 from hyla_lm.logs.sinks import description
 from hyla_lm.logs.step_log import StepLog
 from hyla_lm.logs.tensorboard import tensorboard_name
-from hyla_lm.run.program import make_program
 from hyla_lm.run.run_folder import PROCESS_SECONDS
 from hyla_lm.train import train
 from tests.conftest import SEQUENCE_LENGTH, TINY
@@ -141,21 +138,3 @@ def test_a_killed_run_measures_the_same_as_one_never_stopped(
     assert seconds == sorted(seconds) and seconds[-1] > spent
     last = [line for line in read_lines(workdir) if "perf/goodput" in line][-1]
     assert 0 < last["perf/goodput"] < 1
-
-
-@dataclass(frozen=True)
-class Opaque:
-    """A task whose inputs nobody knows."""
-
-    def prepare_task(self, batch_size: int) -> Any:
-        return self
-
-
-def test_details_of_a_task_without_inputs_are_refused_before_training(
-    experiment: Experiment,
-) -> None:
-    opaque = replace(experiment, train=replace(experiment.train, task=Opaque()))
-    with pytest.raises(
-        UserError, match=r"details_every = 5 but Opaque does not say .* set it to 0"
-    ):
-        make_program(opaque)

@@ -13,7 +13,7 @@ from hyla_lm.cli.main import main
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.logs.tensorboard import tensorboard_name
 from hyla_lm.tasks import decoding
-from hyla_lm.tasks.choice import choose
+from hyla_lm.tasks.decoding import choose
 from hyla_lm.tasks.language_model import LanguageModelTask
 from tests.run_lines import measured
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hyla_lm.errors import UserError
-from hyla_lm.tasks.choice import Sampling, choose
+from hyla_lm.tasks.decoding import Sampling, choose
 
 VOCABULARY, DRAWS = 12, 4000
 # Shuffled, so that no order of ids is the order of their probabilities.
@@ -68,20 +68,19 @@ def test_frequencies_are_the_softmax_at_the_temperature(temperature: float, top_
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("flag", "value"),
     [
-        {"max_tokens": 0},
-        {"temperature": -0.1},
-        {"top_k": -1},
-        {"top_p": 0.0},
-        {"top_p": 1.5},
-        {"temperature": float("nan")},
-        {"top_p": float("nan")},
-        {"seed": -1},
-        {"seed": 2**32},
+        ("max_tokens", 0),
+        ("temperature", -0.1),
+        ("temperature", float("nan")),
+        ("top_k", -1),
+        ("top_p", 0.0),
+        ("top_p", 1.5),
+        ("top_p", float("nan")),
+        ("seed", -1),
+        ("seed", 2**32),
     ],
-    ids=str,
 )
-def test_unfit_sampling_names_the_flag(fields: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=f"--{next(iter(fields))}"):
-        Sampling(**fields)
+def test_unfit_sampling_names_the_flag(flag: str, value: Any) -> None:
+    with pytest.raises(UserError, match=f"--{flag}"):
+        Sampling(**{flag: value})

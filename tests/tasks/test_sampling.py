@@ -1,4 +1,4 @@
-"""Sampling: what the model sees of a text of any length, its seeds, and its end."""
+"""Sampling: what the model sees of a text of any length, seeds, batches, text in pieces."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,17 +8,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.errors import UserError
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.tasks import decoding, sampling
-from hyla_lm.tasks.choice import Sampling
-from hyla_lm.tasks.sampling import Sampler, generate
+from hyla_lm.tasks.sampling import Sampler, Sampling, continuation, text_pieces
 from tests.tasks.random_decoder import PROMPT, ROW, Reference, random_decoder
 
 NEW = 30
 MODERN = {"norm": "rms", "qk_norm": True, "gated_attention": True, "logit_soft_cap": 4.0}
 GREEDY = Sampling(max_tokens=NEW, temperature=0)
+# Lengths below, at and beyond the row of 11 tokens, so that windows are full at different times.
+PROMPTS = ["ba", "bast ten ba mu", "", "kan bu dest ta mun " * 5]
+SAMPLING = Sampling(max_tokens=25, temperature=0.8, seed=3)
+TEXT = "ba é€ 😀 ten"
 
 
 @pytest.fixture
@@ -60,8 +62,8 @@ def test_tokens_and_their_probabilities_are_those_of_full_forward_passes_over_th
     np.testing.assert_allclose(actual.log_probability, -sum(nats), rtol=1e-4)
 
 
-@pytest.mark.parametrize("size", [ROW - 1, ROW, ROW + 1, 3 * ROW])
-def test_of_a_long_prompt_the_last_tokens_are_read(
+@pytest.mark.parametrize("size", [1, ROW, ROW + 1, 3 * ROW])
+def test_of_a_long_prompt_the_last_tokens_are_read_and_an_empty_one_is_bos(
     softmax_decoder: tuple[Decoder, Any],
     sampler: Sampler,
     size: int,
@@ -74,16 +76,8 @@ def test_of_a_long_prompt_the_last_tokens_are_read(
     expected = Reference(*softmax_decoder).greedy(ids, 3)
     [actual] = sampler.sample([prompt], replace(GREEDY, max_tokens=3))
     assert actual.tokens == expected
-    told = f"the prompt of {size} tokens is longer than the model's row of {ROW}: only its last"
-    assert (told in caplog.text) == (size > ROW)
-
-
-def test_an_empty_prompt_is_bos_alone(
-    softmax_decoder: tuple[Decoder, Any], sampler: Sampler
-) -> None:
-    expected = Reference(*softmax_decoder).greedy([sampler.tokenizer.bos], 5)
-    [actual] = sampler.sample([""], replace(GREEDY, max_tokens=5))
-    assert actual.tokens == expected and actual.text == sampler.tokenizer.decode(expected)
+    warning = f"the prompt of {size} tokens is longer than the model's row of {ROW}: only its last"
+    assert (warning in caplog.text) == (size > ROW)
 
 
 @pytest.mark.parametrize("narrowed", [{"top_k": 1}, {"top_p": 1e-6}], ids=str)
@@ -92,18 +86,16 @@ def test_a_choice_of_one_is_greedy(sampler: Sampler, narrowed: dict[str, Any]) -
     assert sampler.sample([PROMPT], one) == sampler.sample([PROMPT], GREEDY)
 
 
-def test_the_text_depends_on_the_seed_alone(sampler: Sampler) -> None:
-    texts = [sampler.sample([PROMPT], Sampling(NEW, 1.0, seed=seed))[0].text for seed in (0, 0, 1)]
-    assert texts[0] == texts[1] != texts[2]
-
-
-def test_every_token_is_drawn_anew(
+def test_every_token_is_drawn_anew_by_the_seed_alone(
     softmax_decoder: tuple[Decoder, Any], tokenizer: Tokenizer
 ) -> None:
     model, params = softmax_decoder
-    indifferent = jax.tree.map(jnp.zeros_like, params)
-    text = generate(model, indifferent, tokenizer, PROMPT, Sampling(NEW, 1.0), ROW)
-    assert len(set(tokenizer.encode(text))) > NEW // 2
+    indifferent = Sampler(model, jax.tree.map(jnp.zeros_like, params), tokenizer, ROW)
+    drawn = [
+        indifferent.sample([PROMPT], Sampling(NEW, 1.0, seed=seed))[0].tokens for seed in (0, 0, 1)
+    ]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert len(set(drawn[0])) > NEW // 2
 
 
 def test_the_continuation_ends_before_eos(
@@ -124,7 +116,68 @@ def test_the_continuation_ends_before_eos(
     assert "".join(early.stream(PROMPT, GREEDY)) == ended.text
 
 
-def test_a_model_that_sees_what_follows_cannot_be_sampled(tokenizer: Tokenizer) -> None:
-    model, params = random_decoder(tokenizer.vocab_size, attention="softmax", causal=False)
-    with pytest.raises(UserError, match="ModelConfig.causal"):
-        Sampler(model, params, tokenizer, ROW)
+def test_a_text_is_the_same_to_the_bit_with_others_beside_it(sampler: Sampler) -> None:
+    together = sampler.sample(PROMPTS, SAMPLING)
+    others = ["du" * 7, PROMPTS[1], "ki", "bon"]
+    assert sampler.sample(others, SAMPLING)[1] == together[1]
+
+
+def test_a_text_alone_is_that_of_its_number_in_a_batch(
+    sampler: Sampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch may add in another order, which changes no token here."""
+    together = [sample.tokens for sample in sampler.sample(PROMPTS, SAMPLING)]
+    monkeypatch.setattr(sampling, "ROWS_AT_ONCE", 1)
+    alone = sampler.sample(PROMPTS, SAMPLING)
+    assert [sample.tokens for sample in alone] == together
+    for number, sample in enumerate(alone):
+        assert "".join(sampler.stream(sample.prompt, SAMPLING, number)) == sample.text
+
+
+def test_samples_of_a_prompt_differ_and_stand_together(sampler: Sampler) -> None:
+    samples = sampler.sample(["ba", "ki"], SAMPLING, samples=2)
+    assert [sample.prompt for sample in samples] == ["ba", "ba", "ki", "ki"]
+    assert len({tuple(sample.tokens) for sample in samples}) == 4
+
+
+def test_another_prompt_length_and_seed_compile_nothing_anew(
+    sampler: Sampler, caplog: pytest.LogCaptureFixture
+) -> None:
+    with jax.log_compiles():
+        list(sampler.stream("kan", Sampling(max_tokens=25, temperature=0.77)))
+        assert "Compiling" in caplog.text, "this temperature is new"
+        caplog.clear()
+        for prompt in PROMPTS:
+            list(sampler.stream(prompt, Sampling(31, temperature=0.77, seed=7), number=5))
+    assert "Compiling" not in caplog.text
+
+
+def one_by_one(tokenizer: Tokenizer, prompt: list[int], ids: list[int]) -> list[str]:
+    return list(text_pieces(tokenizer, prompt, [[token] for token in ids]))
+
+
+def test_bytes_wait_for_the_rest_of_their_character(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode(TEXT)
+    assert sum(tokenizer.processor.IsByte(token) for token in ids) == 2 + 3 + 4
+    pieces = one_by_one(tokenizer, [], ids)
+    assert "".join(pieces) == TEXT
+    assert "\ufffd" not in "".join(pieces) and pieces.count("") >= 1 + 2 + 3
+    assert pieces[-1] == ""
+
+
+@pytest.mark.parametrize("missing", [1, 2, 3])
+def test_what_is_never_completed_comes_at_the_end(tokenizer: Tokenizer, missing: int) -> None:
+    ids = tokenizer.encode("ba😀")[:-missing]
+    pieces = one_by_one(tokenizer, [], ids)
+    assert pieces[-1] == "\ufffd" * (4 - missing)
+    assert "".join(pieces) == tokenizer.decode(ids)
+
+
+def test_pieces_of_any_tokens_are_together_their_text(tokenizer: Tokenizer) -> None:
+    rng = np.random.default_rng(0)
+    prompt = tokenizer.encode("bast")
+    for _ in range(200):
+        ids = rng.integers(tokenizer.vocab_size, size=30).tolist()
+        whole = tokenizer.decode(prompt + ids)[len(tokenizer.decode(prompt)) :]
+        assert "".join(one_by_one(tokenizer, prompt, ids)) == whole
+        assert continuation(tokenizer, prompt, ids) == whole

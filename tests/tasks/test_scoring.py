@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from hyla_lm.errors import UserError
+from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.tasks import scoring
-from hyla_lm.tasks.choice import Sampling
-from hyla_lm.tasks.next_token import NextToken
+from hyla_lm.tasks.decoding import Sampling, window_size, window_starts
+from hyla_lm.tasks.language_model import NextToken
 from hyla_lm.tasks.sampling import Sampler
 from hyla_lm.tasks.scoring import Score, score, score_ids
-from hyla_lm.tasks.window import window_size, window_starts
-from tests.tasks.random_decoder import PROMPT, ROW, Reference
+from tests.tasks.random_decoder import PROMPT, ROW, Reference, random_decoder
 
 # float32 sums in another order.
 TOLERANCE = 1e-5
@@ -36,7 +36,9 @@ def test_a_text_that_fits_a_row_has_the_loss_of_its_row(
         "text_bytes": jnp.asarray([len(PROMPT)]),
         "row": jnp.zeros(1, jnp.int32),
     }
-    loss = NextToken(tokenizer, ROW, logit_chunk=4, z_loss=0.0).loss(model)
+    loss = NextToken(tokenizer.vocab_size, tokenizer.bos, ROW, logit_chunk=4, z_loss=0.0).loss(
+        model
+    )
     _, metrics = jax.jit(partial(loss, dropout_key=None))(params, batch)
     nats, count = metrics["loss_nats"]
     assert count == len(found.tokens)
@@ -79,11 +81,16 @@ def test_windows_hold_half_a_row_to_a_row_and_predict_each_token_once(row: int) 
         assert reached == total - 1
 
 
-def test_a_text_without_tokens_is_refused(
-    softmax_decoder: tuple[Decoder, Any], sampler: Sampler
+def test_what_cannot_be_scored_or_sampled_is_refused(
+    softmax_decoder: tuple[Decoder, Any], tokenizer: Tokenizer
 ) -> None:
     with pytest.raises(UserError, match="no tokens"):
-        score(*softmax_decoder, sampler.tokenizer, "", ROW)
+        score(*softmax_decoder, tokenizer, "", ROW)
+    model, params = random_decoder(tokenizer.vocab_size, attention="softmax", causal=False)
+    with pytest.raises(UserError, match="only a causal model can score"):
+        score(model, params, tokenizer, PROMPT, ROW)
+    with pytest.raises(UserError, match="only a causal model can be sampled"):
+        Sampler(model, params, tokenizer, ROW)
 
 
 def test_bits_per_byte_are_by_bytes_of_utf_8() -> None:

@@ -13,7 +13,7 @@ from hyla_lm.errors import UserError
 from hyla_lm.parallel.devices import devices as all_devices
 from hyla_lm.parallel.mesh import batch_ways
 from hyla_lm.run.program import Program, checked_mesh, lay_out
-from hyla_lm.tasks.next_token import NextToken
+from hyla_lm.tasks.language_model import NextToken
 from hyla_lm.tools.plan.compile import planned_objective
 
 ON_ACCELERATOR = "gin/c4_50m_hyla.gin"
@@ -50,10 +50,10 @@ class Subject:
 
     def batch(self) -> dict[str, np.ndarray]:
         """A global batch of random tokens, which are no BOS."""
-        size, vocabulary = self.experiment.train.batch_size, self.program.task.vocabulary
+        size, task = self.experiment.train.batch_size, self.program.task
         shape = self.program.task.batch_shapes(size)["tokens"].shape
-        drawn = np.random.default_rng(0).integers(1, vocabulary.vocab_size, shape, np.int32)
-        tokens = np.where(drawn == vocabulary.bos, 0, drawn).astype(np.int32)
+        drawn = np.random.default_rng(0).integers(1, task.vocab_size, shape, np.int32)
+        tokens = np.where(drawn == task.bos, 0, drawn).astype(np.int32)
         rows = np.arange(size, dtype=np.int32)
         return {"tokens": tokens, "text_bytes": np.ones_like(rows), "row": rows}
 

@@ -17,7 +17,7 @@ from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
 from hyla_lm.model.config import ModelConfig, Tokens
 from hyla_lm.parallel.batch_shard import BatchShard
-from hyla_lm.tasks.protocol import Batch, Plannable
+from hyla_lm.tasks.protocol import Batch, TaskConfig
 from hyla_lm.tools.coordcheck import figure, report
 from hyla_lm.tools.coordcheck.measure import Training, measure
 from hyla_lm.tools.coordcheck.widths import MUP, STANDARD, family
@@ -100,10 +100,10 @@ def _training(experiment: Experiment, asked: Asked, random_tokens: bool) -> Trai
     return Training(task, batches, experiment.optimizer, seeds)
 
 
-def _random(task: Any, batch_size: int) -> tuple[Any, Batch]:
+def _random(task: TaskConfig, batch_size: int) -> tuple[Any, Batch]:
     """An objective without data and a batch of random tokens for it."""
-    objective = task.planned_objective() if isinstance(task, Plannable) else None
-    if objective is None or not isinstance(objective.io, Tokens):
+    objective = task.planned_objective()
+    if not isinstance(objective.io, Tokens):
         raise UserError(
             f"--random_tokens: TrainConfig.task = @{type(task).__name__}() takes no tokens: "
             "leave the flag out."

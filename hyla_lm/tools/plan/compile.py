@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from hyla_lm.config.experiment import Experiment
 from hyla_lm.errors import UserError
 from hyla_lm.run.program import Program, abstract_batch, checked_mesh, lay_out, lower_step
-from hyla_lm.tasks.protocol import Objective, Plannable
+from hyla_lm.tasks.protocol import Objective
 
 _NEEDED = re.compile(
     r"Ran out of memory.*?\(([\d.]+)([KMG]?)\) exceeds available HBM \(([\d.]+)([KMG]?)\)", re.S
@@ -54,14 +54,9 @@ class CompiledStep:
 
 
 def planned_objective(experiment: Experiment) -> Objective:
-    """The task's objective without its data; raises UserError if it cannot be planned."""
-    task = experiment.train.task
-    if not isinstance(task, Plannable):
-        raise UserError(
-            f"TrainConfig.task = @{type(task).__name__}() cannot be planned: "
-            "give it a method planned_objective."
-        )
-    return task.planned_objective()
+    """The task's objective without its data."""
+    assert experiment.train.task is not None
+    return experiment.train.task.planned_objective()
 
 
 def compile_step(experiment: Experiment, devices: list[Any]) -> CompiledStep:

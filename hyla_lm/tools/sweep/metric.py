@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from hyla_lm.errors import UserError, did_you_mean
-from hyla_lm.tasks.protocol import Ranked
 from hyla_lm.tools.sweep.runs import Run
 
 LOWEST, HIGHEST = "lowest", "highest"
@@ -53,7 +52,7 @@ def metric_of(runs: Sequence[Run], name: str | None, best: str | None) -> Metric
 
 def _of_tasks(runs: Sequence[Run]) -> str:
     tasks = [run.experiment.train.task for run in runs]
-    names = {task.ranked_by if isinstance(task, Ranked) else "" for task in tasks}
+    names = {task.ranked_by if task else "" for task in tasks}
     if len(names) > 1 or "" in names:
         raise UserError(
             "--metric is missing: give a number of the runs' summary.json by which the points of "
