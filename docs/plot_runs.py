@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hyla_lm import ending
 from hyla_lm.errors import UserError
-from hyla_lm.logs.metric_lines import read_lines
+from hyla_lm.run.folder import read_lines
 
 TAG = "validation/bits_per_byte"
 

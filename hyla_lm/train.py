@@ -21,12 +21,11 @@ from hyla_lm.parallel import multihost
 from hyla_lm.parallel.mesh import alone
 from hyla_lm.parallel.preemption import PreemptionGuard
 from hyla_lm.run.duties import look, redone_tags, save
-from hyla_lm.run.finished import finished_lines, finished_summary
+from hyla_lm.run.folder import RunFolder
 from hyla_lm.run.profiling import Profiler
 from hyla_lm.run.program import Program, compile_step, identity, make_program
 from hyla_lm.run.run import Run
-from hyla_lm.run.run_folder import RunFolder, check_shared
-from hyla_lm.run.run_store import RunStore
+from hyla_lm.run.store import RunStore, finished_lines, finished_summary
 from hyla_lm.run.summary import layout_lines, startup_lines
 from hyla_lm.run.watchdog import Watchdog
 from hyla_lm.signals import end_on_error_within
@@ -95,7 +94,7 @@ def _enter(experiment: Experiment, workdir: str, stack: ExitStack) -> tuple[RunF
     folder = stack.enter_context(closing(RunFolder(workdir, multihost.is_lead())))
     watchdog = Watchdog(experiment.train.hang_seconds, folder.path)
     stack.enter_context(closing(watchdog))
-    check_shared(folder)
+    folder.check_shared()
     return folder, watchdog
 
 
@@ -144,7 +143,7 @@ def _open(
         program, store, shard, batches, log, progress, pace, costs, guard, watchdog, profiler, first
     )
     run.started_seconds = started_seconds
-    if begun.is_unsaved:
+    if begun.must_be_saved:
         save(run, first, state)
     return run, state
 
@@ -177,5 +176,5 @@ def _show_start(program: Program[Task], begun: Beginning) -> None:
     if not multihost.is_lead():
         return
     lines = startup_lines(program, begun.state.params, int(begun.state.step))
-    show_summary(f"hyla_lm {version('hyla_lm')}", {**lines, **begun.told})
+    show_summary(f"hyla_lm {version('hyla_lm')}", {**lines, **begun.summary})
     _tell(layout_lines(program))

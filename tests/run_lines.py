@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from hyla_lm.logs.metric_lines import parse_lines, read_lines
+from hyla_lm.run.folder import parse_lines, read_lines
 
 
 def measured(workdir: Path, prefix: str = "") -> list[dict[str, Any]]:

@@ -24,9 +24,9 @@ from hyla_lm.metrics import HostMetrics, means, to_host
 from hyla_lm.parallel.devices import devices
 from hyla_lm.parallel.preemption import PreemptionGuard
 from hyla_lm.run.duties import VALIDATION, at_checkpoint, at_evaluation, redone_tags
+from hyla_lm.run.folder import RunFolder
 from hyla_lm.run.program import Program, make_program
-from hyla_lm.run.run_folder import RunFolder
-from hyla_lm.run.run_store import RunStore
+from hyla_lm.run.store import RunStore
 from hyla_lm.run.summary import LEARNING_RATE, STEP_SECONDS, summary_of, window_tags
 from hyla_lm.signals import end_on_error_within
 from hyla_lm.tasks.protocol import Task
@@ -79,7 +79,7 @@ def train_many(
         guard = stack.enter_context(PreemptionGuard(e.checkpoint.stop_seconds))
         folders = [stack.enter_context(closing(RunFolder(member.workdir))) for member in members]
         stores = [
-            stack.enter_context(closing(RunStore(member.program, folder)))
+            stack.enter_context(closing(RunStore(member.program, folder, step_setting=None)))
             for member, folder in zip(members, folders, strict=True)
         ]
         first = _common_step(stores)
@@ -282,7 +282,7 @@ def check_schedule(e: Experiment) -> None:
 
 def _common_step(stores: Sequence[RunStore]) -> int:
     """The newest step that every run has saved; 0 where there is none."""
-    return max(set.intersection(*(set(store.saved_steps()) for store in stores)), default=0)
+    return max(set.intersection(*(set(store.checkpoints.steps()) for store in stores)), default=0)
 
 
 def _stacked_states(runs: Sequence[_Run], step: int) -> TrainState:
@@ -294,4 +294,6 @@ def _restored(store: RunStore, step: int) -> TrainState:
     try:
         return store.restore(step)[0]
     except Damaged as damage:
-        raise UserError(f"{damage}: move it elsewhere to go on from the step before.") from damage
+        raise UserError(
+            f"{str(damage).removesuffix('.')}: move it elsewhere to resume from the step before."
+        ) from damage

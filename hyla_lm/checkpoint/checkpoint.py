@@ -1,4 +1,4 @@
-"""Checkpoints and resume; the only importer of Orbax.
+"""Checkpoints: saved, chosen, restored, and refused where they are damaged; nobody else uses Orbax.
 
 The folder of a step holds the state (params, optimizer, step), the data position with the metrics
 not yet logged, and meta, which identifies the run so that another run cannot continue it. Meta has
@@ -8,28 +8,33 @@ the checksums of the others and its own hash, and all are compared when a checkp
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
-from hyla_lm.checkpoint.checksums import checksums, is_sealed, sealed, sha256_of
+from hyla_lm.checkpoint.checksums import (
+    CHECKPOINTS,
+    checksums,
+    describe_changes,
+    is_sealed,
+    leaves_by_path,
+    sealed,
+    sha256_of,
+)
 from hyla_lm.config.declare import REGISTRY, defaults
 from hyla_lm.ending import reason_of
 from hyla_lm.errors import Unavailable, UserError
-from hyla_lm.parallel.mesh import path_of
+from hyla_lm.parallel import multihost
 from hyla_lm.storage import bucket_errors, bucket_of, look_at_bucket
 
 # Without it TensorStore, which writes the arrays, waits forever on a dead connection.
 os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES", "1")
 os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS", "60")
 
-META = {"identity", "gin", "versions"}
-SEALED_META = META | {"numerics", "checksums", "sha256"}
 ORIGIN = "origin"  # in the meta of runs that began from another
-DATA = {"streams", "window"}
 UNFINISHED = ".orbax-checkpoint-tmp"
 OTHER_WORKDIR = "correct that setting or give another --workdir"
 
@@ -45,12 +50,15 @@ class Checkpointer:
 
     On a disk a whole checkpoint is renamed. In a bucket a checkpoint is whole once it holds
     commit_success.txt, which Orbax writes last. Without `keep` nothing is written or deleted.
-    Raises UserError for a bucket that Orbax has no permission to look at, and for a folder with
-    something else among the checkpoints.
+    `step_setting` is what a user changes to read another step than a damaged one; None where steps
+    are not chosen. Raises UserError for a bucket that Orbax has no permission to look at, and for a
+    folder with something else among the checkpoints.
     """
 
-    def __init__(self, folder: epath.Path, keep: int | None):
-        self.folder = folder
+    def __init__(
+        self, folder: epath.Path, keep: int | None = None, step_setting: str | None = "--step"
+    ):
+        self.folder, self._step_setting = folder, step_setting
         if bucket_of(folder):
             look_at_bucket(folder)
         _reject_foreign(folder)
@@ -61,12 +69,9 @@ class Checkpointer:
             cleanup_tmp_directories=keep is not None,
             enable_async_checkpointing=True,
         )
-        self._place = folder if bucket_of(folder) else folder.absolute()
-        self._manager = ocp.CheckpointManager(self._place, options=options)
+        self._orbax_folder = folder if bucket_of(folder) else folder.absolute()
+        self._manager = ocp.CheckpointManager(self._orbax_folder, options=options)
         self._saving = 0  # the step of the last save
-
-    def latest_step(self) -> int | None:
-        return self._manager.latest_step()
 
     def steps(self) -> list[int]:
         """The steps with a whole checkpoint."""
@@ -84,7 +89,7 @@ class Checkpointer:
 
     def check(self) -> None:
         """Raises the error of a failed background save."""
-        with self._storage_errors():
+        with self._saving_errors():
             self._manager.check_for_errors()
 
     def is_saving(self) -> bool:
@@ -95,7 +100,7 @@ class Checkpointer:
         sums = {"state": checksums(state), "data": sha256_of(data)}
         self.wait()
         self._saving = step
-        with self._storage_errors():
+        with self._saving_errors():
             self._manager.save(
                 step,
                 args=ocp.args.Composite(
@@ -108,11 +113,10 @@ class Checkpointer:
 
     def meta(self, step: int) -> dict[str, Any]:
         """The meta of a step: the identity of the run that saved it."""
-        with self._reading(step):
+        with self._reading_errors(step):
             meta = self._restore(step, meta=ocp.args.JsonRestore())["meta"]
-            names = set(meta) - {ORIGIN}
-            if set(meta) != META and (names != SEALED_META or not is_sealed(meta)):
-                raise Damaged("its meta differs from its hash")
+            if not is_sealed(meta):
+                raise ValueError("its meta differs from its hash")
             return dict(meta)
 
     def restore(
@@ -120,20 +124,19 @@ class Checkpointer:
     ) -> tuple[Any, dict[str, Any]]:
         """The state, sharded like the abstract state, and the data position.
 
-        Raises Damaged where they differ from the checksums of meta. Checkpoints of the first
-        versions have none, which is said.
+        Raises Damaged where they differ from the checksums of meta.
         """
-        with self._reading(step):
-            found = self._restore(
+        with self._reading_errors(step):
+            saved = self._restore(
                 step,
                 state=ocp.args.StandardRestore(abstract_state),
                 data=ocp.args.JsonRestore(),
             )
-            state, data = found["state"], dict(found["data"])
-            _check_sums(state, data, meta.get("checksums"))
-        if "checksums" not in meta:
-            log.info("step %d was saved by a version without checksums: it is not verified", step)
-        return state, data
+            state, data = saved["state"], dict(saved["data"])
+            if sha256_of(data) != meta["checksums"]["data"]:
+                raise ValueError("its data position differs from its hash")
+            _check_arrays(checksums(state), meta["checksums"]["state"])
+            return state, data
 
     def contents(self, step: int, meta: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         """`restore` to the memory of this host, whatever devices saved it."""
@@ -142,16 +145,16 @@ class Checkpointer:
         def on_host(leaf: Any) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device)
 
-        with self._reading(step):
+        with self._reading_errors(step):
             saved = self._manager.item_metadata(step)["state"]
             abstract_state = jax.tree.map(on_host, saved)
         return self.restore(step, abstract_state, meta)
 
     def parameters(self, step: int) -> dict[str, Any]:
         """The parameters of a step as Orbax describes them: shape and dtype by name."""
-        with self._reading(step), ocp.PyTreeCheckpointer() as reader:
-            tree = reader.metadata(self._state(step)).item_metadata.tree["params"]
-        return {path_of(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+        with self._reading_errors(step), ocp.PyTreeCheckpointer() as reader:
+            tree = reader.metadata(self._state_folder(step)).item_metadata.tree["params"]
+        return leaves_by_path(tree)
 
     def restore_parameters(self, step: int, wanted: Any, meta: Mapping[str, Any]) -> Any:
         """Some parameters of a step, a tree of shapes with shardings; Damaged as by `restore`."""
@@ -161,26 +164,19 @@ class Checkpointer:
             restore_args=ocp.checkpoint_utils.construct_restore_args(item),
             partial_restore=True,
         )
-        with self._reading(step), ocp.PyTreeCheckpointer() as reader:
-            found = reader.restore(self._state(step), args=arguments)
-            if "checksums" in meta:
-                sums = checksums(found)
-                _check_arrays(sums, {name: meta["checksums"]["state"].get(name) for name in sums})
-        return found["params"]
-
-    def drop_after(self, step: int) -> None:
-        """Deletes the checkpoints of later steps."""
-        for later in self.steps():
-            if later > step:
-                self._manager.delete(later)
+        with self._reading_errors(step), ocp.PyTreeCheckpointer() as reader:
+            saved = reader.restore(self._state_folder(step), args=arguments)
+            sums = checksums(saved)
+            _check_arrays(sums, {name: meta["checksums"]["state"].get(name) for name in sums})
+            return saved["params"]
 
     def reload(self) -> None:
-        """Looks again at what the folder holds."""
+        """Lists the folder again."""
         self._manager.reload()
 
     def wait(self) -> None:
         """Waits for background saves; raises the error of a failed one."""
-        with self._storage_errors():
+        with self._saving_errors():
             self._manager.wait_until_finished()
             self._manager.check_for_errors()
 
@@ -189,58 +185,89 @@ class Checkpointer:
         self.wait()
         self._manager.close()
 
-    def _state(self, step: int) -> epath.Path:
-        return self._place / str(step) / "state"
+    def _state_folder(self, step: int) -> epath.Path:
+        return self._orbax_folder / str(step) / "state"
 
     def _restore(self, step: int, **items: Any) -> Any:
         return self._manager.restore(step, args=ocp.args.Composite(**items))
 
+    # Orbax, TensorStore, JSON parsers and bucket clients raise errors of many classes. What they
+    # raise becomes a sentence on the checkpoint in these two functions, and nowhere else.
+
     @contextmanager
-    def _reading(self, step: int) -> Iterator[None]:
-        """Names the checkpoint, whatever Orbax, TensorStore or a JSON parser raises for it."""
+    def _reading_errors(self, step: int) -> Iterator[None]:
+        """Damaged, with the step to read instead, for anything that reading a step raises."""
         try:
             yield
         except Exception as error:
-            place = self.folder / str(step)
-            raise Damaged(f"{place} cannot be restored ({reason_of(error)})") from error
+            sentence = f"{self.folder / str(step)} cannot be restored ({reason_of(error)})"
+            raise Damaged(f"{sentence}{self._remedy(step)}.") from error
 
     @contextmanager
-    def _storage_errors(self) -> Iterator[None]:
-        """Names the checkpoint for what Orbax or TensorStore raises while it saves."""
+    def _saving_errors(self) -> Iterator[None]:
+        """UserError, or Unavailable in a bucket, for anything that the last save raises."""
         try:
             yield
         except UserError:
             raise
         except Exception as error:
-            place = self.folder / str(self._saving)
-            sentence = f"checkpoint {place} could not be saved ({reason_of(error)})"
+            path = self.folder / str(self._saving)
+            sentence = f"checkpoint {path} could not be saved ({reason_of(error)})"
             if bucket_of(self.folder):
                 raise Unavailable(f"{sentence}: check the storage and start again.") from error
             raise UserError(f"{sentence}: free space or mend the disk, and start again.") from error
 
-
-def remedy(step: int, steps: list[int]) -> str:
-    """How a run goes on whose checkpoint of this step is damaged."""
-    if earlier := [known for known in steps if known < step]:
-        return f"go on from step {earlier[-1]} with --step={earlier[-1]}; later ones are set aside."
-    return "no earlier one is left: train again in another --workdir."
-
-
-def _check_sums(state: Any, data: Mapping[str, Any], saved: Mapping[str, Any] | None) -> None:
-    """Raises Damaged, naming what differs from its checksum."""
-    if missing := sorted(DATA - set(data)):
-        raise Damaged(f"its data lacks {missing[0]!r}")
-    if saved is None:
-        return
-    if sha256_of(data) != saved["data"]:
-        raise Damaged("its data position differs from its hash")
-    _check_arrays(checksums(state), saved["state"])
+    def _remedy(self, step: int) -> str:
+        """What to do about a damaged step."""
+        if self._step_setting is None:
+            return ""
+        if earlier := [saved for saved in self.steps() if saved < step]:
+            return f": use step {earlier[-1]}, with {self._step_setting}={earlier[-1]}"
+        return ": no earlier one is left, so train again in another --workdir"
 
 
-def _check_arrays(found: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    for name in sorted({*found, *saved}):
-        if found.get(name) != saved.get(name):
-            raise Damaged(f"{name} differs from its checksum")
+@contextmanager
+def read_checkpoints(
+    run: epath.Path, name: str, step_setting: str | None = "--step"
+) -> Iterator[Checkpointer]:
+    """The checkpoints of a run that is only read; raises UserError where it has none.
+
+    `name` is how the user named the run.
+    """
+    try:
+        with bucket_errors(run):
+            is_trained = (run / CHECKPOINTS).exists()
+    except OSError as error:
+        raise UserError(f"{name} cannot be read ({error.strerror or error}).") from error
+    if not is_trained:
+        raise UserError(f"{name} has no checkpoints: give the folder of a run that has trained.")
+    with closing(Checkpointer(run / CHECKPOINTS, step_setting=step_setting)) as checkpoints:
+        yield checkpoints
+
+
+def restore_run(
+    checkpoints: Checkpointer,
+    step: int,
+    identity: Mapping[str, Any],
+    abstract_state: Any,
+    remedy: str = OTHER_WORKDIR,
+) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """State, data position and meta of a step that the run of this identity has saved.
+
+    Raises UserError, which ends with the remedy, for a checkpoint of another run, and Damaged.
+    """
+    run, meta = checkpoints.folder.parent, checkpoints.meta(step)
+    check_same_run(meta["identity"], identity, run, remedy)
+    state, data = checkpoints.restore(step, abstract_state, meta)
+    if multihost.is_lead() and (changes := describe_changes(run, step)):
+        log.warning(changes)
+    return state, data, meta
+
+
+def _check_arrays(sums: Mapping[str, str], saved: Mapping[str, str]) -> None:
+    for name in sorted({*sums, *saved}):
+        if sums.get(name) != saved.get(name):
+            raise ValueError(f"{name} differs from its checksum")
 
 
 def _reject_foreign(folder: epath.Path) -> None:
@@ -271,15 +298,15 @@ def differences(
 
     A setting that one side lacks has its default: that is what it did before there was a setting.
     """
-    found: list[tuple[str, Any, Any]] = []
+    differing: list[tuple[str, Any, Any]] = []
     current, saved = with_defaults(current), with_defaults(saved)
     for name in sorted({*current, *saved}):
         here, there = current.get(name), saved.get(name)
         if isinstance(here, Mapping) and isinstance(there, Mapping):
-            found += differences(here, there, f"{prefix}{name}.")
+            differing += differences(here, there, f"{prefix}{name}.")
         elif here != there:
-            found.append((f"{prefix}{name}", here, there))
-    return found
+            differing.append((f"{prefix}{name}", here, there))
+    return differing
 
 
 def with_defaults(settings: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -4,7 +4,7 @@ import argparse
 import json
 from functools import partial
 
-from hyla_lm.cli.parser import add_run
+from hyla_lm.cli.parser import add_run, restore
 from hyla_lm.errors import UserError
 
 HELP = "validation metrics of a checkpoint, or of each as it comes"
@@ -37,8 +37,8 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
     if options.rows:
         bindings = [*bindings, f"LanguageModel.validation_sets = {tuple(options.rows)!r}"]
     from hyla_lm.parallel import multihost
-    from hyla_lm.run.follower import follow
-    from hyla_lm.run.restored import program_of, restore
+    from hyla_lm.run.follow import follow
+    from hyla_lm.run.restored import program_of
 
     with multihost.joined(options.workdir):
         if options.follow:

@@ -12,6 +12,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, bindings: list[str]) -> int:
-    from hyla_lm.run.inspect_run import run
+    from hyla_lm.run.inspect import run
 
     return run(options.workdir, options.step, options.against)

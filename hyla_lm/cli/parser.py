@@ -8,11 +8,14 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from hyla_lm import ending
 from hyla_lm.config.declare import STATEMENT, split_arguments
 from hyla_lm.errors import did_you_mean, printable
+
+if TYPE_CHECKING:
+    from hyla_lm.run.restored import RestoredRun
 
 REQUIRED = "the following arguments are required: "
 BINDING = re.compile(r"-{0,2}(?:gin)?[._ =]?([\w./]+\.\w+\s*=.*)", re.S)
@@ -71,7 +74,7 @@ def _set_up(parser: argparse.ArgumentParser, command: Command) -> None:
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
-    """Adds what `hyla_lm.run.restored.restore` reads."""
+    """Adds what `restore` reads."""
     add_gin_files(parser)
     parser.add_argument(
         "--workdir",
@@ -84,6 +87,14 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="let config.gin of the run import modules that are not of this project",
     )
+
+
+def restore(options: argparse.Namespace, bindings: list[str]) -> "RestoredRun":
+    """Opens the run in --workdir with its own config.gin, or with the given gin files."""
+    from hyla_lm.run.restored import open_run
+
+    trust = options.trust_imports
+    return open_run(options.workdir, options.step, options.gin_file, bindings, trust_imports=trust)
 
 
 class Parser(argparse.ArgumentParser):

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from hyla_lm.cli import text_input
-from hyla_lm.cli.parser import add_run
+from hyla_lm.cli.parser import add_run, restore
 from hyla_lm.errors import UserError
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
-    from hyla_lm.run.restored import restore
     from hyla_lm.tasks.sampling import Sampling
 
     sampling = Sampling(

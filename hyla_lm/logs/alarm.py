@@ -11,7 +11,7 @@ import numpy as np
 from hyla_lm.errors import UserError
 from hyla_lm.logs.console import TrainingProgress
 from hyla_lm.run.program import Program
-from hyla_lm.run.run_store import RunStore
+from hyla_lm.run.store import RunStore
 from hyla_lm.run.summary import training_kernels
 from hyla_lm.tasks.protocol import Task
 from hyla_lm.train_step import StepOutput
@@ -103,7 +103,7 @@ class Alarm:
         return likely_cause(step, seen, list(self._history), rate, kernels)
 
     def _kept(self) -> str:
-        steps = self._store.saved_steps()
+        steps = self._store.checkpoints.steps()
         return f"The last checkpoint is of step {steps[-1]}." if steps else "Nothing was saved."
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import jax
 
-from hyla_lm.run.run_folder import RunFolder
+from hyla_lm.run.folder import RunFolder
 
 SECONDS = "seconds"  # in the data of checkpoints
 GB = 1e9

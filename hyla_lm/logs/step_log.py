@@ -17,7 +17,7 @@ from hyla_lm.logs.pace import Pace
 from hyla_lm.logs.throughput import model_flops_utilization
 from hyla_lm.metrics import HostMetrics, add, means, to_host
 from hyla_lm.run.program import Program
-from hyla_lm.run.run_store import RunStore
+from hyla_lm.run.store import RunStore
 from hyla_lm.run.summary import LEARNING_RATE, OPTIM, STEP_SECONDS, flops_per_token, window_tags
 from hyla_lm.tasks.protocol import Task
 from hyla_lm.train_step import StepOutput

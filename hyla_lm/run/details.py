@@ -11,7 +11,7 @@ from hyla_lm.diagnostics.pictures import code_picture, head_pictures
 from hyla_lm.logs.sinks import Histogram
 from hyla_lm.parallel import multihost
 from hyla_lm.run.run import Run
-from hyla_lm.run.run_store import RunStore
+from hyla_lm.run.store import RunStore
 from hyla_lm.train_step import TrainState
 
 ATTENTION = "attention"

@@ -14,10 +14,9 @@ from hyla_lm.ending import Preempted
 from hyla_lm.logs.costs import SECONDS
 from hyla_lm.parallel import multihost
 from hyla_lm.parallel.mesh import alone
+from hyla_lm.run import evaluation
 from hyla_lm.run.canary import BOUNDS, is_within, too_far_apart
 from hyla_lm.run.details import ATTENTION, look_inside
-from hyla_lm.run.document_losses import Recorder
-from hyla_lm.run.evaluation import evaluate_sets
 from hyla_lm.run.run import Run
 from hyla_lm.run.summary import summary_of, training_kernels
 from hyla_lm.tasks.language_model import LanguageModel, LanguageModelTask
@@ -119,24 +118,22 @@ def evaluate(run: Run, step: int, state: TrainState) -> None:
     """Validation metrics, of the whole sets at the end; raises Preempted, saved, on a request."""
     _waits_for(run, step, "the device")
     run.log.flush()
-    p, is_final, told = run.program, at_end(run.experiment, step), partial(_waits_for, run, step)
-    recorder = Recorder(p, run.shard)
-    sets = recorder.watched(p.task.evaluation_sets(run.shard, is_final))
+    is_final, waits_for = at_end(run.experiment, step), partial(_waits_for, run, step)
     try:
         with run.costs.measured("evaluation_seconds"):
-            found = evaluate_sets(
-                p.task, recorder.step, state.params, sets, p.place, told, run.guard
+            found = evaluation.evaluate(
+                run.program, state.params, step, run.shard, is_final, waits_for, run.guard
             )
     except Preempted:
         save(run, step, state)
         why = f"stopped after step {step}, which is saved; its evaluation is done again"
         raise Preempted(why) from None
-    run.store.keep_documents(recorder.losses(step))
-    line = {f"{VALIDATION}/{name}": value for name, value in found.items()}
+    found.write_documents(run.store.folder)
+    line = {f"{VALIDATION}/{name}": value for name, value in found.metrics.items()}
     run.store.write(step, line | run.costs.take())
-    run.progress.say(f"step {step}  validation {p.task.describe(found)}")
+    run.progress.say(f"step {step}  validation {run.program.task.describe(found.metrics)}")
     run.log.restart_clock()
-    run.validation = found
+    run.validation = found.metrics
 
 
 def show_samples(run: Run, step: int, state: TrainState) -> None:

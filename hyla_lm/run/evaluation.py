@@ -1,73 +1,239 @@
-"""Metrics over fixed evaluation sets: sums and counts in float64, divided once."""
+"""Metrics of a run over its evaluation sets, and the loss of each of their documents.
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+Metrics are sums and counts in float64, divided once. Checkpoints of most steps are deleted, so the
+losses that `hyla-lm compare` needs are written to the run's folder when they are measured.
+"""
+
+import io
+import json
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields
 from typing import Any
 
+import jax
+import numpy as np
+
 from hyla_lm.ending import Preempted
+from hyla_lm.errors import UserError
+from hyla_lm.input.row_documents import Documents, joined, parts_of_rows, together
 from hyla_lm.metrics import HostMetrics, Metrics, add, means, to_host
+from hyla_lm.package import git_revision
+from hyla_lm.parallel import multihost
+from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.preemption import PreemptionGuard
-from hyla_lm.tasks.protocol import Batch, Task
+from hyla_lm.run.folder import RunFolder
+from hyla_lm.run.program import Program, versions
+from hyla_lm.run.summary import flops_per_token
+from hyla_lm.storage import PathLike, as_path, read_whole
+from hyla_lm.tasks.language_model import LanguageModelTask
+from hyla_lm.tasks.protocol import HostBatch, Task
 
-EvaluationStep = Callable[[Any, Batch], Metrics]
-Told = Callable[[str], None]
+FOLDER = "documents"
+TRAIN_ROWS = "train rows"
+FLOATS = {"nats_N", "bytes_N"}
+# What numpy, zipfile and JSON raise of a file that is something else or was cut short.
+NO_LOSSES = (
+    *(ValueError, KeyError, TypeError, AttributeError, OSError, EOFError),
+    *(zipfile.BadZipFile, zlib.error, NotImplementedError, RecursionError),
+)
+WaitsFor = Callable[[str], None]
+Started = tuple[HostBatch, Metrics, jax.Array | None]
 
 
-def nobody(waits_for: str) -> None:
-    """Is told what an evaluation waits for, and does nothing."""
+@dataclass(frozen=True)
+class DocumentLosses:
+    """The documents of each evaluation set at a step, and what shows if runs can be compared.
 
-
-def evaluate_sets(
-    task: Task,
-    evaluation_step: EvaluationStep,
-    params: Any,
-    sets: Mapping[str, Iterable[Batch]],
-    place: Callable[[Batch], Batch],
-    told: Told = nobody,
-    guard: PreemptionGuard | None = None,
-) -> dict[str, float]:
-    """Metrics of each evaluation set, named by the set; raises Preempted when asked to stop.
-
-    `told` is called with what is waited for next.
+    `facts` are the identity of tokenizer and validation rows, tokens per step, FLOPs per token, and
+    what computed.
     """
-    values: dict[str, float] = {}
-    for name, batches in sets.items():
-        sums = evaluate(evaluation_step, params, batches, place, told, guard)
-        prefix = f"{name}_" if name else ""
-        values |= {
-            f"{prefix}{key}": value for key, value in task.logged_metrics(means(sums)).items()
+
+    step: int
+    sets: dict[str, Documents]
+    facts: dict[str, Any]
+
+    def to_bytes(self) -> bytes:
+        """The content of the file: arrays of 32 bits, compressed."""
+        columns: dict[str, Any] = {
+            f"{name}/{field.name}": getattr(documents, field.name).astype(
+                np.float32 if field.name in FLOATS else np.int32
+            )
+            for name, documents in self.sets.items()
+            for field in fields(documents)
         }
-    return values
+        facts = json.dumps({**self.facts, "step": self.step, "sets": list(self.sets)})
+        file = io.BytesIO()
+        np.savez_compressed(file, facts=np.array(facts), **columns)
+        return file.getvalue()
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Metrics of a step, and where the task has losses by token the losses of documents."""
+
+    step: int
+    metrics: dict[str, float]
+    documents: DocumentLosses | None
+
+    def write_documents(self, folder: RunFolder) -> None:
+        """Writes the file of the losses, if there are any; only process 0 does."""
+        if self.documents is not None and multihost.is_lead():
+            folder.write(documents_file(self.step), self.documents.to_bytes())
 
 
 def evaluate(
-    evaluation_step: EvaluationStep,
+    program: Program[Task],
     params: Any,
-    batches: Iterable[Batch],
-    place: Callable[[Batch], Batch],
-    told: Told = nobody,
+    step: int,
+    shard: BatchShard,
+    is_final: bool,
+    waits_for: WaitsFor = lambda _: None,
     guard: PreemptionGuard | None = None,
-) -> HostMetrics:
-    """Summed metrics of all batches; the device works on one while the next is read.
+) -> Evaluation:
+    """Evaluates the parameters of a step, on the whole sets if it is the final evaluation.
 
-    Raises Preempted when the run is asked to stop.
+    Metrics are named by the set. All processes must call it, under the mesh. `waits_for` is called
+    with what is waited for next. Raises Preempted when the run is interrupted.
     """
+    metrics: dict[str, float] = {}
+    parts: dict[str, Documents] = {}
+    for name, batches in program.task.evaluation_sets(shard, is_final).items():
+        sums, documents = _evaluate_set(program, params, batches, waits_for, guard)
+        prefix = f"{name}_" if name else ""
+        logged = program.task.logged_metrics(means(sums))
+        metrics |= {f"{prefix}{key}": value for key, value in logged.items()}
+        if documents:
+            parts[name] = together(documents)
+    losses = None if program.token_step is None else _gathered(program, step, parts, shard)
+    return Evaluation(step, metrics, losses)
+
+
+def _evaluate_set(
+    program: Program[Task],
+    params: Any,
+    batches: Iterable[HostBatch],
+    waits_for: WaitsFor,
+    guard: PreemptionGuard | None,
+) -> tuple[HostMetrics, list[Documents]]:
+    """Summed metrics, and the documents of this process's rows."""
     total: HostMetrics = {}
-    pending: Metrics | None = None
-    for batch in _telling(batches, told):
+    documents: list[Documents] = []
+    for batch, metrics, nats_BxT in _one_late(_started(program, params, batches, waits_for, guard)):
+        total = add(total, to_host(metrics))
+        if nats_BxT is not None:
+            documents.append(_documents_of(program.task, batch, nats_BxT))
+    return total, documents
+
+
+def _started(
+    program: Program[Task],
+    params: Any,
+    batches: Iterable[HostBatch],
+    waits_for: WaitsFor,
+    guard: PreemptionGuard | None,
+) -> Iterator[Started]:
+    """Each batch, with what the device computes of it: metrics, and nats by token or None."""
+    waits_for("rows to evaluate on")
+    for batch in batches:
+        waits_for("the device, which evaluates")
         if guard is not None and guard.requested():
             raise Preempted
-        started = evaluation_step(params, place(batch))
+        on_device = program.place(batch)
+        if program.token_step is None:
+            yield batch, program.evaluation_step(params, on_device), None
+        else:
+            yield batch, *program.token_step(params, on_device)
+        waits_for("rows to evaluate on")
+    waits_for("the device, which evaluates")
+
+
+def _one_late(started: Iterable[Started]) -> Iterator[Started]:
+    """Each item when the next is there: the device works on one while another is read."""
+    pending: Started | None = None
+    for item in started:
         if pending is not None:
-            total = add(total, to_host(pending))
-        pending = started
-    return total if pending is None else add(total, to_host(pending))
+            yield pending
+        pending = item
+    if pending is not None:
+        yield pending
 
 
-def _telling(batches: Iterable[Batch], told: Told) -> Iterator[Batch]:
-    data, device = "rows to evaluate on", "the device, which evaluates"
-    told(data)
-    for batch in batches:
-        told(device)
-        yield batch
-        told(data)
-    told(device)
+def _documents_of(task: Task, batch: HostBatch, nats_BxT: jax.Array) -> Documents:
+    """The parts of documents in this process's rows, each row once."""
+    tokenizer = _language_model(task).tokenizer
+    parts = {shard.index[0].start or 0: shard.data for shard in nats_BxT.addressable_shards}
+    rows_here_BxT = np.concatenate([np.asarray(parts[start]) for start in sorted(parts)])
+    return parts_of_rows(
+        batch["tokens"],
+        batch["text_bytes"],
+        batch["row"],
+        rows_here_BxT,
+        tokenizer.piece_bytes,
+        tokenizer.bos,
+    )
+
+
+def _gathered(
+    program: Program[Task], step: int, parts: dict[str, Documents], shard: BatchShard
+) -> DocumentLosses:
+    """The documents of all processes; each of them must call this."""
+    everyone = multihost.gather_shards({name: d.as_lists() for name, d in parts.items()}, shard)
+    sets = {
+        name: joined([Documents(*map(np.asarray, lists[name])) for lists in everyone])
+        for name in parts
+    }
+    return DocumentLosses(step, sets, facts_of(program))
+
+
+def facts_of(program: Program[Task]) -> dict[str, Any]:
+    """What is true of every evaluation of a run."""
+    task = _language_model(program.task)
+    named = {rows_of(name): identity for name, identity in task.named_sets().items()}
+    identity = {k: v for k, v in task.identity().items() if k != TRAIN_ROWS} | named
+    device = f"{program.mesh.size} x {program.mesh.devices.flat[0].device_kind}"
+    return {
+        "identity": identity,
+        "tokens_per_step": program.tokens_per_step,
+        "flops_per_token": flops_per_token(program),
+        "environment": {"device": device, "git_revision": git_revision(), **versions()},
+    }
+
+
+def rows_of(set_name: str) -> str:
+    """What the rows of a validation set are called in `facts`."""
+    return f"validation rows {set_name}".rstrip()
+
+
+def documents_file(step: int) -> str:
+    """The file of a step in a run's folder."""
+    return f"{FOLDER}/{step}.npz"
+
+
+def read_documents(workdir: PathLike, step: int) -> DocumentLosses | None:
+    """The losses that a run wrote of a step, or None; raises UserError for a damaged file."""
+    path = as_path(workdir) / documents_file(step)
+    content = read_whole(path)
+    if content is None:
+        return None
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            facts = json.loads(str(arrays["facts"]))
+            names = [field.name for field in fields(Documents)]
+            sets = {
+                name: Documents(*(_widened(arrays[f"{name}/{column}"]) for column in names))
+                for name in facts.pop("sets")
+            }
+        return DocumentLosses(facts.pop("step"), sets, facts)
+    except NO_LOSSES as error:
+        raise UserError(f"{path} is damaged: delete it, or restore the file.") from error
+
+
+def _widened(column: np.ndarray) -> np.ndarray:
+    return column.astype(np.float64 if column.dtype.kind == "f" else np.int64)
+
+
+def _language_model(task: Task) -> LanguageModelTask:
+    assert isinstance(task, LanguageModelTask)
+    return task

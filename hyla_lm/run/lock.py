@@ -1,6 +1,6 @@
-"""One run a folder: the lock on a disk, and what is told of who holds it.
+"""One run a folder: a lock of the kernel on a disk, a lease in a bucket.
 
-`hyla_lm.run.bucket_lease` is the lock of a folder in a bucket.
+Both are the file `.lock`, which names the process that holds the folder.
 """
 
 import errno
@@ -8,30 +8,26 @@ import fcntl
 import json
 import os
 import socket
-from contextlib import ExitStack
+import threading
+import time
+import uuid
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from etils import epath
 
-from hyla_lm.errors import UserError
+from hyla_lm.errors import Unavailable, UserError
+from hyla_lm.storage import bucket_errors, bucket_of, look_at_bucket
 
 LOCK = ".lock"
 LONGEST_CONTENT = 4096
 WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
-
-
-class FolderLock(Protocol):
-    """A folder that no other run may use; its constructor raises UserError where one does."""
-
-    def check(self) -> None:
-        """Raises UserError if another run has the folder, or may have it."""
-        ...
-
-    def release(self) -> None:
-        """Gives the folder back."""
-        ...
+LEASE_SECONDS = 90.0
+RENEW_SECONDS = 20.0
+RETRY_SECONDS = 5.0
+REQUEST_SECONDS = 10.0
 
 
 class DiskLock:
@@ -47,7 +43,7 @@ class DiskLock:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 file.seek(0)
-                raise refusal(folder, file.read(LONGEST_CONTENT)) from None
+                raise _refusal(folder, file.read(LONGEST_CONTENT)) from None
             except OSError as error:
                 if error.errno not in WITHOUT_LOCKS:
                     raise
@@ -58,8 +54,8 @@ class DiskLock:
                 ) from error
             stack.callback(fcntl.flock, file, fcntl.LOCK_UN)  # also for a child that is being made
             file.truncate(0)
-            file.write(json.dumps(this_process()).encode())
-            self._file, self._stack = file, stack.pop_all()
+            file.write(json.dumps(_this_process()).encode())
+            self._stack = stack.pop_all()
 
     def check(self) -> None:
         """Nobody can take this lock away."""
@@ -68,25 +64,172 @@ class DiskLock:
         self._stack.close()
 
 
-def this_process() -> dict[str, Any]:
-    """Who holds a lock, as its file says it."""
+class Lease(NamedTuple):
+    """The file of a lease as it is in the bucket."""
+
+    generation: int
+    updated: float
+    content: bytes
+
+
+class BucketLease:
+    """A lease on a folder, renewed in the background; raises UserError while another renews one.
+
+    A lease that was not renewed for LEASE_SECONDS is taken over. Ages are taken by the clock of the
+    store. A write names the generation that it replaces, so that of several runs that take a lease
+    one gets it, and a run whose lease was taken learns it.
+    """
+
+    def __init__(self, folder: epath.Path):
+        from google.cloud import storage
+
+        look_at_bucket(folder)
+        self._folder, bucket = folder, bucket_of(folder)
+        self._bucket = storage.Client().bucket(bucket.removeprefix("gs://"))
+        self._name = str(folder / LOCK).removeprefix(f"{bucket}/")
+        self._content = json.dumps(_this_process() | {"token": uuid.uuid4().hex}).encode()
+        self._error: Exception | None = None
+        self._taken_by = ""
+        self._renewed = time.monotonic()
+        self._generation = self._take()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raises UserError if another run has the folder, or may have it."""
+        if self._taken_by:
+            raise UserError(
+                f"--workdir={self._folder} was taken over by {self._taken_by}, since this run did "
+                f"not renew its lease for {LEASE_SECONDS:g} s: leave it to that run, or end it and "
+                "start again."
+            )
+        if time.monotonic() - self._renewed > LEASE_SECONDS:
+            raise Unavailable(
+                f"the lease on --workdir={self._folder} could not be renewed for "
+                f"{LEASE_SECONDS:g} s ({self._error or 'no answer'}), so that another run may "
+                "have it: check the storage and start again."
+            )
+
+    def release(self) -> None:
+        """Deletes the lease if it is still this run's."""
+        from google.api_core.exceptions import NotFound, PreconditionFailed
+
+        self._closed.set()
+        self._thread.join()
+        try:
+            with bucket_errors(self._folder), suppress(NotFound, PreconditionFailed):
+                if generation := self._own_generation():
+                    self._bucket.blob(self._name).delete(if_generation_match=generation)
+        except OSError as error:
+            print(
+                f"the lease on {self._folder} could not be given back ({error}): the next run "
+                f"there waits up to {LEASE_SECONDS:g} s.",
+                flush=True,
+            )
+
+    def _take(self) -> int:
+        """The generation of this run's lease, once no other run has one."""
+        if generation := self._write(0):
+            return generation
+        lease = self._read()
+        if lease is None:
+            return self._replace(0)
+        age = self._now() - lease.updated
+        stale = time.monotonic() + LEASE_SECONDS - age
+        if age < LEASE_SECONDS:
+            print(
+                f"waits up to {LEASE_SECONDS - age:.0f} s for the lease of {holder(lease.content)},"
+                f" which may have died, on {self._folder}",
+                flush=True,
+            )
+        while (left := stale - time.monotonic()) > 0:
+            time.sleep(min(left, RETRY_SECONDS))
+            now = self._read()
+            if now is None:
+                return self._replace(0)
+            if now.generation != lease.generation:
+                raise _refusal(self._folder, now.content)
+        return self._replace(lease.generation)
+
+    def _replace(self, expected: int) -> int:
+        """The generation written over the expected one; raises UserError if another run did."""
+        self._renewed = time.monotonic()
+        if generation := self._write(expected):
+            return generation
+        lease = self._read()
+        raise _refusal(self._folder, lease.content if lease else b"")
+
+    def _write(self, expected: int, **options: Any) -> int | None:
+        """The generation written over the expected one, 0 for none; None if another is there."""
+        from google.api_core.exceptions import PreconditionFailed
+
+        blob = self._bucket.blob(self._name)
+        try:
+            blob.upload_from_string(self._content, if_generation_match=expected, **options)
+        except PreconditionFailed:
+            return self._own_generation()
+        return blob.generation
+
+    def _own_generation(self) -> int | None:
+        """The generation of this run's lease, which may be of a write whose answer was lost."""
+        lease = self._read()
+        return lease.generation if lease and lease.content == self._content else None
+
+    def _read(self) -> Lease | None:
+        from google.api_core.exceptions import NotFound, PreconditionFailed
+
+        while (blob := self._bucket.get_blob(self._name, timeout=REQUEST_SECONDS)) is not None:
+            with suppress(NotFound, PreconditionFailed):  # written again in between
+                content = blob.download_as_bytes(if_generation_match=blob.generation)
+                return Lease(blob.generation, blob.updated.timestamp(), content)
+        return None
+
+    def _now(self) -> float:
+        """The time by the clock of the store, which a file written there has."""
+        probe = self._bucket.blob(f"{self._name}.{uuid.uuid4().hex}")
+        probe.upload_from_string(b"")
+        probe.delete()
+        return probe.updated.timestamp()
+
+    def _run(self) -> None:
+        wait = RENEW_SECONDS
+        while not self._closed.wait(wait) and not self._taken_by:
+            wait = RENEW_SECONDS if self._renew() else RETRY_SECONDS
+
+    def _renew(self) -> bool:
+        """Whether it did; what fails is tried again until `check` gives up."""
+        sent = time.monotonic()
+        try:
+            generation = self._write(self._generation, timeout=REQUEST_SECONDS, retry=None)
+            if generation is None:
+                lease = self._read()
+                self._taken_by = holder(lease.content) if lease else "another process"
+                return False
+        except Exception as error:
+            self._error = error
+            return False
+        self._generation, self._renewed = generation, sent
+        return True
+
+
+def _this_process() -> dict[str, Any]:
     started = datetime.now(UTC).isoformat(timespec="seconds")
     return {"host": socket.gethostname(), "pid": os.getpid(), "started": started}
 
 
-def refusal(folder: epath.Path, content: bytes) -> UserError:
-    """The error of a run in a folder whose lock has this content."""
+def _refusal(folder: epath.Path, content: bytes) -> UserError:
     return UserError(
-        f"--workdir={folder} is being trained by {named(content)}: wait for it, end it, or give "
+        f"--workdir={folder} is being trained by {holder(content)}: wait for it, end it, or give "
         "another folder."
     )
 
 
-def named(content: bytes) -> str:
+def holder(content: bytes) -> str:
     """The process that a lock's content names; "another process" for damaged content."""
     try:
-        found = json.loads(content)
-        since = datetime.fromisoformat(found["started"]).astimezone(UTC)
-        return f"process {found['pid']} on {found['host']} since {since:%Y-%m-%d %H:%M} UTC"
+        fields = json.loads(content)
+        since = datetime.fromisoformat(fields["started"]).astimezone(UTC)
+        return f"process {fields['pid']} on {fields['host']} since {since:%Y-%m-%d %H:%M} UTC"
     except (ValueError, TypeError, KeyError):
         return "another process"

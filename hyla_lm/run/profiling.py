@@ -20,7 +20,7 @@ from hyla_lm.config.experiment import Experiment
 from hyla_lm.logs.console import TrainingProgress
 from hyla_lm.logs.step_log import StepLog
 from hyla_lm.parallel import multihost
-from hyla_lm.run.run_folder import PROFILE, RunFolder
+from hyla_lm.run.folder import PROFILE, RunFolder
 from hyla_lm.run.watchdog import Watchdog
 from hyla_lm.storage import write_retrying
 

@@ -1,7 +1,5 @@
 """A trained run, opened again to evaluate, sample or score."""
 
-import argparse
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,22 +7,18 @@ from typing import Any
 
 import jax
 
-from hyla_lm.checkpoint.checkpoint import Checkpointer, Damaged, check_same_run, remedy
-from hyla_lm.checkpoint.saved_files import told_of_changes
+from hyla_lm.checkpoint.checkpoint import read_checkpoints, restore_run
 from hyla_lm.config.gin_files import Written
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
 from hyla_lm.parallel import multihost
-from hyla_lm.run.document_losses import DocumentLosses, Recorder
-from hyla_lm.run.evaluation import evaluate_sets
+from hyla_lm.run.evaluation import Evaluation, evaluate
 from hyla_lm.run.program import Program, identity, make_program
 from hyla_lm.storage import as_path, read_whole
 from hyla_lm.tasks.language_model import LanguageModelTask
 from hyla_lm.tasks.protocol import Task
 from hyla_lm.tasks.sampling import Sample, Sampler, Sampling
 from hyla_lm.tasks.scoring import Score, score
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -36,18 +30,14 @@ class RestoredRun:
     step: int
 
     def evaluate(self) -> dict[str, float]:
-        """Metrics over the whole evaluation sets."""
-        return self.evaluate_documents()[0]
+        """The step, and metrics over the whole evaluation sets."""
+        return {"step": self.step, **self.evaluation().metrics}
 
-    def evaluate_documents(self) -> tuple[dict[str, float], DocumentLosses | None]:
-        """Metrics over the whole evaluation sets, and losses by document where the task has any."""
-        p, size = self.program, self.program.experiment.train.batch_size
-        shard = multihost.shard_of(p.mesh, size)
-        recorder = Recorder(p, shard)
-        with jax.set_mesh(p.mesh):
-            sets = recorder.watched(p.task.evaluation_sets(shard, final=True))
-            values = evaluate_sets(p.task, recorder.step, self.params, sets, p.place)
-        return {"step": self.step, **values}, recorder.losses(self.step)
+    def evaluation(self) -> Evaluation:
+        """`evaluate`, with the losses of documents where the task has any."""
+        shard = multihost.shard_of(self.program.mesh, self.program.experiment.train.batch_size)
+        with jax.set_mesh(self.program.mesh):
+            return evaluate(self.program, self.params, self.step, shard, is_final=True)
 
     def sample(self, prompt: str, sampling: Sampling) -> str:
         """A continuation of the prompt; raises UserError if the run is no language model."""
@@ -89,12 +79,6 @@ class RestoredRun:
         return jax.device_put(multihost.on_host(self.params))
 
 
-def restore(options: argparse.Namespace, bindings: list[str]) -> RestoredRun:
-    """Opens the run in --workdir with its own config.gin, or with the given gin files."""
-    trust = options.trust_imports
-    return open_run(options.workdir, options.step, options.gin_file, bindings, trust_imports=trust)
-
-
 def open_run(
     path: str,
     step: int | None = None,
@@ -108,21 +92,10 @@ def open_run(
     Raises UserError for a folder without a run or that checkpoint, for gin files of another run,
     and for a config.gin of the run that imports modules of others, unless `trust_imports`.
     """
-    workdir = as_path(path)
     program = program_of(path, gin_files, bindings, devices, trust_imports)
-    if not (workdir / "checkpoints").exists():
-        raise UserError(f"{workdir} has no checkpoint yet: train it first.")
-    checkpoints = Checkpointer(workdir / "checkpoints", keep=None)
-    step = checkpoints.choose(step)
-    try:
-        meta = checkpoints.meta(step)
-        check_same_run(meta["identity"], identity(program), workdir)
-        state, _ = checkpoints.restore(step, program.abstract_state, meta)
-    except Damaged as damage:
-        raise UserError(f"{damage}: {remedy(step, checkpoints.steps())}") from damage
-    checkpoints.close()
-    if changes := told_of_changes(workdir, step):
-        log.warning(changes)
+    with read_checkpoints(as_path(path), f"--workdir={path}") as checkpoints:
+        step = checkpoints.choose(step)
+        state = restore_run(checkpoints, step, identity(program), program.abstract_state)[0]
     return RestoredRun(program, state.params, step)
 
 

@@ -17,7 +17,7 @@ from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.preemption import PreemptionGuard
 from hyla_lm.run.profiling import Profiler
 from hyla_lm.run.program import Program
-from hyla_lm.run.run_store import RunStore
+from hyla_lm.run.store import RunStore
 from hyla_lm.run.watchdog import Watchdog
 from hyla_lm.tasks.protocol import Batch, Task
 

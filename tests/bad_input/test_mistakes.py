@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hyla_lm.input.prepared import Rows
-from hyla_lm.run import document_losses
+from hyla_lm.run.evaluation import read_documents
 from tests.bad_input.conftest import status_of
 from tests.bad_input.mistakes import MISTAKES
 from tests.conftest import SEQUENCE_LENGTH, TINY
@@ -64,7 +64,7 @@ def run_copies(trained: Path, home: Path) -> dict[str, Path]:
     lines = (home / "untimed" / "metrics.jsonl").read_text()
     (home / "untimed" / "metrics.jsonl").write_text(lines.replace("perf/step_seconds", "perf/x"))
     (home / "damaged" / "documents" / "2.npz").write_bytes(b"PK")
-    losses = document_losses.read(trained, 2)
+    losses = read_documents(trained, 2)
     assert losses is not None
     rows = replace(losses, facts={**losses.facts, "identity": {"validation rows": "others"}})
     (home / "other_rows" / "documents" / "2.npz").write_bytes(rows.to_bytes())

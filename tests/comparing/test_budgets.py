@@ -7,7 +7,7 @@ import pytest
 
 import hyla_lm
 from hyla_lm.errors import UserError
-from hyla_lm.run.document_losses import DocumentLosses
+from hyla_lm.run.evaluation import DocumentLosses
 from hyla_lm.tools.compare.groups import grouped
 from hyla_lm.tools.compare.runs import ReadRun, read_run, value_of
 from tests.comparing.written_runs import FACTS, documents, write_run

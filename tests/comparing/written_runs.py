@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from hyla_lm.input.row_documents import Documents
-from hyla_lm.run.document_losses import DocumentLosses
+from hyla_lm.run.evaluation import DocumentLosses
 
 FACTS = {
     "identity": {"tokenizer": "t", "validation rows": "v"},

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 
 from hyla_lm.logs.tensorboard import SETTINGS
-from hyla_lm.run.run_folder import EVENTS
+from hyla_lm.run.folder import EVENTS
 from hyla_lm.run.summary import LEARNING_RATE
 from tests.faults.phased_train import measured_path
 from tests.faults.runs import Command, Running

@@ -101,7 +101,7 @@ def follow_duties(phases: PhaseWriter) -> None:
 
 def follow_saves(phases: PhaseWriter) -> None:
     """A save ends in the background, hence the phase after it is its commit."""
-    from hyla_lm.run.run_store import RunStore
+    from hyla_lm.run.store import RunStore
 
     RunStore.save = inside(SAVE, phases, RunStore.save, COMMIT)
 

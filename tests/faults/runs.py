@@ -21,7 +21,7 @@ from tensorboard.backend.event_processing.event_accumulator import SCALARS, Even
 from hyla_lm.errors import UserError
 from hyla_lm.logs.costs import SECONDS
 from hyla_lm.logs.tensorboard import tensorboard_name
-from hyla_lm.run.run_folder import EVENTS
+from hyla_lm.run.folder import EVENTS
 from tests import preloaded
 from tests.faults.phases import COMMIT, SAVE, START, begins
 from tests.run_lines import measured

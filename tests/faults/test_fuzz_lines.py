@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyla_lm.errors import UserError
-from hyla_lm.logs.metric_lines import parse_lines
-from hyla_lm.run.run_folder import RunFolder
+from hyla_lm.run.folder import RunFolder, parse_lines
 
 NAME = "runs/a/metrics.jsonl"
 STEP = st.integers(0, 2**40)

@@ -17,7 +17,7 @@ from hyla_lm.cli.main import main
 from hyla_lm.config.experiment import TrainConfig
 from hyla_lm.errors import UserError
 from hyla_lm.input.prepared import Rows
-from hyla_lm.run.run_folder import RunFolder
+from hyla_lm.run.folder import RunFolder
 from hyla_lm.run.watchdog import EXIT_STATUS, Watchdog
 from tests import preloaded
 from tests.conftest import SEQUENCE_LENGTH, TINY
@@ -31,14 +31,15 @@ import sys, time
 from dataclasses import replace
 import jax
 from hyla_lm import train as trainer
-from hyla_lm.cli import main as cli
+from hyla_lm.checkpoint.checkpoint import Checkpointer
+from hyla_lm.cli.main import main
 from hyla_lm.input.row_stream import RowStream
 from hyla_lm.run import evaluation
-from hyla_lm.checkpoint.checkpoint import Checkpointer
-from hyla_lm.run.run_store import RunStore
+from hyla_lm.run.store import RunStore
 
 what, arguments = sys.argv[1], sys.argv[2:]
-compile_step, read, evaluate = trainer.compile_step, RowStream.__next__, evaluation.evaluate
+compile_step, read = trainer.compile_step, RowStream.__next__
+evaluate_set = evaluation._evaluate_set
 
 def never_ends(*_):
     time.sleep(10**6)
@@ -65,8 +66,8 @@ def program_on_a_device_that_stops(*given):
 
     return replace(program, train_step=train_step)
 
-def evaluate_rows_that_end(step, params, batches, *rest):
-    return evaluate(step, params, iter(never_ends, None), *rest)
+def evaluate_rows_that_end(program, params, batches, *rest):
+    return evaluate_set(program, params, iter(never_ends, None), *rest)
 
 if what == "data":
     RowStream.__next__ = rows_that_end
@@ -79,8 +80,8 @@ elif what == "save":
 elif what == "wait":
     RunStore.wait = never_ends
 elif what == "evaluation":
-    evaluation.evaluate = evaluate_rows_that_end
-sys.exit(cli.main(arguments))
+    evaluation._evaluate_set = evaluate_rows_that_end
+sys.exit(main(arguments))
 """
 # What hangs, and where the run says it is.
 CASES = {

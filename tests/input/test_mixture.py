@@ -25,7 +25,7 @@ from hyla_lm.input.source import LanguageData, Reading, RowSet
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.input.turns import shares_of, turns_of
 from hyla_lm.parallel.batch_shard import BatchShard
-from hyla_lm.run import document_losses
+from hyla_lm.run.evaluation import read_documents
 from hyla_lm.tasks.language_model import LanguageModel
 from tests.conftest import SEQUENCE_LENGTH, TINY, VOCAB_SIZE, sentences
 from tests.run_lines import measured
@@ -375,7 +375,7 @@ def test_a_run_is_resumed_to_the_last_bit_and_not_with_other_shares(
     for tag in ("train/loss_nats", "validation/loss_nats", "validation/books_bits_per_byte"):
         values = [{x["step"]: x[tag] for x in lines if tag in x} for lines in (ours, theirs)]
         assert values[0] and values[0] == values[1]
-    kept = document_losses.read(whole, 12)
+    kept = read_documents(whole, 12)
     assert kept is not None
     joint, web, books = (kept.sets[name] for name in ("", "web", "books"))
     assert len(joint) == len(web) + len(books), "documents are joined over the rows of a source"

@@ -17,9 +17,9 @@ from tensorboard.plugins.hparams import metadata
 from tensorboard.util.tensor_util import make_ndarray
 
 from hyla_lm.config.read_experiment import read_experiment
-from hyla_lm.logs.metric_lines import read_lines
 from hyla_lm.logs.sinks import Histogram, description
 from hyla_lm.logs.tensorboard import SETTINGS, TensorBoard, tensorboard_name
+from hyla_lm.run.folder import read_lines
 from hyla_lm.train import train
 from tests.conftest import SEQUENCE_LENGTH, TINY
 

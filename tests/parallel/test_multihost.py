@@ -19,7 +19,7 @@ from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.liveness import EXIT_STATUS as PEER_GONE
 from hyla_lm.parallel.mesh import MeshConfig, make_mesh
 from hyla_lm.parallel.multihost import check_agreement, gather, gather_shards, shard_of
-from hyla_lm.run import document_losses
+from hyla_lm.run.evaluation import read_documents
 from tests import preloaded
 from tests.parallel.processes import (
     Finished,
@@ -97,7 +97,7 @@ def assert_same_figures(found: Path, expected: Path) -> None:
 
 def assert_same_documents(found: Path, expected: Path) -> None:
     """At the last step: the documents of all processes' rows, and the loss of each."""
-    there, here = (document_losses.read(folder, 12) for folder in (found, expected))
+    there, here = (read_documents(folder, 12) for folder in (found, expected))
     assert there is not None and here is not None
     for column in ("row_N", "place_N", "tokens_N", "bytes_N"):
         columns = [getattr(losses.sets[""], column) for losses in (there, here)]

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from hyla_lm.checkpoint.warm_start import Match, match
+from hyla_lm.checkpoint.beginning import Match, match
 from hyla_lm.cli.main import main
 from hyla_lm.config.experiment import WarmStart
 from hyla_lm.config.read_experiment import read_experiment

@@ -7,7 +7,7 @@ import pytest
 
 from hyla_lm.errors import UserError
 from hyla_lm.logs.costs import Costs
-from hyla_lm.run.run_folder import PROCESS_SECONDS, RunFolder
+from hyla_lm.run.folder import PROCESS_SECONDS, RunFolder
 
 
 class Clock:

@@ -13,11 +13,10 @@ from tensorboard.compat.proto.event_pb2 import Event
 
 from hyla_lm.config.experiment import Experiment
 from hyla_lm.config.read_experiment import read_experiment
-from hyla_lm.logs.metric_lines import read_lines
 from hyla_lm.logs.sinks import description
 from hyla_lm.logs.step_log import StepLog
 from hyla_lm.logs.tensorboard import tensorboard_name
-from hyla_lm.run.run_folder import PROCESS_SECONDS
+from hyla_lm.run.folder import PROCESS_SECONDS, read_lines
 from hyla_lm.train import train
 from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.run_lines import measured

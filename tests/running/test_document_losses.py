@@ -15,9 +15,8 @@ from hyla_lm.ending import STOPPED
 from hyla_lm.input.prepared import Rows
 from hyla_lm.parallel import multihost
 from hyla_lm.parallel.batch_shard import BatchShard
-from hyla_lm.run import document_losses, duties
-from hyla_lm.run.document_losses import DocumentLosses, Recorder
-from hyla_lm.run.evaluation import evaluate_sets
+from hyla_lm.run import evaluation
+from hyla_lm.run.evaluation import DocumentLosses, Documents, evaluate, read_documents
 from hyla_lm.run.program import lower_step, make_program
 from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.run_lines import measured
@@ -36,7 +35,7 @@ def train(gin_file: Path, workdir: Path, *bindings: str) -> int:
 
 
 def kept(workdir: Path, step: int) -> DocumentLosses:
-    found = document_losses.read(workdir, step)
+    found = read_documents(workdir, step)
     assert found is not None
     return found
 
@@ -80,11 +79,9 @@ def test_the_step_that_tells_documents_has_the_metrics_of_the_plain_one(gin_file
         params = on.init().params
         for program in (on, off):
             shard = multihost.shard_of(program.mesh, 8)
-            recorder = Recorder(program, shard)
-            sets = recorder.watched(program.task.evaluation_sets(shard, True))
-            found = evaluate_sets(program.task, recorder.step, params, sets, program.place)
-            values.append(found)
-            assert (recorder.losses(0) is None) == (program is off)
+            found = evaluate(program, params, 0, shard, is_final=True)
+            values.append(found.metrics)
+            assert (found.documents is None) == (program is off)
         assert lower_step(on).as_text() == lower_step(off).as_text()
     assert values[0] == values[1]
 
@@ -97,10 +94,7 @@ def test_shards_of_several_processes_give_the_same_documents(
 
     def parts_of(shard: BatchShard, gathered: Any) -> DocumentLosses:
         monkeypatch.setattr(multihost, "gather_shards", gathered)
-        recorder = Recorder(program, shard)
-        sets = recorder.watched(program.task.evaluation_sets(shard, False))
-        evaluate_sets(program.task, recorder.step, params, sets, program.place)
-        found = recorder.losses(0)
+        found = evaluate(program, params, 0, shard, is_final=False).documents
         assert found is not None
         return found
 
@@ -129,12 +123,12 @@ def test_a_stopped_evaluation_leaves_no_file_and_a_resumed_run_those_of_a_whole_
 ) -> None:
     stopped = tmp_path / "stopped"
 
-    def asked(*arguments: Any) -> dict[str, float]:
+    def asked(*arguments: Any) -> Any:
         arguments[-1]._requested = True
-        return evaluate_sets(*arguments)
+        return evaluate(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(duties, "evaluate_sets", asked)
+        patch.setattr(evaluation, "evaluate", asked)
         assert train(gin_file, stopped) == STOPPED
     assert not (stopped / "documents").exists()
     assert train(gin_file, stopped) == 0
@@ -163,7 +157,5 @@ def test_a_file_of_25600_rows_is_small() -> None:
     rng, count = np.random.default_rng(0), 27_000
     ends = np.cumsum(rng.integers(100, 900, count))
     columns = (ends // 512, ends % 512, rng.exponential(1500, count))
-    documents = document_losses.Documents(
-        *columns, rng.integers(1, 900, count), rng.exponential(2000, count)
-    )
+    documents = Documents(*columns, rng.integers(1, 900, count), rng.exponential(2000, count))
     assert len(DocumentLosses(1, {"": documents}, {}).to_bytes()) < 1e6

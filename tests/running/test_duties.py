@@ -16,9 +16,9 @@ from hyla_lm.logs.tensorboard import tensorboard_name
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.optim import OptimizerConfig
 from hyla_lm.parallel.mesh import MeshConfig
-from hyla_lm.run import duties
+from hyla_lm.run import duties, evaluation
 from hyla_lm.run.duties import DUTIES, Duty, redone_tags
-from hyla_lm.run.evaluation import evaluate_sets
+from hyla_lm.run.evaluation import evaluate
 from tests.run_lines import measured
 
 pytestmark = pytest.mark.usefixtures("programs_once")
@@ -121,12 +121,14 @@ def test_the_last_step_is_evaluated_once_on_all_rows(
 ) -> None:
     sizes: list[int] = []
 
-    def counted(task: Any, step: Any, params: Any, sets: Any, *rest: Any) -> dict[str, float]:
-        batches = {name: list(batches) for name, batches in sets.items()}
-        sizes.append(sum(int((batch["row"] >= 0).sum()) for batch in batches[""]))
-        return evaluate_sets(task, step, params, batches, *rest)
+    def counted(
+        program: Any, params: Any, step: int, shard: Any, is_final: bool, *rest: Any
+    ) -> Any:
+        batches = program.task.evaluation_sets(shard, is_final)[""]
+        sizes.append(sum(int((batch["row"] >= 0).sum()) for batch in batches))
+        return evaluate(program, params, step, shard, is_final, *rest)
 
-    monkeypatch.setattr(duties, "evaluate_sets", counted)
+    monkeypatch.setattr(evaluation, "evaluate", counted)
     workdir = tmp_path / "run"
     assert train(tiny_gin, workdir, "LanguageModel.validation_rows = 8") == 0
     assert sizes[:2] == [8, 8] and len(sizes) == 3 and sizes[2] > 8
@@ -141,16 +143,16 @@ def test_a_stop_in_any_evaluation_loses_and_doubles_nothing(
     """Going on from it, the evaluation is done again, so the next is the second."""
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert train(tiny_gin, whole) == 0
-    for step, evaluation in ((4, 1), (8, 2), (12, 2)):
+    for step, number in ((4, 1), (8, 2), (12, 2)):
         calls: list[int] = []
 
-        def asked(*arguments: Any, calls=calls, evaluation=evaluation) -> dict[str, float]:
+        def asked(*arguments: Any, calls=calls, number=number) -> Any:
             calls.append(1)
-            arguments[-1]._requested = len(calls) == evaluation
-            return evaluate_sets(*arguments)
+            arguments[-1]._requested = len(calls) == number
+            return evaluate(*arguments)
 
         with monkeypatch.context() as patch:
-            patch.setattr(duties, "evaluate_sets", asked)
+            patch.setattr(evaluation, "evaluate", asked)
             assert train(tiny_gin, stopped) == EXIT_STATUS
         assert (stopped / "checkpoints" / str(step)).is_dir()
         assert not (stopped / "summary.json").exists()

@@ -28,7 +28,7 @@ def test_a_failed_save_is_named(
             patch.setattr(ocp.CheckpointManager, call, full)
             with pytest.raises(UserError) as error:
                 checkpoints.save(4, state, {}, {})
-        assert checkpoints.latest_step() == 3
+        assert checkpoints.steps() == [3]
     said = str(error.value)
     assert said.startswith(f"checkpoint {tmp_path}/{named} could not be saved (no space left on it")
     assert said.endswith("free space or mend the disk, and start again.")

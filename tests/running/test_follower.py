@@ -19,11 +19,10 @@ from hyla_lm.cli.main import main
 from hyla_lm.ending import Preempted
 from hyla_lm.errors import UserError
 from hyla_lm.input.prepared import Rows
-from hyla_lm.logs.metric_lines import read_lines
 from hyla_lm.logs.tensorboard import tensorboard_name
-from hyla_lm.run.follower import follow
+from hyla_lm.run.folder import RunFolder, read_lines
+from hyla_lm.run.follow import follow
 from hyla_lm.run.restored import program_of
-from hyla_lm.run.run_folder import RunFolder
 from tests import preloaded
 from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.run_lines import measured

@@ -17,8 +17,8 @@ import pytest
 from hyla_lm.cli.main import main
 from hyla_lm.errors import UserError
 from hyla_lm.input.prepared import Rows
-from hyla_lm.run.lock import LOCK, named
-from hyla_lm.run.run_folder import RunFolder
+from hyla_lm.run.folder import RunFolder
+from hyla_lm.run.lock import LOCK, holder
 from tests import preloaded
 from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.run_lines import measured
@@ -29,7 +29,7 @@ WAITER = """
 import sys, time
 from pathlib import Path
 from hyla_lm import train as trainer
-from hyla_lm.cli import main as cli
+from hyla_lm.cli.main import main
 
 go, record = Path(sys.argv[1]), trainer.StepLog.record
 
@@ -41,7 +41,7 @@ def recorded(log, step, *rest):
             time.sleep(0.02)
 
 trainer.StepLog.record = recorded
-sys.exit(cli.main(sys.argv[2:]))
+sys.exit(main(sys.argv[2:]))
 """
 
 
@@ -164,8 +164,8 @@ def test_a_folder_can_be_opened_again_once_it_is_closed(tmp_path: Path) -> None:
         folder.close()
 
 
-def test_only_the_lead_process_takes_the_lock(tmp_path: Path) -> None:
-    with closing(RunFolder(str(tmp_path))), closing(RunFolder(str(tmp_path), lead=False)):
+def test_only_process_0_takes_the_lock(tmp_path: Path) -> None:
+    with closing(RunFolder(str(tmp_path))), closing(RunFolder(str(tmp_path), writes=False)):
         pass
 
 
@@ -193,7 +193,7 @@ def test_a_damaged_lock_file_is_no_lock_and_names_nobody(content: bytes, tmp_pat
 
 def test_the_holder_is_named_in_universal_time() -> None:
     content = b'{"pid": 4242, "host": "host-a", "started": "2026-01-01T14:00:00+02:00"}'
-    assert named(content) == "process 4242 on host-a since 2026-01-01 12:00 UTC"
+    assert holder(content) == "process 4242 on host-a since 2026-01-01 12:00 UTC"
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hyla_lm.cli.main import main
-from hyla_lm.run import program, run_store
+from hyla_lm.run import program, store
 from tests import preloaded
 
 pytestmark = pytest.mark.usefixtures("programs_once")
@@ -84,7 +84,7 @@ def test_other_flags_are_told_and_refused_on_request(gin_file: Path, workdir: Pa
     ],
 )
 def test_a_change_is_told_without_what_stayed(before: str, after: str, told: str) -> None:
-    assert run_store._change(before, after) == told
+    assert store._change(before, after) == told
 
 
 def test_another_schedule_is_another_compiled_step(

@@ -14,9 +14,9 @@ from hyla_lm.config.experiment import TrainConfig
 from hyla_lm.ending import STOPPED
 from hyla_lm.errors import UserError
 from hyla_lm.input.prepared import Rows
-from hyla_lm.logs.metric_lines import read_lines
 from hyla_lm.logs.step_log import StepLog
 from hyla_lm.run import profiling
+from hyla_lm.run.folder import read_lines
 from hyla_lm.run.profiling import STEPS_ASKED, Profiler
 from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.run_lines import measured

@@ -8,7 +8,7 @@ import numpy as np
 
 from hyla_lm.errors import UserError
 from hyla_lm.input.row_documents import Documents
-from hyla_lm.run.document_losses import rows_of
+from hyla_lm.run.evaluation import rows_of
 from hyla_lm.tools.compare.runs import ReadRun
 
 LN2 = float(np.log(2))

@@ -125,7 +125,7 @@ def _with_losses(run: ReadRun, evaluate: bool, trust_imports: bool) -> ReadRun:
         return run
     switch_on = [f"{SWITCH} = True"] if SWITCH in run.settings else []
     opened = open_run(run.path, bindings=switch_on, trust_imports=trust_imports)
-    losses = opened.evaluate_documents()[1]
+    losses = opened.evaluation().documents
     if losses is None:
         raise UserError(f"{run.path} holds no language model: give runs of one.")
     return replace(run, evaluations=[losses])

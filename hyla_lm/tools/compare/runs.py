@@ -14,10 +14,8 @@ from hyla_lm.config.declare import REGISTRY
 from hyla_lm.config.gin_files import settings_of_text
 from hyla_lm.config.gin_text import GIN_ERRORS, Reference
 from hyla_lm.errors import UserError
-from hyla_lm.logs.metric_lines import read_lines
-from hyla_lm.run import document_losses
-from hyla_lm.run.document_losses import DocumentLosses
-from hyla_lm.run.run_folder import EVALUATOR
+from hyla_lm.run.evaluation import DocumentLosses, documents_file, read_documents
+from hyla_lm.run.folder import EVALUATOR, read_lines
 from hyla_lm.run.summary import STEP_SECONDS, is_window, seconds_per_step
 from hyla_lm.storage import as_path, read_whole
 
@@ -102,13 +100,13 @@ def _is_evaluation(line: Mapping[str, Any]) -> bool:
 
 def _losses_of(folder: epath.Path, line: Mapping[str, Any]) -> DocumentLosses | None:
     """The losses of the line's evaluation; raises UserError for a file of another one."""
-    found = document_losses.read(folder, line["step"])
+    found = read_documents(folder, line["step"])
     for name, documents in (found.sets if found else {}).items():
         logged = line.get(f"validation/{name}_loss_nats" if name else "validation/loss_nats")
         loss = documents.nats_N.sum() / max(documents.tokens_N.sum(), 1)
         if logged is not None and not abs(loss - logged) <= SAME_LOSS * abs(logged):
             raise UserError(
-                f"{folder / document_losses.path_of(line['step'])} is not of the evaluation in "
+                f"{folder / documents_file(line['step'])} is not of the evaluation in "
                 "metrics.jsonl: delete it, and that step is left out."
             )
     return found

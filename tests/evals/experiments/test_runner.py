@@ -21,7 +21,7 @@ from hyla_lm.evals.experiments import runner
 from hyla_lm.evals.experiments.benchmarks import BENCHMARKS
 from hyla_lm.evals.experiments.runner import Request, plan, populations
 from hyla_lm.evals.populations.train_many import Member
-from hyla_lm.run.run_folder import RunFolder
+from hyla_lm.run.folder import RunFolder
 
 pytestmark = pytest.mark.usefixtures("programs_once")
 

@@ -25,8 +25,8 @@ from hyla_lm.evals.populations.train_many import (
     train_many,
     windows,
 )
+from hyla_lm.run.folder import RunFolder
 from hyla_lm.run.lock import LOCK
-from hyla_lm.run.run_folder import RunFolder
 from tests.evals.stops import Stops
 from tests.run_lines import measured
 

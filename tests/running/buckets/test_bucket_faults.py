@@ -23,14 +23,14 @@ IMPATIENT = """
 import asyncio, sys
 from types import SimpleNamespace
 import gcsfs.retry
-from hyla_lm.cli import main as cli
-from hyla_lm.run import mirror
-from hyla_lm.input import files
+from hyla_lm import storage as files
+from hyla_lm.cli.main import main
+from hyla_lm.run import folder
 
 files.FIRST_WAIT_SECONDS = files.LONGEST_WAIT_SECONDS = 1e-3
-mirror.MIRROR_SECONDS = 0.1
+folder.MIRROR_SECONDS = 0.1
 gcsfs.retry.asyncio = SimpleNamespace(sleep=lambda _: asyncio.sleep(1e-3))
-sys.exit(cli.main(sys.argv[1:]))
+sys.exit(main(sys.argv[1:]))
 """
 
 

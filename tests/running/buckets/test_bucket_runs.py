@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hyla_lm.ending import STOPPED as EXIT_STATUS
-from hyla_lm.run.bucket_lease import LEASE_SECONDS
+from hyla_lm.run.lock import LEASE_SECONDS
 from tests import preloaded
 from tests.run_lines import measured_in
 from tests.running.buckets.fake_bucket import FakeBucket

@@ -13,8 +13,8 @@ import pytest
 
 from hyla_lm.cli.main import main
 from hyla_lm.errors import Unavailable, UserError
-from hyla_lm.run import bucket_lease
-from hyla_lm.run.run_folder import RunFolder
+from hyla_lm.run import lock
+from hyla_lm.run.folder import RunFolder
 from hyla_lm.storage import as_path
 from tests import preloaded
 from tests.running.buckets.fake_bucket import FakeBucket
@@ -29,18 +29,18 @@ NAMED = "process 4242 on host-a since 2026-01-01 12:00 UTC"
 # A trainer that renews its lease, copies its logs and looks at both all the time.
 EAGER = """
 import sys
-from hyla_lm.cli import main as cli
-from hyla_lm.run import bucket_lease, mirror
+from hyla_lm.cli.main import main
+from hyla_lm.run import folder, lock
 
-bucket_lease.RENEW_SECONDS = bucket_lease.RETRY_SECONDS = mirror.MIRROR_SECONDS = 0.1
-sys.exit(cli.main(sys.argv[1:]))
+lock.RENEW_SECONDS = lock.RETRY_SECONDS = folder.MIRROR_SECONDS = 0.1
+sys.exit(main(sys.argv[1:]))
 """
 ENDLESS = ("TrainConfig.steps=10000000", "CheckpointConfig.every=10000000")
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bucket_lease, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(lock, "RETRY_SECONDS", 0.02)
 
 
 def another_takes(bucket: FakeBucket, key: str = LOCK) -> None:
@@ -69,7 +69,7 @@ def test_a_lease_is_there_while_the_folder_is_open(bucket: FakeBucket) -> None:
 
 
 def test_a_lease_is_renewed(bucket: FakeBucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bucket_lease, "RENEW_SECONDS", 0.02)
+    monkeypatch.setattr(lock, "RENEW_SECONDS", 0.02)
     with closing(RunFolder(WORKDIR)) as folder:
         first = bucket._generations[LOCK]
         wait_until(lambda: bucket._generations[LOCK] > first + 3)
@@ -100,7 +100,7 @@ def test_a_lease_that_is_renewed_meanwhile_refuses(
 def test_a_lease_is_waited_out_by_the_clock_of_the_store(
     ahead: int, bucket: FakeBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bucket_lease, "LEASE_SECONDS", 1.5)
+    monkeypatch.setattr(lock, "LEASE_SECONDS", 1.5)
     bucket.ahead = timedelta(seconds=ahead)
     another_takes(bucket)
     started = time.monotonic()
@@ -144,7 +144,7 @@ def test_of_two_that_take_over_one_gets_it(held: FakeBucket) -> None:
 def test_a_damaged_lease_names_nobody_and_is_waited_for_like_any(
     content: bytes, bucket: FakeBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bucket_lease, "LEASE_SECONDS", 0.5)
+    monkeypatch.setattr(lock, "LEASE_SECONDS", 0.5)
     bucket.answer(
         "POST", "/upload/storage/v1/b/bucket/o?uploadType=media&name=run/.lock", {}, content
     )
@@ -153,7 +153,7 @@ def test_a_damaged_lease_names_nobody_and_is_waited_for_like_any(
 
 
 def test_a_write_whose_answer_was_lost_is_known_as_ours(bucket: FakeBucket) -> None:
-    lease = bucket_lease.BucketLease(as_path(WORKDIR))
+    lease = lock.BucketLease(as_path(WORKDIR))
     lease._write(lease._generation)  # it is written, but the lease does not learn its generation
     assert lease._renew()
     lease.check()
@@ -175,8 +175,8 @@ def test_a_run_that_lost_its_lease_writes_no_more(bucket: FakeBucket) -> None:
 def test_a_lease_that_cannot_be_renewed_is_given_up_by_its_own_clock(
     bucket: FakeBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bucket_lease, "RENEW_SECONDS", 0.05)
-    monkeypatch.setattr(bucket_lease, "LEASE_SECONDS", 2.0)
+    monkeypatch.setattr(lock, "RENEW_SECONDS", 0.05)
+    monkeypatch.setattr(lock, "LEASE_SECONDS", 2.0)
     folder = RunFolder(WORKDIR)
     bucket.fail(503, 10**9, "run/.lock")
     bucket.fail(503, 10**9, "uploadType=multipart&ifGenerationMatch")

@@ -11,9 +11,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from hyla_lm.checkpoint.checkpoint import Checkpointer
 from hyla_lm.errors import UserError
 from hyla_lm.logs.tensorboard import TensorBoard
-from hyla_lm.run import mirror
-from hyla_lm.run.mirror import Mirror
-from hyla_lm.run.run_folder import RunFolder
+from hyla_lm.run import folder as folders
+from hyla_lm.run.folder import Mirror, RunFolder
 from hyla_lm.storage import as_path
 from tests.running.buckets.fake_bucket import DROPPED, FakeBucket
 from tests.running.buckets.runs import WORKDIR
@@ -26,7 +25,7 @@ class TestMirror:
     """Files of a local folder, as objects."""
 
     def test_objects_are_the_files_at_every_copy(self, bucket: FakeBucket, tmp_path: Path) -> None:
-        copies = Mirror(tmp_path, as_path(WORKDIR))
+        copies = Mirror(tmp_path, as_path(WORKDIR), lambda: None)
         (tmp_path / "folder").mkdir()
         (tmp_path / "folder" / "events").write_bytes(b"one")
         copies.copy()
@@ -41,7 +40,7 @@ class TestMirror:
     def test_only_what_has_grown_is_sent(self, bucket: FakeBucket, tmp_path: Path) -> None:
         (tmp_path / "a").write_bytes(b"a")
         (tmp_path / "b").write_bytes(b"b")
-        copies = Mirror(tmp_path, as_path(WORKDIR))
+        copies = Mirror(tmp_path, as_path(WORKDIR), lambda: None)
         copies.copy()
         sent = len(bucket.requests)
         (tmp_path / "b").write_bytes(b"bb")
@@ -52,8 +51,8 @@ class TestMirror:
     def test_time_passing_is_enough(
         self, bucket: FakeBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(mirror, "MIRROR_SECONDS", 0.01)
-        copies = Mirror(tmp_path, as_path(WORKDIR))
+        monkeypatch.setattr(folders, "MIRROR_SECONDS", 0.01)
+        copies = Mirror(tmp_path, as_path(WORKDIR), lambda: None)
         (tmp_path / "a").write_bytes(b"a")
         wait_until(lambda: bucket.objects == {"bucket/run/a": b"a"})
         copies.close()
@@ -61,8 +60,8 @@ class TestMirror:
     def test_a_failure_in_the_background_is_raised_where_the_run_looks(
         self, bucket: FakeBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(mirror, "MIRROR_SECONDS", 0.01)
-        copies = Mirror(tmp_path, as_path(WORKDIR))
+        monkeypatch.setattr(folders, "MIRROR_SECONDS", 0.01)
+        copies = Mirror(tmp_path, as_path(WORKDIR), lambda: None)
         copies.check()
         bucket.fail(503, 10**9)
         (tmp_path / "a").write_bytes(b"a")
@@ -74,7 +73,7 @@ class TestMirror:
     def test_failures_that_pass_are_not_noticed(
         self, bucket: FakeBucket, tmp_path: Path, status: int
     ) -> None:
-        copies = Mirror(tmp_path, as_path(WORKDIR))
+        copies = Mirror(tmp_path, as_path(WORKDIR), lambda: None)
         bucket.fail(status, 20, "POST")
         (tmp_path / "a").write_bytes(b"a")
         copies.close()
@@ -128,7 +127,7 @@ def test_a_bucket_that_cannot_be_used_is_named_at_once(bucket: FakeBucket, mista
     bucket.fail(status, 10**9, where)
     with pytest.raises(UserError, match=f"(?s){message}"):
         folder = RunFolder(WORKDIR)
-        folder.remove_mark(folder.leave_mark())
+        folder.check_shared()
 
 
 @pytest.mark.usefixtures("here")

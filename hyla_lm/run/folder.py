@@ -1,0 +1,378 @@
+"""A run's folder, on a disk or in a bucket: its files, each written whole or not at all.
+
+A bucket has no appending, so lines and TensorBoard events are written to a local folder and
+mirrored: before every checkpoint, every minute and at the end.
+"""
+
+import json
+import logging
+import os
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from etils import epath
+
+from hyla_lm.checkpoint.checksums import CHECKPOINTS, SAVED_NOTE, note_of_saved, saved_note
+from hyla_lm.errors import UserError
+from hyla_lm.parallel import multihost
+from hyla_lm.run.lock import BucketLease, DiskLock
+from hyla_lm.storage import (
+    PathLike,
+    as_path,
+    bucket_errors,
+    bucket_of,
+    read_whole,
+    size_of,
+    write_retrying,
+    write_whole,
+)
+
+LINES, SUMMARY = "metrics.jsonl", "summary.json"
+MOVED_TO = "set_aside"  # checkpoints that a run went back behind
+PROFILE = "profile"  # a file by which a person asks for a trace
+EVALUATOR = "evaluator"  # what a process wrote that follows the run
+PROCESS_SECONDS = ".seconds"
+EVENTS = "events."
+OURS = {
+    "config.gin",
+    CHECKPOINTS,
+    "plugins",
+    LINES,
+    SUMMARY,
+    "suites",
+    "documents",
+    MOVED_TO,
+    PROFILE,
+    EVALUATOR,
+}
+MIRROR_SECONDS = 60.0
+
+log = logging.getLogger(__name__)
+
+
+class RunFolder:
+    """The files of one run; raises UserError for a folder with other files or without write access.
+
+    Only process 0 `writes`; the others know the paths. It holds the folder's lock until `close`:
+    another run in the folder is refused.
+    """
+
+    def __init__(self, path: str, writes: bool = True):
+        scheme, separator, _ = path.partition("://")
+        if separator and scheme != "gs":
+            raise UserError(f"--workdir={path} must be a folder of a disk or begin with gs://.")
+        self.path = as_path(path)
+        self._writes = writes
+        self._lock: DiskLock | BucketLease | None = None
+        self._mirror: Mirror | None = None
+        self._logs = Path(self.path)
+        self._opened = ExitStack()
+        if writes:
+            self._check_files()
+            with ExitStack() as opened:
+                self._open(opened)
+                self._opened = opened.pop_all()
+
+    def _open(self, opened: ExitStack) -> None:
+        """Takes the lock, and in a bucket begins to mirror; `opened` closes what it opens."""
+        in_bucket = bool(bucket_of(self.path))
+        with self._using("written"):
+            self._lock = BucketLease(self.path) if in_bucket else DiskLock(self.path)
+        opened.callback(self._lock.release)
+        if in_bucket:
+            temporary = tempfile.TemporaryDirectory(prefix="hyla_lm-")
+            self._logs = Path(opened.enter_context(temporary))
+            self._mirror = Mirror(self._logs, self.path, self._lock.check)
+            opened.callback(self._mirror.close)
+
+    def _check_files(self) -> None:
+        with self._using("used"):
+            self.path.mkdir(parents=True, exist_ok=True)
+            entries = self.path.iterdir() if self.path.exists() else ()
+            names = {entry.name for entry in entries}
+        if not bucket_of(self.path) and not os.access(self.path, os.W_OK | os.X_OK):
+            raise UserError(f"--workdir={self.path} is not writable: give another folder.")
+        strange = sorted(
+            name for name in names - OURS if not name.startswith((".", "hang.", EVENTS))
+        )
+        if strange and not names & OURS:
+            raise UserError(
+                f"--workdir={self.path} holds {strange[0]!r} and no run: give an empty or new "
+                "folder."
+            )
+
+    @property
+    def checkpoints(self) -> epath.Path:
+        return self.path / CHECKPOINTS
+
+    @property
+    def logs(self) -> Path:
+        """Where files are written that grow: this folder, or one that is mirrored to it."""
+        return self._logs
+
+    @property
+    def traces(self) -> epath.Path:
+        """Where TensorBoard looks for traces: beside the events. Every process writes its own."""
+        return self.path / "plugins" / "profile"
+
+    def write(self, name: str, content: str | bytes) -> None:
+        """Writes a file, whole or not at all; only process 0 does."""
+        if self._lock is not None:
+            self._lock.check()
+            path = self.path / name
+            if not bucket_of(path):
+                with self._using("written"):
+                    path.parent.mkdir(exist_ok=True)
+            write_retrying(path, content.encode() if isinstance(content, str) else content)
+
+    def take(self, name: str) -> bytes | None:
+        """The content of a file that a person put here, which is then removed; None without one."""
+        path = self.path / name
+        if size_of(path) is None:
+            return None
+        with self._using("written"):
+            try:
+                content = read_whole(path)
+            except PermissionError:  # another user's: that it is there says enough
+                content = b""
+            path.unlink()
+        return content
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        self.write(SUMMARY, json.dumps(summary, indent=1) + "\n")
+
+    def read_summary(self) -> dict[str, Any]:
+        """The content of summary.json; empty if the run is not finished.
+
+        Raises UserError for content that is no JSON object.
+        """
+        path = self.path / SUMMARY
+        content = read_whole(path)
+        return {} if content is None else _parse_object(content, f"{path}")
+
+    def note_saved(self, step: int, kept: Collection[int]) -> None:
+        """Notes a step that was saved whole, and the files of all checkpoints that are kept."""
+        if self._writes:
+            self.write(SAVED_NOTE, note_of_saved(self.path, step, kept))
+
+    def saved_step(self) -> int | None:
+        """The newest step that was ever saved whole; None if none is known."""
+        return saved_note(self.path)["step"]
+
+    def move_checkpoints(self, steps: Sequence[int]) -> None:
+        """Moves checkpoints and the summary to a new folder in `set_aside`; copies the lines."""
+        folder = self.path / MOVED_TO / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        with self._using("written"):
+            folder.mkdir(parents=True, exist_ok=True)
+            for name in (LINES, SUMMARY):
+                if (content := read_whole(self.path / name)) is not None:
+                    write_whole(folder / name, content)
+            (self.path / SUMMARY).unlink(missing_ok=True)
+            for step in steps:
+                (self.checkpoints / str(step)).rename(folder / str(step))
+        log.info("checkpoints %s are moved to %s", ", ".join(map(str, steps)), folder)
+
+    def lines(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl; empty except in process 0."""
+        return read_lines(self._logs) if self._writes else []
+
+    def append_line(self, step: int, values: Mapping[str, float]) -> None:
+        """Appends an object as one line, which is on disk when this returns."""
+        if not self._writes:
+            return
+        with self._using("written"), (self._logs / LINES).open("a") as file:
+            file.write(json.dumps({"step": step, **values}) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def keep_lines_until(self, step: int, redone: Sequence[str] = ()) -> list[dict[str, Any]]:
+        """Drops lines that will be written again, or that a kill cut short; returns the lines kept.
+
+        Lines of later steps are written again, and lines of this step whose tags begin with one of
+        `redone`, such as "validation/".
+        """
+        if not self._writes:
+            return []
+
+        def is_kept(line: Mapping[str, Any]) -> bool:
+            is_redone = any(name.startswith(tuple(redone)) for name in line)
+            return line["step"] < step or (line["step"] == step and not is_redone)
+
+        kept = list(filter(is_kept, read_lines(self.path)))
+        text = "".join(f"{json.dumps(line)}\n" for line in kept)
+        write_retrying(self._logs / LINES, text.encode())
+        return kept
+
+    def process_seconds(self) -> float:
+        """The seconds of all processes of this run so far; drops a line that a kill cut short."""
+        path = self.path / PROCESS_SECONDS
+        content = (read_whole(path) or b"") if self._writes else b""
+        whole = content.splitlines(keepends=True)
+        if whole and not whole[-1].endswith(b"\n"):
+            del whole[-1]
+        if content:
+            write_retrying(self._logs / PROCESS_SECONDS, b"".join(whole))
+        try:
+            return float(whole[-1]) if whole else 0.0
+        except ValueError as error:
+            raise _damaged(f"{path}", "no seconds") from error
+
+    def note_process_seconds(self, seconds: float) -> None:
+        """Appends a line, since only files that grow are mirrored."""
+        if self._writes:
+            with self._using("written"), (self._logs / PROCESS_SECONDS).open("a") as file:
+                file.write(f"{seconds:.3f}\n")
+
+    def check(self) -> None:
+        """Raises UserError if the lock was lost, or logs could not be mirrored."""
+        if self._lock is not None:
+            self._lock.check()
+        if self._mirror is not None:
+            self._mirror.check()
+
+    def mirror(self) -> None:
+        """Returns when the bucket, if the folder is in one, has the logs written so far."""
+        self.check()
+        if self._mirror is not None:
+            self._mirror.copy()
+
+    def check_shared(self) -> None:
+        """Raises UserError unless all processes see the file that process 0 writes here.
+
+        All of them must call it.
+        """
+        name = f".{uuid.uuid4().hex}.mark"
+        if self._writes:
+            with self._using("written"):
+                write_whole(self.path / name, b"")
+        mark = self.path / multihost.gather(name)[0]
+        seeing = multihost.gather(size_of(mark) is not None)
+        if self._writes:
+            with self._using("written"):
+                mark.unlink()
+        if not all(seeing):
+            raise UserError(
+                f"process {seeing.index(False)} does not see what process 0 writes to "
+                f"--workdir={self.path}: give a folder that all hosts mount, or one in a bucket."
+            )
+
+    def close(self) -> None:
+        """Mirrors the last logs and releases the lock."""
+        self._opened.close()
+
+    @contextmanager
+    def _using(self, how: str) -> Iterator[None]:
+        """Names the folder for what a disk or a bucket's client raises."""
+        try:
+            with bucket_errors(self.path):
+                yield
+        except OSError as error:
+            bucket = " or bucket that exists and in which this account has storage.objectAdmin"
+            raise UserError(
+                f"--workdir={self.path} cannot be {how} ({error.strerror or error}): "
+                f"free space or give another folder{bucket if bucket_of(self.path) else ''}."
+            ) from error
+
+
+class Mirror:
+    """Copies files of a local folder that have grown to a bucket, where each appears whole.
+
+    It copies on call, and every MIRROR_SECONDS in the background. The first failure ends the
+    copying; `check`, `copy` and `close` raise it. `check_lock` raises where nothing may be written.
+    """
+
+    def __init__(self, local: Path, remote: epath.Path, check_lock: Callable[[], None]):
+        self._local, self._remote, self._check_lock = local, remote, check_lock
+        self._copied: dict[Path, int] = {}
+        self._failure: Exception | None = None
+        self._one_at_a_time = threading.Lock()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="mirror", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raises the error of a failed background copy."""
+        if self._failure is not None:
+            raise self._failure
+
+    def copy(self) -> None:
+        """Returns when everything written before the call is in the bucket.
+
+        Raises UserError for a store that keeps failing.
+        """
+        with self._one_at_a_time:
+            self.check()
+            try:
+                for path in sorted(self._local.rglob("*")):
+                    self._copy_file(path)
+            except Exception as error:
+                self._failure = error
+                raise
+
+    def close(self) -> None:
+        """Copies the rest and ends the background thread."""
+        self._closed.set()
+        self._thread.join()
+        self.copy()
+
+    def _copy_file(self, path: Path) -> None:
+        if path.is_dir() or path.stat().st_size == self._copied.get(path):
+            return
+        content = path.read_bytes()
+        self._check_lock()
+        write_retrying(self._remote / path.relative_to(self._local).as_posix(), content)
+        self._copied[path] = len(content)
+
+    def _run(self) -> None:
+        while not self._closed.wait(MIRROR_SECONDS):
+            with suppress(Exception):  # kept, for `check` to raise in the thread that trains
+                self.copy()
+
+
+def read_lines(run: PathLike) -> list[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl; raises UserError for a damaged one."""
+    path = as_path(run) / LINES
+    return parse_lines(read_whole(path) or b"", f"{path}")
+
+
+def parse_lines(content: bytes, name: str = LINES) -> list[dict[str, Any]]:
+    """Parses lines of JSON, each a step and numbers; drops a last line that a kill cut short.
+
+    Raises UserError for a damaged line; `name` is the file's in the error.
+    """
+    lines = content.split(b"\n")[:-1]
+    return [_parse_line(line, f"{name} line {n}") for n, line in enumerate(lines, 1)]
+
+
+def _parse_line(content: bytes, where: str) -> dict[str, Any]:
+    line = _parse_object(content, where)
+    if not isinstance(line.get("step"), int) or line["step"] < 0:
+        raise _damaged(where, "no step")
+    if not all(map(_is_number, line.values())):
+        raise _damaged(where, "not only numbers")
+    return line
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is float or (type(value) is int and abs(value) < 2**63)
+
+
+def _parse_object(content: bytes, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(content.decode())
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise _damaged(where, "no JSON object")
+    return value
+
+
+def _damaged(where: str, why: str) -> UserError:
+    """The error of a file of a run that is not as it was written."""
+    return UserError(f"{where} is damaged ({why}): delete it, or restore the file.")

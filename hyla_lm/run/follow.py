@@ -1,0 +1,153 @@
+"""An evaluator that follows a run: another process, which evaluates each checkpoint as it comes.
+
+It only reads the run's own files. Its lines and curves are in the folder `evaluator` of the run.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+
+import jax
+from etils import epath
+
+from hyla_lm.checkpoint.checkpoint import Checkpointer, Damaged, check_same_run
+from hyla_lm.ending import Preempted
+from hyla_lm.errors import UserError
+from hyla_lm.logs.tensorboard import TensorBoard
+from hyla_lm.parallel import multihost
+from hyla_lm.parallel.preemption import PreemptionGuard
+from hyla_lm.run.duties import VALIDATION
+from hyla_lm.run.evaluation import Evaluation, evaluate
+from hyla_lm.run.folder import EVALUATOR, RunFolder
+from hyla_lm.run.program import Program, identity
+from hyla_lm.storage import read_whole
+from hyla_lm.tasks.protocol import Task
+
+LONGEST_SLEEP_SECONDS = 0.2
+Prepare = Callable[[], Program[Task]]
+Say = Callable[[str], None]
+
+
+def follow(workdir: str, prepare: Prepare, poll_seconds: float, say: Say = print) -> None:
+    """Evaluates each checkpoint of a run on its whole sets, until the run is finished.
+
+    `prepare` makes the program of the run's config.gin, and is called again when that changes.
+    Steps that were evaluated before are not evaluated again. Raises Preempted when it is
+    interrupted, and UserError where another evaluator follows the run.
+    """
+    if jax.process_count() > 1:
+        raise UserError(
+            f"--follow evaluates in one process, and here are {jax.process_count()}: start it on "
+            "one host, without JAX_COORDINATOR_ADDRESS."
+        )
+    run = RunFolder(workdir, writes=False)
+    config = run.path / "config.gin"
+    with ExitStack() as stack:
+        guard = stack.enter_context(PreemptionGuard())
+        guard.begin()
+        pause = _Pause(poll_seconds, guard, say)
+        while not (config.exists() and run.checkpoints.exists()):
+            pause(f"waits for a run in {workdir}")
+        records = stack.enter_context(closing(_Records(run.path)))
+        checkpoints = Checkpointer(run.checkpoints, step_setting=None)
+        stack.callback(checkpoints.close)
+        skipped: set[int] = set()
+        text, program = None, None
+        try:
+            while True:
+                if (now := read_whole(config)) != text:
+                    text, program = now, prepare()
+                assert program is not None
+                # Read first: checkpoints that come after it are of a run that is not finished.
+                summary = run.read_summary()
+                checkpoints.reload()
+                known = records.steps | skipped
+                new = [step for step in checkpoints.steps() if step not in known]
+                if new:
+                    try:
+                        evaluation = _evaluated(program, checkpoints, new[0], guard)
+                    except Damaged as damage:
+                        skipped.add(new[0])
+                        say(_why_skipped(run, new[0], damage))
+                        continue
+                    records.write(evaluation)
+                    shown = program.task.describe(evaluation.metrics)
+                    say(f"step {new[0]}  validation {shown}")
+                elif summary.get("step") == program.experiment.train.steps:
+                    say(f"{run.path} is finished at step {summary['step']:,}, and evaluated")
+                    return
+                else:
+                    pause(f"waits for a checkpoint of {workdir} after {records.newest}")
+        except Preempted:
+            raise Preempted(f"stopped; evaluated until {records.newest}") from None
+
+
+def _evaluated(
+    program: Program[Task], checkpoints: Checkpointer, step: int, guard: PreemptionGuard
+) -> Evaluation:
+    """Evaluates a step on whole sets; raises Damaged for one that cannot be read."""
+    meta = checkpoints.meta(step)
+    check_same_run(meta["identity"], identity(program), checkpoints.folder.parent)
+    params = checkpoints.restore_parameters(step, program.abstract_state.params, meta)
+    shard = multihost.shard_of(program.mesh, program.experiment.train.batch_size)
+    with jax.set_mesh(program.mesh):
+        return evaluate(program, params, step, shard, is_final=True, guard=guard)
+
+
+def _why_skipped(run: RunFolder, step: int, damage: Damaged) -> str:
+    if (run.checkpoints / str(step)).exists():
+        return f"step {step} is skipped: {damage}"
+    return f"step {step} was deleted before it was read (CheckpointConfig.keep): skipped"
+
+
+class _Records:
+    """The lines and curves of the evaluator of a run; raises UserError if another one writes."""
+
+    def __init__(self, run: epath.Path):
+        self._folder = RunFolder(str(run / EVALUATOR))
+        lines = self._folder.keep_lines_until(sys.maxsize)
+        self.steps = {line["step"] for line in lines}
+        # A kill may have kept the points of the last line from being written: they are again.
+        last = lines[-1]["step"] if lines else 0
+        self._board = TensorBoard(self._folder.logs, last)
+        for line in lines:
+            if (step := line.pop("step")) >= last:
+                self._board.write(step, line)
+
+    @property
+    def newest(self) -> str:
+        return f"step {max(self.steps)}" if self.steps else "its start"
+
+    def write(self, evaluation: Evaluation) -> None:
+        """Losses of documents, a line and its points, stored when this returns."""
+        evaluation.write_documents(self._folder)
+        step = evaluation.step
+        values = {f"{VALIDATION}/{name}": value for name, value in evaluation.metrics.items()}
+        self._folder.append_line(step, values)
+        self._board.write(step, values)
+        self._folder.mirror()
+        self.steps.add(step)
+
+    def close(self) -> None:
+        self._board.close()
+        self._folder.close()
+
+
+class _Pause:
+    """Sleeps between two looks at the folder, and says once what is waited for."""
+
+    def __init__(self, seconds: float, guard: PreemptionGuard, say: Say):
+        self._seconds, self._guard, self._say = seconds, guard, say
+        self._said = ""
+
+    def __call__(self, waits_for: str) -> None:
+        """Raises Preempted when the process is interrupted."""
+        if waits_for != self._said:
+            self._said = waits_for
+            self._say(f"{waits_for}, and looks every {self._seconds:g} s")
+        end = time.monotonic() + self._seconds
+        while (left := end - time.monotonic()) > 0:
+            if self._guard.requested():
+                raise Preempted("stopped")
+            time.sleep(min(left, LONGEST_SLEEP_SECONDS))

@@ -1,0 +1,235 @@
+"""What a run writes, whoever trains it: checkpoints, lines with their curves, its summary."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from hyla_lm.checkpoint.checkpoint import (
+    ORIGIN,
+    OTHER_WORKDIR,
+    Checkpointer,
+    differences,
+    restore_run,
+)
+from hyla_lm.checkpoint.checksums import changes_since_save
+from hyla_lm.config.experiment import Branch, Experiment
+from hyla_lm.errors import UserError
+from hyla_lm.logs.sinks import LoggedRun, Sink, Value
+from hyla_lm.logs.tensorboard import TensorBoard
+from hyla_lm.parallel import multihost
+from hyla_lm.run.folder import RunFolder
+from hyla_lm.run.introduction import settings_of, texts
+from hyla_lm.run.program import Program, identity, meta_of
+from hyla_lm.storage import read_whole
+from hyla_lm.tasks.language_model import LanguageModel
+from hyla_lm.tasks.protocol import Task
+from hyla_lm.train_step import TrainState
+
+LONGEST_SHOWN = 60
+
+
+class RunStore:
+    """One run's folder while it is trained: `restore`, then `begin`, then write and save.
+
+    All processes save; only process 0 writes the rest. `origin` says which run this one began from,
+    if it did (hyla_lm.checkpoint.beginning); each checkpoint has it. `step_setting` is that of
+    Checkpointer.
+    """
+
+    def __init__(
+        self, program: Program[Task], folder: RunFolder, step_setting: str | None = "--step"
+    ):
+        self.folder, self._program = folder, program
+        self.origin: dict[str, Any] | None = None
+        self._sinks: list[Sink] = []
+        keep = program.experiment.checkpoint.keep
+        self.checkpoints = Checkpointer(folder.checkpoints, keep, step_setting)
+        self._stack = ExitStack()
+        self._stack.callback(self.checkpoints.close)
+        self._saved = self._noted = max(self.checkpoints.steps(), default=None)
+
+    @property
+    def begun_at(self) -> int:
+        """The step at which the run began: that of its trunk for a branch, else 0."""
+        if self.origin is None or self.origin["settings"]["class"] != Branch.__name__:
+            return 0
+        return self.origin["step"]
+
+    def check_nothing_saved(self) -> None:
+        """Raises UserError if the run has saved checkpoints that are no longer there."""
+        if step := self.folder.saved_step():
+            raise UserError(
+                f"{self.folder.path} has saved step {step} but holds no checkpoint: "
+                "put its checkpoints back or give another --workdir."
+            )
+
+    def restore(self, step: int) -> tuple[TrainState, dict[str, Any]]:
+        """State and data position of a step.
+
+        Raises UserError for a checkpoint of another run, and Damaged for one that is not as it was
+        saved.
+        """
+        state, data = self._restore(self.checkpoints, step, OTHER_WORKDIR)
+        self.origin = self._meta.get(ORIGIN)
+        return state, data
+
+    def branch(self, trunk: Checkpointer, step: int) -> tuple[TrainState, dict[str, Any]]:
+        """`restore` of a run that this one branches from; `origin` is the caller's to set."""
+        return self._restore(trunk, step, "correct that setting or give another Branch.run")
+
+    def _restore(
+        self, checkpoints: Checkpointer, step: int, remedy: str
+    ) -> tuple[TrainState, dict[str, Any]]:
+        program = self._program
+        state, data, self._meta = restore_run(
+            checkpoints, step, identity(program), program.abstract_state, remedy
+        )
+        return state, data
+
+    def other_numerics(self, program: Program[Task]) -> str:
+        """How the program's numerics differ from those that saved what was restored."""
+        now, then = meta_of(program), self._meta
+        changes = [
+            f"{name} {_change(str(before), str(after))}"
+            for part in ("numerics", "versions")
+            for name, after, before in differences(now[part], then[part])
+        ]
+        return ", ".join(changes)
+
+    def begin(self, program: Program[Task], first: int, redone: Sequence[str]) -> None:
+        """Begins to write from a step on; lines after it go, and its own of tags that are redone.
+
+        Checkpoints of later steps are moved to a folder of their own. A tag is redone that begins
+        with one of `redone`, such as "validation/". The program is the one that trains, whose
+        compiled step checkpoints name.
+        """
+        self._program, self._first = program, first
+        self._move_checkpoints_after(first)
+        self.folder.write("config.gin", program.experiment.text)
+        lines = self.folder.keep_lines_until(first, redone)
+        if multihost.is_lead():
+            run = LoggedRun(self.folder.path, first, settings_of(program))
+            self._add_sink(TensorBoard(self.folder.logs, first, run.settings))
+            for config in program.experiment.log.sinks:
+                self._add_sink(config.open_sink(run))
+            self.show(first, texts(program))
+        for line in lines:
+            if (step := line.pop("step")) == first:
+                self.show(step, line)
+
+    def _move_checkpoints_after(self, step: int) -> None:
+        later = [saved for saved in self.checkpoints.steps() if saved > step]
+        if later and multihost.is_lead():
+            self.folder.move_checkpoints(later)
+        multihost.barrier("the move of later checkpoints")
+        self.checkpoints.reload()
+        self._saved = self._noted = max(self.checkpoints.steps(), default=None)
+
+    def _add_sink(self, sink: Sink) -> None:
+        self._sinks.append(sink)
+        self._stack.callback(sink.close)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """A line and its curves, on disk when this returns."""
+        self.folder.append_line(step, values)
+        self.show(step, values)
+
+    def show(self, step: int, values: Mapping[str, Value]) -> None:
+        """Writes to the sinks alone: histograms, pictures and texts have no line."""
+        for sink in self._sinks:
+            sink.write(step, values)
+
+    def is_saved(self, step: int) -> bool:
+        """Whether the newest checkpoint, or the save under way, is of this step."""
+        return step == self._saved
+
+    def save(self, step: int, state: TrainState, data: Mapping[str, Any]) -> None:
+        """Starts saving a step in the background, once the bucket has the logs up to it."""
+        self.folder.mirror()
+        origin = {ORIGIN: self.origin} if self.origin else {}
+        self.checkpoints.save(step, state, data, {**meta_of(self._program), **origin})
+        self._saved = step
+
+    def check(self) -> None:
+        """Raises what a save or the copying of logs raised in the background."""
+        self.checkpoints.check()
+        self.folder.check()
+        self._note_saved()
+
+    def wait(self) -> None:
+        """Waits for saves under way and raises what failed."""
+        self.checkpoints.wait()
+        self._note_saved()
+
+    def _note_saved(self) -> None:
+        """Notes that a save has ended, so that a later loss of all checkpoints is noticed."""
+        if self._saved != self._noted and not self.checkpoints.is_saving():
+            self.folder.note_saved(self._saved or 0, self.checkpoints.steps())
+            self._noted = self._saved
+
+    def finish(self, trained: Mapping[str, Any], evaluated: Mapping[str, Any]) -> dict[str, Any]:
+        """Writes summary.json, last: every save before it is whole; returns its content.
+
+        Of a finished run that began again nothing was trained, so only what was evaluated can
+        change.
+        """
+        self.wait()
+        origin = {"began_from": self.origin} if self.origin else {}
+        summary, before = {**trained, **evaluated, **origin}, self.folder.read_summary()
+        if self._first == trained["step"] == before.get("step"):
+            summary |= {name: before[name] for name in trained if name in before}
+        self.folder.write_summary(summary)
+        return summary
+
+    def close(self) -> None:
+        """Lets a save under way end, raises what failed, and closes the curves."""
+        self._stack.close()
+
+
+def finished_summary(folder: RunFolder, experiment: Experiment) -> dict[str, Any]:
+    """The summary of a run that is finished with these settings; else empty.
+
+    The summary is written last, so a run that was killed before has none. A folder that was trained
+    with other settings, or whose checkpoints are not as they were, is treated as any other. All
+    processes must call it.
+    """
+    summary, last = folder.read_summary(), experiment.train.steps
+    is_finished = (
+        summary.get("step") == last
+        and read_whole(folder.path / "config.gin") == experiment.text.encode()
+        and _is_as_saved(folder, last)
+    )
+    return summary if all(multihost.gather(is_finished)) else {}
+
+
+def _is_as_saved(folder: RunFolder, last: int) -> bool:
+    """Whether only checkpoints are in their folder, and the last has the files of its save."""
+    if not folder.checkpoints.exists():
+        return False
+    names = [path.name for path in folder.checkpoints.iterdir()]
+    is_clean = str(last) in names and all(map(str.isdecimal, names))
+    return is_clean and not changes_since_save(folder.path, last)
+
+
+def finished_lines(experiment: Experiment, workdir: str, summary: dict[str, Any]) -> list[str]:
+    """What a person reads who starts a finished run again."""
+    steps = experiment.train.steps
+    values = summary.get("validation", {}).items()
+    reached = ", ".join(f"{name} {value:.4f}" for name, value in values)
+    curves = f"curves: tensorboard --logdir {workdir}"
+    if isinstance(experiment.train.task, LanguageModel):
+        curves += f"; text: hyla-lm sample --workdir={workdir} --prompt=TEXT"
+    return [
+        f"{workdir} is finished at step {steps:,}; validation {reached}",
+        f"to train longer: --gin.TrainConfig.steps={2 * steps}; the learning rate's schedule then "
+        "spans all of them",
+        curves,
+    ]
+
+
+def _change(before: str, after: str) -> str:
+    """What became what: of flags and other lists, only the words that the other side lacks."""
+    gone = " ".join(word for word in before.split() if word not in after.split())
+    new = " ".join(word for word in after.split() if word not in before.split())
+    sides = (gone, new) if gone or new else (before, after)
+    return " became ".join(f"{side or 'nothing':.{LONGEST_SHOWN}}" for side in sides)
