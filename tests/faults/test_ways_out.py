@@ -26,7 +26,9 @@ from hyla_lm.cli import main as cli
 {patch}
 cli.entry_point()
 """
-IN_START_UP = "import hyla_lm.train as t\nt.RunFolder.check_shared = lambda folder: time.sleep(1000)"
+IN_START_UP = (
+    "import hyla_lm.train as t\nt.RunFolder.check_shared = lambda folder: time.sleep(1000)"
+)
 IN_COMPILATION = "import hyla_lm.train as t\nt.compile_step = lambda program: time.sleep(1000)"
 IN_A_STEP = """
 import hyla_lm.train as t
