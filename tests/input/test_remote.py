@@ -31,7 +31,7 @@ from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.storage import as_path, chunks, list_files
 from tests.conftest import SEQUENCE_LENGTH, sentences
 from tests.data.c4_layouts import write_array_records, write_json_gz
-from tests.running.buckets.fake_bucket import DROPPED, FakeBucket, lead_here
+from tests.run.buckets.fake_bucket import DROPPED, FakeBucket, lead_here
 
 gcsfs = pytest.importorskip("gcsfs", reason="reading gs:// needs pip install 'hyla_lm[gcs]'")
 

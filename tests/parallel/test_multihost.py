@@ -28,8 +28,8 @@ from tests.parallel.processes import (
     start_processes,
     train_command,
 )
+from tests.run.buckets.fake_bucket import FakeBucket
 from tests.run_lines import measured
-from tests.running.buckets.fake_bucket import FakeBucket
 
 GATHER = """
 import json, jax

@@ -14,7 +14,7 @@ from hyla_lm.storage import as_path
 from hyla_lm.tpu import checks, doctor
 from hyla_lm.tpu.checks import FAIL, OK, WARN, Check
 from hyla_lm.tpu.job import Slice
-from tests.running.buckets.fake_bucket import FakeBucket, lead_here
+from tests.run.buckets.fake_bucket import FakeBucket, lead_here
 
 POD = Slice("v5litepod-16")
 

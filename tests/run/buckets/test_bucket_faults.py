@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from hyla_lm.ending import STOPPED as EXIT_STATUS
-from tests.running.buckets.fake_bucket import DROPPED, FakeBucket
-from tests.running.buckets.runs import (
+from tests.run.buckets.fake_bucket import DROPPED, FakeBucket
+from tests.run.buckets.runs import (
     STEPS,
     WORKDIR,
     assert_equal,

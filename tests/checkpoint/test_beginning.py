@@ -21,8 +21,8 @@ from hyla_lm.optim import rise_hold_fall
 from hyla_lm.run.program import make_program
 from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.faults.runs import arrays, as_bytes, differences, position
+from tests.run.test_resume import train as train_process
 from tests.run_lines import measured
-from tests.running.test_resume import train as train_process
 
 pytestmark = pytest.mark.usefixtures("programs_once")
 

@@ -12,8 +12,8 @@ import orbax.checkpoint as ocp
 
 from hyla_lm.run.summary import LEARNING_RATE
 from tests import preloaded
+from tests.run.buckets.fake_bucket import FakeBucket
 from tests.run_lines import measured_in
-from tests.running.buckets.fake_bucket import FakeBucket
 
 WORKDIR = "gs://bucket/run"
 STEPS = 6

@@ -17,8 +17,8 @@ from hyla_lm.run import lock
 from hyla_lm.run.folder import RunFolder
 from hyla_lm.storage import as_path
 from tests import preloaded
-from tests.running.buckets.fake_bucket import FakeBucket
-from tests.running.buckets.runs import WORKDIR, assert_equal, command
+from tests.run.buckets.fake_bucket import FakeBucket
+from tests.run.buckets.runs import WORKDIR, assert_equal, command
 
 pytest.importorskip("gcsfs", reason="runs in gs:// need pip install 'hyla_lm[gcs]'")
 pytestmark = pytest.mark.usefixtures("here")

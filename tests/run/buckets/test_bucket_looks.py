@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests import preloaded
+from tests.run.buckets.fake_bucket import FakeBucket
+from tests.run.buckets.runs import WORKDIR, command, train
 from tests.run_lines import measured_in
-from tests.running.buckets.fake_bucket import FakeBucket
-from tests.running.buckets.runs import WORKDIR, command, train
 
 pytest.importorskip("gcsfs", reason="runs in gs:// need pip install 'hyla_lm[gcs]'")
 pytestmark = pytest.mark.full

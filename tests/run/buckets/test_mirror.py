@@ -14,8 +14,8 @@ from hyla_lm.logs.tensorboard import TensorBoard
 from hyla_lm.run import folder as folders
 from hyla_lm.run.folder import Mirror, RunFolder
 from hyla_lm.storage import as_path
-from tests.running.buckets.fake_bucket import DROPPED, FakeBucket
-from tests.running.buckets.runs import WORKDIR
+from tests.run.buckets.fake_bucket import DROPPED, FakeBucket
+from tests.run.buckets.runs import WORKDIR
 
 pytest.importorskip("gcsfs", reason="runs in gs:// need pip install 'hyla_lm[gcs]'")
 

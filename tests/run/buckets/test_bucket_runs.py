@@ -11,9 +11,8 @@ import pytest
 from hyla_lm.ending import STOPPED as EXIT_STATUS
 from hyla_lm.run.lock import LEASE_SECONDS
 from tests import preloaded
-from tests.run_lines import measured_in
-from tests.running.buckets.fake_bucket import FakeBucket
-from tests.running.buckets.runs import (
+from tests.run.buckets.fake_bucket import FakeBucket
+from tests.run.buckets.runs import (
     STEPS,
     WORKDIR,
     Trainer,
@@ -23,6 +22,7 @@ from tests.running.buckets.runs import (
     train,
     whole_steps,
 )
+from tests.run_lines import measured_in
 
 pytest.importorskip("gcsfs", reason="runs in gs:// need pip install 'hyla_lm[gcs]'")
 

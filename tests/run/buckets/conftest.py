@@ -10,8 +10,8 @@ import pytest
 
 from hyla_lm import storage as files
 from tests.conftest import SEQUENCE_LENGTH, TINY
-from tests.running.buckets.fake_bucket import FakeBucket, lead_here
-from tests.running.buckets.runs import SMALL, train
+from tests.run.buckets.fake_bucket import FakeBucket, lead_here
+from tests.run.buckets.runs import SMALL, train
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from hyla_lm.run.folder import RunFolder
 from hyla_lm.run.lock import LOCK, holder
 from tests import preloaded
 from tests.conftest import SEQUENCE_LENGTH, TINY
+from tests.run.test_resume import final_arrays
 from tests.run_lines import measured
-from tests.running.test_resume import final_arrays
 
 # Trains, but waits in step 8 until a file is there.
 WAITER = """
