@@ -2,13 +2,13 @@
 
 import signal
 
-from hyla_lm.cli.huge_pages import start_with_huge_pages
+from hyla_lm.cli.huge_pages import start_with_huge_pages, trains_on_cpu
 
 
 def entry_point() -> None:
     """The console script; Ctrl-C while modules are imported ends it without a traceback."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    start_with_huge_pages()
+    start_with_huge_pages(trains_on_cpu())
     from hyla_lm.cli import main as cli
 
     cli.entry_point()

@@ -14,8 +14,8 @@ SWITCH = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 PROGRAM = """
 import json, os, re, sys
 print("started", flush=True)
-from hyla_lm.cli.huge_pages import start_with_huge_pages
-start_with_huge_pages()
+from hyla_lm.cli.huge_pages import start_with_huge_pages, trains_on_cpu
+start_with_huge_pages(trains_on_cpu())
 touched = bytearray(64 << 20)
 touched[::4096] = b"x" * len(touched[::4096])
 rollup = open("/proc/self/smaps_rollup").read()
