@@ -48,7 +48,7 @@ LONGEST = (
     *("calibrate/test_calibrate.py", "running/test_code_loss.py", "parallel/test_fsdp.py"),
     *("tasks/test_sample_command.py", "export/test_folder.py", "evals/test_suites.py"),
     *("run/test_lock.py", "faults/test_guarded_meshes.py", "model/test_width.py"),
-    *("run/buckets/test_lease.py", "input/test_remote.py", "test_coordcheck.py"),
+    *("run/buckets/test_lease.py", "input/test_remote.py", "tools/test_coordcheck.py"),
     *("running/test_details.py",),
 )
 TESTS = Path(__file__).parent

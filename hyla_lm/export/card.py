@@ -60,9 +60,9 @@ def model_card(model: LoadedModel, parameters: int, validation: Mapping[str, flo
 
 def validation_of(workdir: str, step: int) -> dict[str, float]:
     """The validation metrics in a run's summary.json; empty if it has none of this step."""
-    place = as_path(workdir) / "summary.json"
+    path = as_path(workdir) / "summary.json"
     try:
-        summary = json.loads(read_whole(place) or b"{}")
+        summary = json.loads(read_whole(path) or b"{}")
         return dict(summary["validation"]) if summary.get("step") == step else {}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{place} is damaged ({error}): delete it or restore it.") from error
+        raise UserError(f"{path} is damaged ({error}): delete it or restore it.") from error

@@ -16,7 +16,7 @@ from hyla_lm.model.positions import ROTARY_BASE, relative_buckets
 from hyla_lm.model.width import tied_logit_scale
 
 MODEL_TYPE = "hyla"
-# The entry of config.json that holds each field of ModelConfig as it is.
+# The entry of config.json that holds each field of ModelConfig unchanged.
 ENTRIES = {
     "num_layers": "num_hidden_layers",
     "model_dim": "hidden_size",
@@ -42,23 +42,10 @@ ENTRIES = {
     "base_head_dim": "base_head_dim",
     "dtype": "activation_dtype",
 }
-# Fields that folders of earlier versions lack, whose models have the defaults.
-NEWER = {
-    "num_kv_heads",
-    "qk_norm",
-    "gated_attention",
-    "norm",
-    "logit_soft_cap",
-    "base_width",
-    "base_head_dim",
-}
 # Fields that other entries hold, and those that change no logits of an exported model.
 ELSEWHERE = {"attention", "value_activation", "scale_tied_logits"}
 LEFT_OUT = {"attention_implementation", "attention_dropout", "causal", "remat", "scan_layers"}
-# What modeling_hyla.py runs.
-POSITIONS = ("rotary", "relative", "learned", "none")
-FEEDFORWARDS = ("gelu", "swiglu", "moe")
-NORMS = ("layer", "rms")
+# What modeling_hyla.py knows of attention; it has all positions, feed-forwards and norms.
 NORMALIZATIONS = ("softmax", "identity", "rms_head", "softmax_rms_head")
 ACTIVATIONS = ("identity", "relu", "silu", "gelu", "gelu_erf", "sigmoid", "tanh")
 
@@ -71,19 +58,13 @@ def check_exportable(config: ModelConfig) -> None:
             "token from those before it; train one with ModelConfig.causal = True."
         )
     specs = [config.spec(layer) for layer in range(len(config.pattern))]
-    asked = [
-        ("positions", config.positions, POSITIONS),
-        ("feedforward", config.feedforward, FEEDFORWARDS),
-        ("norm", config.norm, NORMS),
-        *(("attention", spec.normalization, NORMALIZATIONS) for spec in specs),
-        *(("attention", spec.activation, ACTIVATIONS) for spec in specs),
-    ]
-    for field, value, known in asked:
-        if value not in known:
-            raise UserError(
-                f"ModelConfig.{field} = {getattr(config, field)!r} cannot be exported: "
-                f"hyla_lm/export/modeling_hyla.py does not know {value!r}; add it there."
-            )
+    strange = [s.normalization for s in specs if s.normalization not in NORMALIZATIONS]
+    strange += [s.activation for s in specs if s.activation not in ACTIVATIONS]
+    if strange:
+        raise UserError(
+            f"ModelConfig.attention = {config.attention!r} cannot be exported: "
+            f"hyla_lm/export/modeling_hyla.py does not know {strange[0]!r}; add it there."
+        )
 
 
 def describe_model(config: ModelConfig, vocab_size: int, sequence_length: int) -> dict[str, Any]:
@@ -118,8 +99,7 @@ def describe_model(config: ModelConfig, vocab_size: int, sequence_length: int) -
 def model_config_of(entries: Mapping[str, Any], source: str) -> ModelConfig:
     """The ModelConfig of a config.json; raises UserError, naming the source, if it has none."""
     try:
-        known = {n: entry for n, entry in ENTRIES.items() if entry in entries or n not in NEWER}
-        fields = {name: entries[entry] for name, entry in known.items()}
+        fields = {name: entries[entry] for name, entry in ENTRIES.items()}
         pattern = [dict(kind) for kind in entries["attention_pattern"]]
         names = tuple(kind.pop("variant") for kind in pattern)
         specs = [AttentionSpec(**kind) for kind in pattern]

@@ -69,16 +69,16 @@ def write_folder(model: LoadedModel, output: str, validation: Mapping[str, float
 
 def read_folder(path: str) -> LoadedModel:
     """The model of an exported folder; raises UserError for one that is damaged."""
-    found = _read_config(path)
+    config = _read_config(path)
     params = nested_parameters(read_parameters(path))
     tokenizer = Tokenizer(str(as_path(path) / TOKENIZER))
-    if tokenizer.vocab_size != found.vocab_size:
+    if tokenizer.vocab_size != config.vocab_size:
         raise UserError(
             f"{tokenizer.path} has {tokenizer.vocab_size} pieces but {CONFIG} beside it says "
-            f"{found.vocab_size}: put the model's own tokenizer back."
+            f"{config.vocab_size}: put the model's own tokenizer back."
         )
-    decoder = Decoder(found.model, Tokens(found.vocab_size))
-    return LoadedModel(decoder, params, tokenizer, found.sequence_length, found.step)
+    decoder = Decoder(config.model, Tokens(config.vocab_size))
+    return LoadedModel(decoder, params, tokenizer, config.sequence_length, config.step)
 
 
 def read_parameters(path: str) -> dict[str, np.ndarray]:
@@ -87,16 +87,16 @@ def read_parameters(path: str) -> dict[str, np.ndarray]:
     Each layer has its own, also if the run had scanned layers. Raises UserError for a folder that
     is damaged.
     """
-    found, place = _read_config(path), as_path(path) / PARAMETERS
-    content = read_whole(place)
+    config, file = _read_config(path), as_path(path) / PARAMETERS
+    content = read_whole(file)
     if content is None:
-        raise UserError(f"{place} does not exist: export again.")
+        raise UserError(f"{file} does not exist: export again.")
     safetensors = _safetensors()
     try:
         tensors = safetensors.load(content)
-    except Exception as error:  # of a library in Rust, which has a class of its own for it
-        raise UserError(f"{place} is damaged ({error}): export again.") from error
-    return from_tensors(tensors, found.model, found.vocab_size, str(place))
+    except Exception as error:  # a class of the library in Rust
+        raise UserError(f"{file} is damaged ({error}): export again.") from error
+    return from_tensors(tensors, config.model, config.vocab_size, str(file))
 
 
 @dataclass(frozen=True)
@@ -108,15 +108,15 @@ class _Config:
 
 
 def _read_config(path: str) -> _Config:
-    place = as_path(path) / CONFIG
-    content = read_whole(place)
+    file = as_path(path) / CONFIG
+    content = read_whole(file)
     if content is None:
         raise UserError(f"{path} holds no {CONFIG}: give a folder that hyla-lm export made.")
     entries = _parsed(content)
     for name in ("vocab_size", "sequence_length", "step"):
         if type(entries.get(name)) is not int or entries[name] < 0:
-            raise UserError(f"{place} describes no model of hyla_lm ({name!r}): export again.")
-    model = model_config_of(entries, str(place))
+            raise UserError(f"{file} describes no model of hyla_lm ({name!r}): export again.")
+    model = model_config_of(entries, str(file))
     return _Config(model, entries["vocab_size"], entries["sequence_length"], entries["step"])
 
 
@@ -126,10 +126,10 @@ def _json(content: dict[str, Any]) -> str:
 
 def _parsed(content: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(content)
+        entries = json.loads(content)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return entries if isinstance(entries, dict) else {}
 
 
 def _safetensors() -> ModuleType:
@@ -147,20 +147,20 @@ def check_new_folder(output: str) -> None:
     _safetensors()
     if bucket_of(output):
         raise UserError(f"--output={output} is in a bucket: export to a disk and copy the folder.")
-    place = Path(output).expanduser()
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+    folder = Path(output).expanduser()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"--output={output} is not empty: give a new folder.")
 
 
 @contextmanager
 def _made_aside(output: str) -> Iterator[Path]:
     """A folder to fill, which appears as `output` when the block ends; an error removes it."""
-    place = Path(output).expanduser().absolute()
-    aside = place.parent / f".{place.name}.{uuid.uuid4().hex}.partial"
+    folder = Path(output).expanduser().absolute()
+    aside = folder.parent / f".{folder.name}.{uuid.uuid4().hex}.partial"
     try:
         aside.mkdir(parents=True)
         yield aside
-        aside.rename(place)
+        aside.rename(folder)
     except OSError as error:
         raise UserError(
             f"--output={output} cannot be written ({error.strerror or error}): give another folder."

@@ -24,7 +24,7 @@ def load(
     gin_files: Sequence[str] = (),
     bindings: Sequence[str] = (),
 ) -> LoadedModel:
-    """See hyla_lm.load; gin files and bindings take the place of a run's own, or change them."""
+    """See hyla_lm.load; gin files replace the run's own, and bindings change it."""
     if is_exported(path):
         model = read_folder(path)
         if step not in (None, model.step):

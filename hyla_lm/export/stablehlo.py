@@ -1,4 +1,4 @@
-"""StableHLO of a model: one file with its parameters, which JAX alone runs."""
+"""StableHLO of a model: one file with its parameters, which JAX runs without hyla_lm."""
 
 from dataclasses import replace
 from importlib.util import find_spec
@@ -31,11 +31,11 @@ def check_new_file(output: str) -> None:
     """Raises UserError if the file exists, its folder does not, or it cannot be serialized."""
     if find_spec("flatbuffers") is None:
         raise UserError("--format=stablehlo needs flatbuffers: pip install 'hyla_lm[export]'.")
-    place = as_path(output)
-    if place.exists():
+    path = as_path(output)
+    if path.exists():
         raise UserError(f"--output={output} exists: give a new file.")
-    if not bucket_of(output) and not place.parent.is_dir():
-        raise UserError(f"--output={output} lies in no folder: make {place.parent} first.")
+    if not bucket_of(output) and not path.parent.is_dir():
+        raise UserError(f"--output={output} lies in no folder: make {path.parent} first.")
 
 
 def stablehlo(model: LoadedModel) -> bytes:

@@ -29,10 +29,10 @@ def nested_parameters(flat: Mapping[str, np.ndarray]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for path, array in flat.items():
         *folders, name = path.split("/")
-        place = tree
+        branch = tree
         for folder in folders:
-            place = place.setdefault(folder, {})
-        place[name] = jax.numpy.asarray(array)
+            branch = branch.setdefault(folder, {})
+        branch[name] = jax.numpy.asarray(array)
     return tree
 
 
@@ -99,14 +99,14 @@ def _tensor_shape(path: str, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _one_block_each(flat: Mapping[str, np.ndarray], config: ModelConfig) -> dict[str, np.ndarray]:
-    """Scanned repeats of the pattern, which lie along a leading axis, as blocks of their own."""
-    found = {}
+    """Scanned repeats of the pattern, which lie along a leading axis, as separate blocks."""
+    unstacked = {}
     for path, array in flat.items():
         match = re.match(r"blocks/block_(\d+)/(.*)", path)
         if match is None:
-            found[path] = array
+            unstacked[path] = array
             continue
         for repeat, part in enumerate(array):
             layer = repeat * len(config.pattern) + int(match[1])
-            found[f"blocks/block_{layer}/{match[2]}"] = part
-    return found
+            unstacked[f"blocks/block_{layer}/{match[2]}"] = part
+    return unstacked

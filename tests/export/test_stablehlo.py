@@ -71,19 +71,15 @@ def test_a_model_too_large_for_a_file_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_exists_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_exists_is_kept_and_a_missing_package_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "mine"
     out.write_text("mine")
     arguments = ["--workdir=nowhere", f"--output={out}", "--format=stablehlo"]
     assert main(["export", *arguments]) == 2
     assert capsys.readouterr().err == f"hyla-lm: --output={out} exists: give a new file.\n"
     assert out.read_text() == "mine"
-
-
-def test_without_flatbuffers_the_command_to_install_it_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
     monkeypatch.setattr(stablehlo, "find_spec", lambda name: None)
-    arguments = ["--workdir=nowhere", f"--output={tmp_path / 'new'}", "--format=stablehlo"]
     assert main(["export", *arguments]) == 2
     assert "flatbuffers: pip install 'hyla_lm[export]'" in capsys.readouterr().err

@@ -38,20 +38,20 @@ def of_one_set(runs: Sequence[ReadRun], set_name: str | None) -> tuple[list[Read
     for run in runs:
         if not run.evaluations:
             raise UserError(
-                f"{run.path} has kept no losses by document: train it with "
+                f"{run.path} has no losses by document: train it with "
                 "LanguageModel.document_losses = True, or give --evaluate for its newest "
                 "checkpoint."
             )
     name = next(iter(runs[0].evaluations[-1].sets)) if set_name is None else set_name
     _check_same_documents(runs, name)
-    found = [replace(r, evaluations=[e for e in r.evaluations if name in e.sets]) for r in runs]
-    for run, chosen in zip(runs, found, strict=True):
+    of_set = [replace(r, evaluations=[e for e in r.evaluations if name in e.sets]) for r in runs]
+    for run, chosen in zip(runs, of_set, strict=True):
         if not chosen.evaluations:
             known = ", ".join(repr(other) for other in run.evaluations[-1].sets)
             raise UserError(
                 f"{run.path} has no validation set {name!r} (it has {known}): change --set."
             )
-    return found, name
+    return of_set, name
 
 
 def _check_same_documents(runs: Sequence[ReadRun], set_name: str) -> None:
@@ -98,17 +98,17 @@ def losses_at(runs: Sequence[ReadRun], at: str, set_name: str) -> AtBudget:
 def shared_documents(every: Sequence[Documents]) -> list[Documents]:
     """Of each, the documents that all have, equally whole; raises UserError where there are none.
 
-    A periodic evaluation may have seen some rows alone, and cut the document at their end.
+    A periodic evaluation may be of some rows only, and cut the document at their end.
     """
-    places = reduce(np.intersect1d, map(_keys, every))
-    found = [one.take(np.searchsorted(_keys(one), places)) for one in every]
-    is_same = np.all([one.tokens_N == found[0].tokens_N for one in found], axis=0)
+    shared = reduce(np.intersect1d, map(_keys, every))
+    common = [one.take(np.searchsorted(_keys(one), shared)) for one in every]
+    is_same = np.all([one.tokens_N == common[0].tokens_N for one in common], axis=0)
     if is_same.sum() < 2:
         raise UserError(
             "the runs have fewer than two whole validation documents in common: raise "
             "LanguageModel.validation_rows."
         )
-    return [one.take(is_same) for one in found]
+    return [one.take(is_same) for one in common]
 
 
 def _around(
@@ -134,7 +134,7 @@ def _keys(documents: Documents) -> np.ndarray:
 
 
 def curves(runs: Sequence[ReadRun], set_name: str) -> tuple[list[list[float]], int]:
-    """Bits per byte of each run's evaluations over the documents that all of them saw; how many."""
+    """Bits per byte of each run's evaluations over the documents of all of them; how many."""
     every = [evaluation.sets[set_name] for run in runs for evaluation in run.evaluations]
     shared = shared_documents(every)
     bits = iter([float(one.nats_N.sum() / LN2 / one.bytes_N.sum()) for one in shared])

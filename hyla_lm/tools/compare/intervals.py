@@ -12,8 +12,9 @@ over seeds plus that over documents, less the part that both count (Cameron, Gel
     V = s^2 (1/n_A + 1/n_B) + max(V_documents - V_both, 0)
 
 s^2 is the variance of bits per byte over seeds, pooled over the two groups, V_documents that of the
-bootstrap, and V_both the part of it that is of one seed and one document alone, from the residuals
-of a two-way table. The interval is Student's, with degrees of freedom by Satterthwaite (1946).
+bootstrap, and V_both the part of it that belongs to one seed and one document together, from the
+residuals of a two-way table. The interval is Student's, with degrees of freedom by Satterthwaite
+(1946).
 With two or three seeds s^2 is known badly: the intervals are right on average but wide, and they
 rest on seeds that vary alike in both groups.
 """
@@ -65,13 +66,13 @@ def differences(
     resamples = max(RESAMPLES, RESAMPLES_A_PAIR * len(pairs))
     drawn_SxG = resampled(bits_GxN, bytes_N, resamples)
     value_G = bits_GxN.sum(axis=1) / bytes_N.sum()
-    found = []
+    results = []
     for a, b in pairs:
         value, drawn_S = float(value_G[a] - value_G[b]), drawn_SxG[:, a] - drawn_SxG[:, b]
         tables = [nats_RxN[list(groups[one])] / LN2 for one in (a, b)]
         over_seeds = seeds_interval(value, float(drawn_S.var(ddof=1)), tables, bytes_N)
-        found.append(Difference(value, percentile_interval(drawn_S), over_seeds))
-    return found
+        results.append(Difference(value, percentile_interval(drawn_S), over_seeds))
+    return results
 
 
 def resampled(bits_GxN: np.ndarray, bytes_N: np.ndarray, resamples: int) -> np.ndarray:
@@ -119,7 +120,7 @@ def seeds_interval(
 
 
 def _variance_of_both(bits_nxN: np.ndarray, bytes_N: np.ndarray) -> float:
-    """The variance of a group's mean that is of one seed and one document alone; 0 for one seed."""
+    """The part of the variance of a group's mean of one seed and one document; 0 for one seed."""
     n = len(bits_nxN)
     if n == 1:
         return 0.0

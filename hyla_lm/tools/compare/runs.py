@@ -1,6 +1,8 @@
-"""What a run's folder tells of it: settings, and the losses of documents by step and budget."""
+"""The runs that are compared: settings and losses of each, and groups that differ in the seed.
 
-import bisect
+Runs whose settings differ only in the seed are a group, named by the settings that differ.
+"""
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import PurePath
@@ -27,6 +29,9 @@ BUDGETS = {
 }
 # The file keeps sums of float32 and the line a mean of float32: both round at 6e-8, over chunks.
 SAME_LOSS = 1e-4
+SEED = "TrainConfig.seed"
+MOST_NAMED = 3
+LONGEST_NAME = 48
 
 
 @dataclass(frozen=True)
@@ -52,13 +57,13 @@ class ReadRun:
         if at == "steps":
             return steps
         if at == "seconds":
-            return np.array([self._seconds(step) for step in steps])
+            return self._seconds(steps)
         tokens = [evaluation.facts["tokens_per_step"] for evaluation in self.evaluations]
         spent = np.cumsum(np.diff(steps, prepend=0) * tokens)
         return spent if at == "tokens" else spent * self.facts["flops_per_token"]
 
-    def _seconds(self, step: float) -> float:
-        """Seconds of stepping until then; a window that was not timed took the mean."""
+    def _seconds(self, steps_E: np.ndarray) -> np.ndarray:
+        """Seconds of stepping until each step; a window that was not timed took the mean."""
         mean = seconds_per_step(self.lines)
         if not mean:
             raise UserError(
@@ -67,41 +72,37 @@ class ReadRun:
         windows = [line for line in self.lines if is_window(line)]
         ends = [0, *(line["step"] for line in windows)]
         each = [line.get(STEP_SECONDS, mean) for line in windows]
-        spent = np.concatenate([[0], np.cumsum(np.diff(ends) * each)])
-        known = min(bisect.bisect_right(ends, step), len(ends)) - 1
-        after = each[known] if known < len(each) else mean
-        return float(spent[known] + (step - ends[known]) * after)
+        beyond = max(ends[-1] + 1, steps_E.max())
+        spent = np.cumsum([0, *(np.diff([*ends, beyond]) * [*each, mean])])
+        return np.interp(steps_E, [*ends, beyond], spent)
 
 
 def read_run(workdir: str) -> ReadRun:
-    """A run's folder, with the evaluations that it kept; raises UserError for no run."""
+    """A run's folder, with its evaluations; raises UserError for no run."""
     path = as_path(workdir)
     config = read_whole(path / "config.gin")
     if config is None:
         raise UserError(f"{workdir} holds no run: give folders of trained runs.")
     lines = read_lines(path)
-    kept = {**_kept(path / EVALUATOR), **_kept(path)}
+    evaluations = {**_losses(path / EVALUATOR), **_losses(path)}
     settings = read_settings(config.decode(errors="replace"), str(path / "config.gin"))
-    return ReadRun(str(path), settings, lines, [kept[step] for step in sorted(kept)])
+    return ReadRun(str(path), settings, lines, [evaluations[step] for step in sorted(evaluations)])
 
 
-def _kept(folder: epath.Path) -> dict[int, DocumentLosses]:
+def _losses(folder: epath.Path) -> dict[int, DocumentLosses]:
     """The losses of each evaluation of which a line stands in a folder's metrics.jsonl."""
     evaluated: dict[int, dict[str, Any]] = {}
-    for line in filter(_is_evaluation, read_lines(folder)):
-        evaluated.setdefault(line["step"], {}).update(line)
-    found = {step: _losses_of(folder, line) for step, line in evaluated.items()}
-    return {step: losses for step, losses in found.items() if losses is not None}
-
-
-def _is_evaluation(line: Mapping[str, Any]) -> bool:
-    return any(tag.startswith("validation/") for tag in line)
+    for line in read_lines(folder):
+        if any(tag.startswith("validation/") for tag in line):
+            evaluated.setdefault(line["step"], {}).update(line)
+    losses = {step: _losses_of(folder, line) for step, line in evaluated.items()}
+    return {step: one for step, one in losses.items() if one is not None}
 
 
 def _losses_of(folder: epath.Path, line: Mapping[str, Any]) -> DocumentLosses | None:
     """The losses of the line's evaluation; raises UserError for a file of another one."""
-    found = read_documents(folder, line["step"])
-    for name, documents in (found.sets if found else {}).items():
+    losses = read_documents(folder, line["step"])
+    for name, documents in (losses.sets if losses else {}).items():
         logged = line.get(f"validation/{name}_loss_nats" if name else "validation/loss_nats")
         loss = documents.nats_N.sum() / max(documents.tokens_N.sum(), 1)
         if logged is not None and not abs(loss - logged) <= SAME_LOSS * abs(logged):
@@ -109,17 +110,19 @@ def _losses_of(folder: epath.Path, line: Mapping[str, Any]) -> DocumentLosses | 
                 f"{folder / documents_file(line['step'])} is not of the evaluation in "
                 "metrics.jsonl: delete it, and that step is left out."
             )
-    return found
+    return losses
 
 
-def read_settings(text: str, place: str) -> dict[str, str]:
-    """The settings of a run's config.gin by name, macros resolved; nothing is imported."""
+def read_settings(text: str, path: str) -> dict[str, str]:
+    """The settings of a run's config.gin as Class.field, macros resolved; nothing is imported."""
     try:
-        found = settings_of_text(text)
+        settings = settings_of_text(text)
     except GIN_ERRORS as error:
-        raise UserError(f"{place} is no gin text: put back the file that the run wrote.") from error
-    macros = {key.name: value for key, value in found.items() if not key.field}
-    return {str(key): repr(_resolved(value, macros)) for key, value in found.items() if key.field}
+        raise UserError(f"{path} is no gin text: put back the file that the run wrote.") from error
+    macros = {key.name: value for key, value in settings.items() if not key.field}
+    return {
+        str(key): repr(_resolved(value, macros)) for key, value in settings.items() if key.field
+    }
 
 
 def _resolved(value: Any, macros: Mapping[str, Any]) -> Any:
@@ -135,7 +138,75 @@ def value_of(settings: Mapping[str, str], name: str) -> str:
     if name in settings:
         return settings[name]
     cls, _, field = name.rpartition("/")[2].rpartition(".")
-    known = (
-        {one.name: repr(one.default) for one in fields(REGISTRY[cls])} if cls in REGISTRY else {}
+    own = fields(REGISTRY[cls]) if cls in REGISTRY else ()
+    return next((repr(one.default) for one in own if one.name == field), "not set")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one configuration; `different` are the settings in which groups differ."""
+
+    name: str
+    runs: Sequence[ReadRun]
+    different: Mapping[str, str]
+
+
+def grouped(runs: Sequence[ReadRun]) -> list[Group]:
+    """The groups, in the order of their first runs; raises UserError for a seed twice."""
+    names = sorted({name for run in runs for name in run.settings if name != SEED})
+    values = [{name: value_of(run.settings, name) for name in names} for run in runs]
+    different = [name for name in names if len({each[name] for each in values}) > 1]
+    members: dict[tuple[str, ...], list[ReadRun]] = {}
+    for run, each in zip(runs, values, strict=True):
+        members.setdefault(tuple(each[name] for name in different), []).append(run)
+    groups = []
+    for key, of in members.items():
+        settings = dict(zip(different, key, strict=True))
+        _check_seeds(of)
+        groups.append(Group(_name(settings, of), of, settings))
+    if len({group.name for group in groups}) == len(groups):
+        return groups
+    return [Group(", ".join(r.path for r in g.runs), g.runs, g.different) for g in groups]
+
+
+def _check_seeds(runs: Sequence[ReadRun]) -> None:
+    """Raises UserError for two runs of one seed, which would pass for two seeds that agree."""
+    paths: dict[str, str] = {}
+    for run in runs:
+        seed = value_of(run.settings, SEED)
+        if seed in paths:
+            raise UserError(
+                f"{paths[seed]} and {run.path} have one configuration and one seed ({seed}): give "
+                "one of them."
+            )
+        paths[seed] = run.path
+
+
+def _name(different: Mapping[str, str], runs: Sequence[ReadRun]) -> str:
+    """The settings, such as attention=hyla; a folder's name where they are too many or none."""
+    fields = [name.rpartition(".")[2] for name in different]
+    named = ", ".join(
+        f"{field if fields.count(field) == 1 else name}={value.strip(chr(39))}"
+        for field, (name, value) in zip(fields, different.items(), strict=True)
     )
-    return known.get(field, "not set")
+    if 0 < len(different) <= MOST_NAMED and len(named) <= LONGEST_NAME:
+        return named
+    others = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
+    return f"{runs[0].name}{others}"
+
+
+def pairs(groups: Sequence[Group], baseline: str | None) -> list[tuple[int, int]]:
+    """Which groups are compared: all pairs, or every other group with the baseline.
+
+    Raises UserError for a baseline that names no group, run or folder.
+    """
+    if len(groups) == 1:
+        return []
+    if baseline is None:
+        return [(a, b) for a in range(len(groups)) for b in range(a + 1, len(groups))]
+    for base, group in enumerate(groups):
+        known = {group.name, *(run.name for run in group.runs), *(run.path for run in group.runs)}
+        if baseline.rstrip("/") in known:
+            return [(other, base) for other in range(len(groups)) if other != base]
+    names = ", ".join(group.name for group in groups)
+    raise UserError(f"--baseline={baseline} is none of the runs or groups ({names}): give one.")

@@ -8,7 +8,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from hyla_lm.config.bindings import KEY
 from hyla_lm.config.gin_text import FOLDER, NoValue, value_of
 from hyla_lm.errors import UserError, printable
 
@@ -28,15 +27,19 @@ class Value:
     text: str
 
     @property
-    def binding(self) -> str:
-        return f"{self.key}={self.text}"
+    def value(self) -> Any:
+        """What gin reads; the text itself where it reads nothing."""
+        try:
+            return value_of(self.text)
+        except NoValue:
+            return self.text
 
     @property
     def number(self) -> float | None:
         """The value of a number; None of any other."""
-        found = _read(self.text)
-        is_number = isinstance(found, int | float) and not isinstance(found, bool)
-        return float(found) if is_number else None
+        value = self.value
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return float(value) if is_number else None
 
     @property
     def label(self) -> str:
@@ -44,8 +47,8 @@ class Value:
         if self.key == GIN_FILE:
             path = Path(self.text)
             return _safe(path.stem, self.text if str(path.parent) not in (".", FOLDER) else "")
-        found = _read(self.text)
-        items = found if type(found) is tuple else (found,)  # a Reference is a tuple, too
+        value = self.value
+        items = value if type(value) is tuple else (value,)  # a Reference is a tuple, too
         return _safe("+".join(map(_word, items)))
 
 
@@ -62,25 +65,26 @@ class Point:
 
     @property
     def bindings(self) -> list[str]:
-        return [value.binding for value in self.values if value.key != GIN_FILE]
+        return [f"{value.key}={value.text}" for value in self.values if value.key != GIN_FILE]
 
 
 def grid(over: Sequence[str], points: Sequence[Sequence[str]]) -> list[Point]:
     """Each of the whole points with each combination of the values of `over`.
 
-    Raises UserError for text that is no setting with values, and for a setting given twice.
+    Raises UserError for text that sets nothing; whether settings exist is not checked.
     """
-    axes = [[(value,) for value in _axis(text)] for text in over]
-    listed = [tuple(_single(text) for text in point) for point in points] or [()]
-    found = [sum(parts, ()) for parts in product(listed, *axes)]
-    for values in found:
-        _check_once([value.key for value in values])
-    short = _short({value.key for values in found for value in values})
-    return [Point(_name(values, short), values) for values in found]
+    axes = []
+    for text in over:
+        key, values = _parted("--over", text)
+        axes.append([(Value(key, value),) for value in split(values)])
+    listed = [tuple(Value(*_parted("--point", text)) for text in point) for point in points]
+    combined = [sum(parts, ()) for parts in product(listed or [()], *axes)]
+    short = _short({value.key for values in combined for value in values})
+    return [Point(_name(values, short), values) for values in combined]
 
 
 def split(text: str) -> list[str]:
-    """The parts between commas that stand in no bracket and no quotes; raises ValueError."""
+    """The parts between commas that stand in no bracket and no quotes."""
     parts, depth, quote = [""], 0, ""
     for character in text:
         if quote:
@@ -93,45 +97,14 @@ def split(text: str) -> list[str]:
             parts.append("")
         else:
             parts[-1] += character
-    if quote or depth:
-        raise ValueError
     return [part.strip() for part in parts]
 
 
-def key_of(binding: str) -> str:
-    """The setting or macro that a binding sets."""
-    return binding.partition("=")[0].strip()
-
-
-def _axis(text: str) -> list[Value]:
-    key, values = _parted(text, "--over", "VALUE,VALUE")
-    try:
-        found = split(values)
-    except ValueError:
-        raise UserError(
-            printable(f"--over {text} has a bracket or quote that does not close: close it.")
-        ) from None
-    if "" in found:
-        raise UserError(printable(f"--over {text} has an empty value: write --over {key}=A,B."))
-    return [Value(key, one) for one in found]
-
-
-def _single(text: str) -> Value:
-    return Value(*_parted(text, "--point", "VALUE"))
-
-
-def _parted(text: str, flag: str, wanted: str) -> tuple[str, str]:
+def _parted(flag: str, text: str) -> tuple[str, str]:
     key, equals, values = (part.strip() for part in text.partition("="))
-    if not equals or not values or not KEY.fullmatch(key):
-        name = key if KEY.fullmatch(key) else "Class.field"
-        raise UserError(printable(f"{flag} {text} sets nothing: write {flag} {name}={wanted}."))
+    if not equals:
+        raise UserError(printable(f"{flag} {text} sets nothing: write {flag} {key}=VALUE."))
     return key, values
-
-
-def _check_once(keys: Sequence[str]) -> None:
-    for key in keys:
-        if keys.count(key) > 1 and key != GIN_FILE:
-            raise UserError(f"{key} is set twice by --over and --point: leave one out.")
 
 
 def _short(keys: set[str]) -> dict[str, str]:
@@ -148,14 +121,6 @@ def _name(values: Sequence[Value], short: dict[str, str]) -> str:
     return f"{name[:LONGEST_NAME]}-{zlib.crc32(name.encode()):08x}"
 
 
-def _read(text: str) -> Any:
-    """The value that gin reads; the text itself if it reads none."""
-    try:
-        return value_of(text)
-    except NoValue:
-        return text
-
-
 def _word(value: Any) -> str:
     """A value in a word: numbers that are equal have the same, a reference has its name."""
     if isinstance(value, float) and value.is_integer() and abs(value) < LARGEST_WHOLE:
@@ -166,7 +131,7 @@ def _word(value: Any) -> str:
 
 
 def _safe(word: str, whole: str = "") -> str:
-    """A word of safe characters; a checksum tells what is replaced, cut off or only in `whole`."""
+    """A word of safe characters; a checksum is of what was replaced or cut off, or of `whole`."""
     safe = UNSAFE.sub("_", word)[:LONGEST_LABEL]
-    told = whole or ("" if safe == word else word)
-    return f"{safe}-{zlib.crc32(told.encode()):08x}" if told else safe
+    replaced = whole or ("" if safe == word else word)
+    return f"{safe}-{zlib.crc32(replaced.encode()):08x}" if replaced else safe

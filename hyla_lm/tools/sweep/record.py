@@ -1,4 +1,4 @@
-"""The folder of a sweep: its lock, and sweep.json, which tells its points and what failed."""
+"""The folder of a sweep: its lock, and sweep.json with its points and why runs failed."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hyla_lm.errors import UserError
 from hyla_lm.run.lock import DiskLock
-from hyla_lm.storage import PathLike, as_path, bucket_of, read_whole, write_retrying
+from hyla_lm.storage import as_path, bucket_of, read_whole, write_retrying
 from hyla_lm.tools.sweep.runs import Run
 
 NAME = "sweep.json"
@@ -44,30 +44,26 @@ def locked(workdir: str) -> Iterator[None]:
 class Record:
     """sweep.json of a folder; `failures` has the reason of each failed run by its name.
 
-    The constructor raises UserError for a sweep that is not this one, and not a part of it.
+    The constructor raises UserError where the folder has another sweep, and not a part of this one,
+    or a run that was begun with other settings.
     """
 
-    def __init__(self, folder: PathLike, runs: Sequence[Run]):
-        self._path = as_path(folder) / NAME
-        self._points = {run.point.name: [v.binding for v in run.point.values] for run in runs}
+    def __init__(self, workdir: str, runs: Sequence[Run]):
+        self._path = as_path(workdir) / NAME
+        self._points = {run.point.name: self._settings(run) for run in runs}
         self._seeds = max(run.seed for run in runs) + 1
         self.failures: dict[str, str] = {}
         content = read_whole(self._path)
         if content is not None:
-            self._go_on(content)
+            self._continue(content)
+        for run in runs:
+            run.check_unchanged()
 
-    def write(self) -> None:
-        found = {"seeds": self._seeds, "points": self._points, "failures": self.failures}
-        write_retrying(self._path, (json.dumps(found, indent=1) + "\n").encode())
+    @staticmethod
+    def _settings(run: Run) -> list[str]:
+        return [f"{value.key}={value.text}" for value in run.point.values]
 
-    def ended(self, name: str, reason: str) -> None:
-        """Notes how a run ended: why it failed, or nothing."""
-        self.failures.pop(name, None)
-        if reason:
-            self.failures[name] = reason
-        self.write()
-
-    def _go_on(self, content: bytes) -> None:
+    def _continue(self, content: bytes) -> None:
         try:
             before = json.loads(content)
             points, seeds = dict(before["points"]), int(before["seeds"])
@@ -85,3 +81,14 @@ class Record:
                 f"{self._path.parent} has {seeds} seeds of each point, not {self._seeds}: give "
                 f"--seeds={seeds} or more, or another --workdir."
             )
+
+    def write(self) -> None:
+        content = {"seeds": self._seeds, "points": self._points, "failures": self.failures}
+        write_retrying(self._path, (json.dumps(content, indent=1) + "\n").encode())
+
+    def ended(self, run: Run, failure: str) -> None:
+        """Notes how a run ended: why it failed, or nothing."""
+        self.failures.pop(run.name, None)
+        if failure:
+            self.failures[run.name] = failure
+        self.write()

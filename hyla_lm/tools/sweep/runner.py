@@ -6,18 +6,18 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from hyla_lm.ending import DONE, STOPPED
+from hyla_lm.tools.sweep.record import Record
+from hyla_lm.tools.sweep.results import Metric
 from hyla_lm.tools.sweep.runs import Run
 
 OWN_LINE = "hyla-lm: "
 PROGRESS = re.compile(r"step \d+/")
-MOST_LINES = 10
 PROGRAMS = ".programs"
 CACHE = "JAX_COMPILATION_CACHE_DIR"
 CACHED_FROM = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
@@ -27,29 +27,23 @@ TRAIN = (sys.executable, "-m", "hyla_lm", "train")
 
 @dataclass(frozen=True)
 class Ended:
-    """The status of a run's process, and what it said of it in a few lines."""
+    """The status of a run's process, and the last sentence that it printed of itself."""
 
     status: int
-    said: str = ""
+    sentence: str = ""
 
     @property
-    def is_finished(self) -> bool:
-        return self.status == DONE
-
-    @property
-    def is_stopped(self) -> bool:
-        return self.status == STOPPED
-
-    @property
-    def reason(self) -> str:
-        """Why it failed, in a line."""
+    def failure(self) -> str:
+        """Why it failed, in a line; empty if it is finished or was stopped."""
+        if self.status in (DONE, STOPPED):
+            return ""
         killed = f"its process was killed by signal {-self.status}"
         without = killed if self.status < 0 else f"its process ended with status {self.status}"
-        return self.said.partition("\n")[0] or without
+        return self.sentence or without
 
 
-class Children:
-    """The processes that train, started by `command` and the arguments of a run."""
+class Processes:
+    """Trains each run in a process, started by `command` and the arguments of the run."""
 
     def __init__(self, command: Sequence[str], workdir: str, say: Callable[[str], None]):
         self._command = command
@@ -57,32 +51,44 @@ class Children:
         self._say = say
         self._lock = threading.Lock()
         self._running: set[subprocess.Popen[str]] = set()
-        self.is_stopping = False
+        self._is_stopping = False
 
     def stop(self) -> None:
-        """Asks the runs to save and end; no other begins."""
+        """Lets the runs save and end; no other begins."""
         with self._lock:
-            self.is_stopping = True
+            self._is_stopping = True
             for process in self._running:
                 process.send_signal(signal.SIGTERM)
 
     def train(self, run: Run) -> Ended | None:
-        """Trains a run; None if it was asked to stop before. Its output goes to NAME.txt."""
+        """Trains a run to its end or until `stop`; None if that came before.
+
+        Its output goes to NAME.txt, and its progress is said.
+        """
         Path(run.workdir).parent.mkdir(parents=True, exist_ok=True)
         with open(f"{run.workdir}.txt", "a") as log:
             process = self._start(run)
             if process is None:
                 return None
-            said = self._follow(process, run, log)
+            sentence = ""
+            assert process.stdout is not None
+            for line in process.stdout:
+                log.write(line)
+                log.flush()
+                if line.startswith(OWN_LINE):
+                    sentence = line.removeprefix(OWN_LINE).rstrip()
+                if PROGRESS.match(line):
+                    self._say(f"{run.name}: {line.rstrip()}")
             status = process.wait()
         with self._lock:
             self._running.discard(process)
-            was_asked = self.is_stopping
-        return Ended(STOPPED if was_asked and status == -signal.SIGTERM else status, said)
+            # A process that had not begun to train dies of the signal itself.
+            was_stopped = self._is_stopping and status == -signal.SIGTERM
+        return Ended(STOPPED if was_stopped else status, sentence)
 
     def _start(self, run: Run) -> subprocess.Popen[str] | None:
         with self._lock:
-            if self.is_stopping:
+            if self._is_stopping:
                 return None
             process = subprocess.Popen(
                 [*self._command, *run.arguments],
@@ -91,48 +97,42 @@ class Children:
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
-                process_group=0,  # Ctrl-C reaches this process alone, which asks the others
+                process_group=0,  # Ctrl-C reaches only this process, which stops the others
             )
             self._running.add(process)
         return process
 
-    def _follow(self, process: subprocess.Popen[str], run: Run, log: IO[str]) -> str:
-        """Keeps what a run prints and tells its steps; returns what it said last of itself."""
-        assert process.stdout is not None
-        said: list[str] = []
-        for line in process.stdout:
-            log.write(line)
-            log.flush()
-            if line.startswith(OWN_LINE):
-                said = []
-            if line.startswith(OWN_LINE) or said:
-                said.append(line.rstrip())
-            if PROGRESS.match(line):
-                self._say(f"{run.name}: {line.rstrip()}")
-        return "\n".join(said[:MOST_LINES]).removeprefix(OWN_LINE)
 
-
-def train_all(
+def train_runs(
     runs: Sequence[Run],
-    train: Callable[[Run], Ended | None],
-    stop: Callable[[], None],
+    metric: Metric,
+    record: Record,
+    processes: Processes,
     at_once: int,
-) -> Generator[tuple[Run, Ended], None, None]:
-    """Trains runs, so many at once, and yields each as it ends; those not begun are left out.
+    say: Callable[[str], None],
+) -> None:
+    """Trains the runs that are not finished, so many at once; records and says how each ends.
 
-    Closing it stops the others first.
+    Raises UserError, after it has stopped the others, if a run has no such metric.
     """
+    to_do = [run for run in runs if not run.summary()]
+    say(f"{len(runs)} runs, {len(runs) - len(to_do)} of them finished")
     with ThreadPoolExecutor(at_once) as pool:
-        futures: dict[Future[Ended | None], Run] = {pool.submit(train, run): run for run in runs}
+        futures = {pool.submit(processes.train, run): run for run in to_do}
         try:
             for future in as_completed(futures):
-                ended = future.result()
+                run, ended = futures[future], future.result()
                 if ended is not None:
-                    yield futures[future], ended
+                    record.ended(run, ended.failure)
+                    say(f"{run.name}: {_outcome(run, metric, ended)}")
         finally:
-            stop()
-            for future in futures:
-                future.cancel()
+            processes.stop()  # where all have ended, this stops none
+
+
+def _outcome(run: Run, metric: Metric, ended: Ended) -> str:
+    if ended.status == DONE:
+        return f"finished, {metric.name} {metric.of(run.summary()):.4f}"
+    return f"failed: {ended.failure}" if ended.failure else "stopped"
 
 
 def _cache(workdir: str) -> dict[str, str]:

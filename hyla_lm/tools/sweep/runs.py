@@ -10,20 +10,10 @@ from hyla_lm.config.experiment import Experiment
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
 from hyla_lm.storage import as_path, read_whole
-from hyla_lm.tools.sweep.points import Point, key_of
+from hyla_lm.tools.sweep.points import Point
 
 SEED = "TrainConfig.seed"
 SEED_MACRO = re.compile(rf"^{re.escape(SEED)} = %(\w+)$", re.M)
-
-
-@dataclass(frozen=True)
-class Base:
-    """What all runs of a sweep have, and the number of seeds of each point: 0, 1 and so on."""
-
-    workdir: str
-    gin_files: tuple[str, ...]
-    bindings: tuple[str, ...]
-    seeds: int
 
 
 @dataclass(frozen=True)
@@ -40,7 +30,7 @@ class Run:
     @property
     def name(self) -> str:
         """Its folder in that of the sweep."""
-        return name_of(self.point, self.seed)
+        return f"{self.point.name}/seed={self.seed}"
 
     @property
     def arguments(self) -> list[str]:
@@ -53,8 +43,8 @@ class Run:
         """Its summary.json; empty if it is not finished. Raises UserError for a damaged one."""
         path = as_path(self.workdir) / "summary.json"
         try:
-            found = json.loads(read_whole(path) or b"{}")
-            return found if found.get("step") == self.experiment.train.steps else {}
+            summary = json.loads(read_whole(path) or b"{}")
+            return summary if summary.get("step") == self.experiment.train.steps else {}
         except (ValueError, AttributeError):
             raise UserError(f"{path} is damaged: delete it, or restore the file.") from None
 
@@ -70,20 +60,25 @@ class Run:
         )
 
 
-def name_of(point: Point, seed: int) -> str:
-    """The folder of a run in that of the sweep."""
-    return f"{point.name}/seed={seed}"
-
-
-def plan(base: Base, points: Sequence[Point]) -> list[Run]:
-    """The checked runs of a sweep, the seeds of a point one after the other.
+def plan(
+    workdir: str,
+    gin_files: Sequence[str],
+    bindings: Sequence[str],
+    seeds: int,
+    points: Sequence[Point],
+) -> list[Run]:
+    """The checked runs of a sweep, the seeds 0, 1, … of a point one after the other.
 
     Raises UserError, which names the point, for one that cannot be read or is there twice.
     """
-    if base.seeds < 1:
-        raise UserError(f"--seeds={base.seeds} must be at least 1.")
-    _check_base(base, points)
-    runs = [run for point in points for run in _runs(base, point)]
+    if seeds < 1:
+        raise UserError(f"--seeds={seeds} must be at least 1.")
+    runs: list[Run] = []
+    for point in points:
+        try:
+            runs += _runs_of(point, workdir.rstrip("/"), gin_files, bindings, seeds)
+        except UserError as error:
+            raise UserError(f"point {point.name}: {error}") from None
     first: dict[Experiment, Point] = {}
     for run in runs:
         known = first.setdefault(run.experiment, run.point)
@@ -94,46 +89,36 @@ def plan(base: Base, points: Sequence[Point]) -> list[Run]:
     return runs
 
 
-def _check_base(base: Base, points: Sequence[Point]) -> None:
-    swept = {value.key for point in points for value in point.values}
-    for binding in base.bindings:
-        if key_of(binding) in swept:
+def _runs_of(
+    point: Point, workdir: str, gin_files: Sequence[str], bindings: Sequence[str], seeds: int
+) -> list[Run]:
+    files = (*gin_files, *point.gin_files)
+    bound = (*bindings, *point.bindings)
+    key = _seed_key(read_experiment(files, bound))
+    swept = [key, SEED, *map(_key, point.bindings)]
+    given = [*dict.fromkeys(swept[:2]), *swept[2:], *map(_key, bindings)]
+    for name in swept:
+        if given.count(name) > 1:
             raise UserError(
-                f"{key_of(binding)} is swept and set by --gin.{binding}: leave one of them out."
+                f"{name} is set twice (by --over, --point, --seeds or --gin): leave one out."
             )
+    runs = []
+    for seed in range(seeds):
+        own = (*bound, f"{key}={seed}")
+        folder = f"{workdir}/{point.name}/seed={seed}"
+        runs.append(Run(point, seed, folder, files, own, read_experiment(files, own)))
+    return runs
 
 
-def _runs(base: Base, point: Point) -> list[Run]:
-    files = (*base.gin_files, *point.gin_files)
-    bindings = (*base.bindings, *point.bindings)
-    try:
-        key = _seed_key(read_experiment(files, bindings), bindings)
-        return [_run(base, point, seed, key, files, bindings) for seed in range(base.seeds)]
-    except UserError as error:
-        raise UserError(f"point {point.name}: {error}") from None
-
-
-def _run(
-    base: Base,
-    point: Point,
-    seed: int,
-    key: str,
-    files: tuple[str, ...],
-    bindings: tuple[str, ...],
-) -> Run:
-    bindings = (*bindings, f"{key}={seed}")
-    workdir = f"{base.workdir.rstrip('/')}/{name_of(point, seed)}"
-    return Run(point, seed, workdir, files, bindings, read_experiment(files, bindings))
-
-
-def _seed_key(experiment: Experiment, bindings: Sequence[str]) -> str:
+def _seed_key(experiment: Experiment) -> str:
     """What sets the seed of a run: the macro that TrainConfig.seed is, or else itself."""
     macro = SEED_MACRO.search(experiment.text)
-    key = macro[1] if macro else SEED
-    for binding in bindings:
-        if key_of(binding) in (key, SEED):
-            raise UserError(f"{binding} sets what --seeds sets: leave it out.")
-    return key
+    return macro[1] if macro else SEED
+
+
+def _key(binding: str) -> str:
+    """The setting or macro that a binding sets."""
+    return binding.partition("=")[0].strip()
 
 
 def _only_in(text: str, other: str) -> str:

@@ -10,14 +10,21 @@ import pytest
 from scipy import stats
 
 from hyla_lm.errors import UserError
-from hyla_lm.tools.sweep.metric import Metric, metric_of
-from hyla_lm.tools.sweep.report import as_json, markdown, sentences
+from hyla_lm.tools.sweep.report import (
+    as_json,
+    draw,
+    is_geometric,
+    lines_of,
+    markdown,
+    sentences,
+)
+from hyla_lm.tools.sweep.results import Metric, Result, Summary, metric_of, ranked, result_of
 from hyla_lm.tools.sweep.runs import Run
-from hyla_lm.tools.sweep.summary import Result, Summary, difference, result_of, summarize
-from tests.sweeps.conftest import Plan, finish
+from tests.tools.sweep.conftest import RATES, Plan, finish
 
 LOW = Metric("validation/bits_per_byte", "lowest")
 HIGH = Metric("validation/held_out_r2", "highest")
+ATTENTION = "ModelConfig.attention=hyla,softmax"
 
 
 def found(runs: list[Run], values: list[Any], metric: Metric = LOW) -> Summary:
@@ -26,7 +33,7 @@ def found(runs: list[Run], values: list[Any], metric: Metric = LOW) -> Summary:
     for run, value in zip(runs, values, strict=True):
         is_failed = isinstance(value, str)
         results.append(Result(run, *((None, None, value) if is_failed else (value, 1.0))))
-    return summarize(metric, results)
+    return ranked(metric, results)
 
 
 def order(summary: Summary) -> list[str]:
@@ -36,7 +43,9 @@ def order(summary: Summary) -> list[str]:
 def test_the_lowest_or_the_highest_mean_is_the_best(planned: Plan) -> None:
     values = [1.0, 1.2, 0.7, 0.9, 2.0, 2.2]
     assert order(found(planned(), values)) == ["0.2", "0.1", "0.3"]
-    assert order(found(planned(), values, HIGH)) == ["0.3", "0.1", "0.2"]
+    highest = found(planned(), values, HIGH)
+    assert order(highest) == ["0.3", "0.1", "0.2"]
+    assert highest.lead is not None and highest.lead.value == pytest.approx(1.0)
 
 
 def test_failed_runs_put_a_point_behind_and_no_run_last(planned: Plan) -> None:
@@ -48,45 +57,30 @@ def test_failed_runs_put_a_point_behind_and_no_run_last(planned: Plan) -> None:
     assert "- learning_rate=0.1/seed=1 failed: step 3: loss nan" in page
 
 
-def test_mean_and_standard_error_are_over_seeds(planned: Plan) -> None:
-    summary = found(planned(seeds=4), [1.0, 1.1, 1.3, 1.4, *[2.0] * 8])
-    best = summary.standings[0]
-    assert best.mean == pytest.approx(1.2)
-    assert best.error == pytest.approx(stats.sem([1.0, 1.1, 1.3, 1.4]))
-
-
-def test_the_lead_has_welchs_interval(planned: Plan) -> None:
+def test_means_have_standard_errors_and_the_lead_welchs_interval(planned: Plan) -> None:
     one, other = [1.0, 1.1, 1.3], [1.5, 1.9, 2.6]
     summary = found(planned(seeds=3), [*other, *one, *[9.0] * 3])
-    lead = summary.lead
-    assert lead is not None
+    best, lead = summary.standings[0], summary.lead
+    assert (best.mean, best.error) == pytest.approx((sum(one) / 3, stats.sem(one)))
     expected = stats.ttest_ind(other, one, equal_var=False).confidence_interval(0.95)
+    assert lead is not None
     assert (lead.low, lead.high) == pytest.approx((expected.low, expected.high))
     assert lead.value == pytest.approx(sum(other) / 3 - sum(one) / 3)
 
 
-def test_the_lead_is_positive_also_where_the_highest_wins(planned: Plan) -> None:
-    summary = found(planned(), [1.0, 1.1, 2.0, 2.1, 0.0, 0.1], HIGH)
-    assert summary.lead is not None and summary.lead.value == pytest.approx(1.0)
-
-
-def test_it_is_said_how_sure_the_best_is(planned: Plan) -> None:
+def test_how_sure_the_best_is_stands_in_a_sentence(planned: Plan) -> None:
     sure = sentences(found(planned(), [1.0, 1.01, 2.0, 2.01, 3.0, 3.01]))[-1]
     assert "worse by 1.0000" in sure and sure.endswith("by these seeds the order is no chance.")
     unsure = sentences(found(planned(), [1.0, 2.0, 1.1, 2.1, 3.0, 3.0]))[-1]
     assert "worse by 0.1000" in unsure and "it includes 0, so the order may be chance" in unsure
     one_seed = sentences(found(planned(seeds=1), [1.0, 2.0, 3.0]))[-1]
     assert "one seed does not say how sure" in one_seed
-    equal = found(planned(), [1.0] * 6)
-    assert equal.lead is not None and equal.lead.may_be_chance
+    assert "may be chance" in sentences(found(planned(), [1.0] * 6))[-1]
 
 
 def test_seeds_that_make_no_difference_are_no_division_by_zero(planned: Plan) -> None:
-    summary = found(planned(), [1.0, 1.0, 2.0, 2.0, 3.0, 3.2])
-    best, second, third = summary.standings
-    assert difference(LOW, best, second) is not None
-    spread = difference(LOW, best, third)
-    assert spread is not None and math.isfinite(spread.high) and spread.high > spread.value
+    lead = found(planned(), [1.0, 1.0, 3.0, 3.2, 9.0, 9.0]).lead
+    assert lead is not None and math.isfinite(lead.high) and lead.high > lead.value
 
 
 def test_without_a_finished_run_there_is_no_best(planned: Plan) -> None:
@@ -95,11 +89,11 @@ def test_without_a_finished_run_there_is_no_best(planned: Plan) -> None:
     assert json.loads(as_json(summary))["best"] is None
 
 
-def test_summary_json_tells_all(planned: Plan) -> None:
-    told = json.loads(as_json(found(planned(), [1.0, 1.2, 0.7, 0.9, 2.0, "nan"])))
-    assert (told["best"], told["second"]) == ("learning_rate=0.2", "learning_rate=0.1")
-    assert told["second_is_worse_by"]["value"] == pytest.approx(0.3)
-    last = told["points"][-1]
+def test_summary_json_has_all(planned: Plan) -> None:
+    content = json.loads(as_json(found(planned(), [1.0, 1.2, 0.7, 0.9, 2.0, "nan"])))
+    assert (content["best"], content["second"]) == ("learning_rate=0.2", "learning_rate=0.1")
+    assert content["second_is_worse_by"]["value"] == pytest.approx(0.3)
+    last = content["points"][-1]
     assert last["settings"] == {"OptimizerConfig.learning_rate": "0.3"}
     assert last["runs"][1] == {
         **{"folder": "learning_rate=0.3/seed=1", "seed": 1},
@@ -112,6 +106,8 @@ def test_a_run_has_its_metric_and_seconds_from_its_summary(planned: Plan) -> Non
     assert result_of(run, LOW, {run.name: "killed"}).failure == "killed"
     finish(run, 1.5)
     assert result_of(run, LOW, {}) == Result(run, 1.5, 2.0)
+    with pytest.raises(UserError, match="did you mean validation/bits_per_byte?"):
+        result_of(run, Metric("validation/bits_per_bite", "lowest"), {})
     finish(run, math.nan)
     assert result_of(run, LOW, {}).failure == "its validation/bits_per_byte is not finite"
     Path(run.workdir, "summary.json").write_text("[1]")
@@ -119,24 +115,54 @@ def test_a_run_has_its_metric_and_seconds_from_its_summary(planned: Plan) -> Non
         result_of(run, LOW, {})
 
 
-def test_a_metric_that_runs_have_not_is_refused_with_those_they_have(planned: Plan) -> None:
-    run = planned()[0]
-    finish(run, 1.5)
-    with pytest.raises(UserError, match="did you mean validation/bits_per_byte?"):
-        result_of(run, Metric("validation/bits_per_bite", "lowest"), {})
-
-
 def test_the_task_says_what_ranks(planned: Plan) -> None:
     assert metric_of(planned(), None, None) == LOW
     assert metric_of(planned(), "train/accuracy", None).best == "highest"
     assert metric_of(planned(), "train/accuracy", "lowest").best == "lowest"
-    with pytest.raises(UserError, match="--best=lowest or --best=highest"):
-        metric_of(planned(), "train/odd", None)
-
-
-def test_a_task_that_does_not_say_it_needs_a_metric(planned: Plan) -> None:
     other: Any = SimpleNamespace(
         experiment=SimpleNamespace(train=SimpleNamespace(task=SimpleNamespace()))
     )
     with pytest.raises(UserError, match="--metric is missing"):
         metric_of([*planned(), other], None, None)
+
+
+def lines(planned: Plan, *over: str, points: tuple[list[str], ...] = ()) -> tuple[str, list[str]]:
+    runs = planned(*over, points=points)
+    key, found_lines = lines_of(found(runs, [float(n) for n, _ in enumerate(runs)]).standings)
+    return key, list(found_lines)
+
+
+def test_the_number_of_most_values_is_below_and_other_settings_make_lines(planned: Plan) -> None:
+    rate = "OptimizerConfig.learning_rate"
+    assert lines(planned) == (rate, [""])
+    steps = "TrainConfig.steps=10,20"
+    assert lines(planned, *RATES, steps) == (rate, ["steps 10", "steps 20"])
+    assert lines(planned, ATTENTION, *RATES) == (rate, ["attention hyla", "attention softmax"])
+    assert lines(planned, ATTENTION)[1] == []
+    points = ([f"{rate}=0.1"], ["TrainConfig.steps=20"])
+    assert lines(planned, points=points)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("numbers", "answer"),
+    [
+        ([3e-3, 1e-2, 3e-2], True),
+        ([128, 256, 512, 1024], True),
+        ([1, 2, 3, 4], False),
+        ([0.0, 0.1, 1.0], False),
+        ([1, 10], True),
+        ([1, 2], False),
+    ],
+)
+def test_numbers_that_grow_by_a_factor_get_a_log_axis(numbers: list[float], answer: bool) -> None:
+    assert is_geometric(numbers) is answer
+
+
+def test_every_kind_of_picture_is_drawn(planned: Plan) -> None:
+    both = planned(*RATES, ATTENTION)
+    for summary in (
+        found(both, [float(n) for n, _ in enumerate(both)]),
+        found(planned(ATTENTION), [1.0, 2.0, 3.0, 4.0]),
+        found(planned(), [1.0, "nan", "nan", "nan", None, None]),
+    ):
+        assert draw(summary).startswith(b"\x89PNG")

@@ -6,11 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm.ending import DONE
-from hyla_lm.tools.sweep.jobs import job_name
 from hyla_lm.tools.sweep.points import grid
-from hyla_lm.tools.sweep.runner import Ended
-from hyla_lm.tools.sweep.runs import Base, Run, plan
+from hyla_lm.tools.sweep.runs import Run, plan
 
 GIN = """
 TrainConfig.task = @LanguageModel()
@@ -24,15 +21,10 @@ Plan = Callable[..., list[Run]]
 
 
 @pytest.fixture
-def plain_gin(tmp_path: Path) -> Path:
-    path = tmp_path / "plain.gin"
-    path.write_text(GIN)
-    return path
-
-
-@pytest.fixture
-def planned(plain_gin: Path, tmp_path: Path) -> Plan:
+def planned(tmp_path: Path) -> Plan:
     """The runs of a sweep of learning rates, or of what is given, in the folder `sweep`."""
+    gin = tmp_path / "plain.gin"
+    gin.write_text(GIN)
 
     def make(
         *over: str,
@@ -40,24 +32,17 @@ def planned(plain_gin: Path, tmp_path: Path) -> Plan:
         seeds: int = 2,
         bindings: tuple[str, ...] = (),
     ) -> list[Run]:
-        base = Base(str(tmp_path / "sweep"), (str(plain_gin),), bindings, seeds)
-        return plan(base, grid(over or (() if points else RATES), points))
+        found = grid(over or (() if points else RATES), points)
+        return plan(str(tmp_path / "sweep"), [str(gin)], bindings, seeds, found)
 
     return make
 
 
-def finish(run: Run, value: float, **more: float) -> Ended:
+def finish(run: Run, value: float) -> None:
     """Leaves what a finished run leaves of itself."""
     folder = Path(run.workdir)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.gin").write_text(run.experiment.text)
-    reached = {"bits_per_byte": value, **more}
     speed = {"tokens_seen": 1280, "tokens_per_second": 640.0}
-    summary = {"step": run.experiment.train.steps, "validation": reached, **speed}
-    (folder / "summary.json").write_text(json.dumps(summary))
-    return Ended(DONE)
-
-
-def jobs_of(runs: list[Run]) -> list[str]:
-    """The launcher's names of runs."""
-    return [job_name("hyla", run) for run in runs]
+    reached = {"step": run.experiment.train.steps, "validation": {"bits_per_byte": value}}
+    (folder / "summary.json").write_text(json.dumps({**reached, **speed}))

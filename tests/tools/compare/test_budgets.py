@@ -1,4 +1,4 @@
-"""Which losses are taken of each run, and which runs are a group."""
+"""Which losses are taken of each run, which runs are a group, and which groups are compared."""
 
 from pathlib import Path
 
@@ -8,9 +8,8 @@ import pytest
 import hyla_lm
 from hyla_lm.errors import UserError
 from hyla_lm.run.evaluation import DocumentLosses
-from hyla_lm.tools.compare.groups import grouped
-from hyla_lm.tools.compare.runs import ReadRun, read_run, value_of
-from tests.comparing.written_runs import FACTS, documents, write_run
+from hyla_lm.tools.compare.runs import ReadRun, grouped, read_run, value_of
+from tests.tools.compare.written_runs import FACTS, documents, write_run
 
 LN2 = np.log(2)
 ONE, TWO, FOUR = (documents([x * LN2 * 100] * 4) for x in (1, 2, 4))  # bits per byte
@@ -49,9 +48,9 @@ def test_seconds_of_steps_that_were_not_timed_are_the_mean(tmp_path: Path) -> No
         {"step": 10, "train/learning_rate": 0.1},
         {"step": 20, "train/learning_rate": 0.1, "perf/step_seconds": 3.0},
     ]
-    kept = read_run(write_run(tmp_path / "run", {10: TWO, 15: TWO, 20: TWO})).evaluations
+    kept = read_run(write_run(tmp_path / "run", {10: TWO, 15: TWO, 24: TWO})).evaluations
     run = ReadRun("run", {}, lines, kept)
-    np.testing.assert_allclose(run.budgets("seconds"), [30, 45, 60])
+    np.testing.assert_allclose(run.budgets("seconds"), [30, 45, 72])
 
 
 def test_runs_that_share_no_budget_are_refused(tmp_path: Path) -> None:
@@ -81,6 +80,26 @@ def test_an_evaluation_counts_if_its_line_stands_in_the_metrics(tmp_path: Path) 
     assert [evaluation.step for evaluation in read_run(path).evaluations] == [10]
 
 
+def test_what_an_evaluator_beside_the_run_kept_counts_too(tmp_path: Path) -> None:
+    one = write_run(tmp_path / "one", {40: ONE}, ATTENTION)
+    write_run(tmp_path / "one" / "evaluator", {20: TWO, 40: FOUR})
+    assert [losses.step for losses in read_run(one).evaluations] == [20, 40]
+    other = write_run(tmp_path / "other", {20: TWO})
+    assert bits([one, other]) == pytest.approx([2, 2])
+
+
+def test_evaluations_without_the_set_are_left_out(tmp_path: Path) -> None:
+    """A set may be evaluated more seldom than another."""
+    rare = DocumentLosses(10, {"": ONE, "prose": FOUR}, FACTS)
+    paths = []
+    for name, settings in (("a", ATTENTION), ("b", "")):
+        paths.append(write_run(tmp_path / name, {10: ONE, 20: TWO}, settings))
+        (tmp_path / name / "documents" / "10.npz").write_bytes(rare.to_bytes())
+    found = hyla_lm.compare(paths, set_name="prose")
+    assert (found.budget, found.groups[0].bits_per_byte) == (10, pytest.approx(4))
+    assert hyla_lm.compare(paths).set_name == ""
+
+
 def test_seeds_of_one_configuration_are_a_group_named_by_what_differs(tmp_path: Path) -> None:
     """A macro, a default that is written out and the order of lines make no difference."""
     plain = "ModelConfig.num_layers = 3\nModelConfig.attention = %A\nA = 'linear'"
@@ -107,6 +126,15 @@ def test_groups_that_differ_in_much_are_named_by_their_folders(tmp_path: Path) -
     assert [group.name for group in grouped(runs)] == ["small", "large and 1 more"]
 
 
+def test_runs_of_one_configuration_differ_by_their_seeds_only(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / f"{n}", {1: one}, seed=n) for n, one in enumerate((ONE, TWO))]
+    found = hyla_lm.compare(runs)
+    assert len(found.groups) == 1 and found.pairs == []
+    assert [run.seed for run in found.groups[0].runs] == ["0", "1"]
+    [note] = [note for note in found.notes if note.startswith("No difference found")]
+    assert "up to 1.0000 bits per byte apart (standard deviation 0.7071)" in note
+
+
 def test_pairs_are_all_or_those_with_the_baseline(tmp_path: Path) -> None:
     settings = [f"ModelConfig.num_layers = {n}" for n in (1, 2, 3)]
     rng = np.random.default_rng(0)
@@ -114,31 +142,12 @@ def test_pairs_are_all_or_those_with_the_baseline(tmp_path: Path) -> None:
         write_run(tmp_path / f"r{n}", {1: documents(rng.exponential(200, 40) + 30 * n)}, text)
         for n, text in enumerate(settings)
     ]
-    assert len(hyla_lm.compare(runs).pairs) == 3
+    found = hyla_lm.compare(runs)
+    assert len(found.pairs) == 3
+    assert any("3 comparisons" in note for note in found.notes)
     for baseline in ("r1", runs[1], "num_layers=2"):
         pairs = hyla_lm.compare(runs, baseline=baseline).pairs
         assert [(pair.a, pair.b) for pair in pairs] == [
             ("num_layers=1", "num_layers=2"),
             ("num_layers=3", "num_layers=2"),
         ]
-    assert any("2 comparisons" in n for n in hyla_lm.compare(runs, baseline="r1").notes)
-
-
-def test_evaluations_without_the_set_are_left_out(tmp_path: Path) -> None:
-    """A set may be evaluated more seldom than another."""
-    rare = DocumentLosses(10, {"": ONE, "prose": FOUR}, FACTS)
-    paths = []
-    for name, settings in (("a", ATTENTION), ("b", "")):
-        paths.append(write_run(tmp_path / name, {10: ONE, 20: TWO}, settings))
-        (tmp_path / name / "documents" / "10.npz").write_bytes(rare.to_bytes())
-    found = hyla_lm.compare(paths, set_name="prose")
-    assert (found.budget, found.groups[0].bits_per_byte) == (10, pytest.approx(4))
-    assert hyla_lm.compare(paths).set_name == ""
-
-
-def test_what_an_evaluator_beside_the_run_kept_counts_too(tmp_path: Path) -> None:
-    one = write_run(tmp_path / "one", {40: ONE}, ATTENTION)
-    write_run(tmp_path / "one" / "evaluator", {20: TWO, 40: FOUR})
-    assert [losses.step for losses in read_run(one).evaluations] == [20, 40]
-    other = write_run(tmp_path / "other", {20: TWO})
-    assert bits([one, other]) == pytest.approx([2, 2])

@@ -57,15 +57,6 @@ def test_draws_of_documents_are_those_of_a_loop(monkeypatch: pytest.MonkeyPatch)
     np.testing.assert_allclose(resampled(bits, BYTES, 20), expected, rtol=1e-12)
 
 
-def test_the_bootstrap_has_the_variance_of_a_ratio() -> None:
-    """By the delta method, to the 2 % that 2,000 draws know a standard deviation by, thrice."""
-    bits = RNG.exponential(size=(1, 2000)) * 300
-    size = RNG.integers(50, 500, 2000).astype(np.float64)
-    ratio = bits.sum() / size.sum()
-    expected = np.sqrt(((bits - ratio * size) ** 2).sum()) / size.sum()
-    assert resampled(bits, size, 2000).std() == pytest.approx(expected, rel=0.06)
-
-
 def test_the_variance_of_seeds_and_documents_is_that_of_brute_force() -> None:
     """The part of one seed and one document alone, by loops over a table."""
     table = RNG.exponential(size=(3, len(BYTES)))
@@ -79,7 +70,7 @@ def test_the_variance_of_seeds_and_documents_is_that_of_brute_force() -> None:
 
 @pytest.mark.parametrize(
     ("runs", "seeds", "both"),
-    [((2, 2), 0.01, 0.05), ((3, 3), 0.03, 0.05), ((3, 3), 0.0, 0.3), ((3, 2), 0.01, 0.3)],
+    [((2, 2), 0.01, 0.05), ((3, 3), 0.0, 0.3), ((3, 2), 0.03, 0.3)],
 )
 def test_95_percent_intervals_cover_the_truth_as_often_as_they_say(
     runs: tuple[int, int], seeds: float, both: float, monkeypatch: pytest.MonkeyPatch

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hyla_lm.tools.coordcheck.report import slope_of
-from hyla_lm.tools.coordcheck.widths import MUP, STANDARD, at_width, family
+from hyla_lm.tools.coordcheck import MUP, STANDARD, at_width, family, slope_of
 from tests.bad_input.conftest import status_of
 from tests.model.small_model import small
 

@@ -1,0 +1,172 @@
+"""A process for each run: how it ends, how many at once, how all are stopped and continued."""
+
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+from textwrap import indent
+
+import pytest
+
+from hyla_lm.cli.sweep import status_of
+from hyla_lm.ending import DONE, FAILED, Preempted
+from hyla_lm.errors import UserError
+from hyla_lm.tools.sweep.record import Record
+from hyla_lm.tools.sweep.results import Metric, summarize
+from hyla_lm.tools.sweep.runner import CACHE, CACHED_FROM, Ended, Processes, train_runs
+from hyla_lm.tools.sweep.runs import Run
+from tests.tools.sweep.conftest import Plan
+
+METRIC = Metric("validation/bits_per_byte", "lowest")
+# Stands in for `hyla-lm train`, and finishes where a body does not end it before.
+PROGRAM = """
+import json, os, signal, sys, time
+[workdir] = [a.partition("=")[2] for a in sys.argv if a.startswith("--workdir=")]
+print("step 5/10  loss 2.0", flush=True)
+print(os.environ["{cache}"], os.environ.get("{cached_from}"))
+{body}
+os.makedirs(workdir, exist_ok=True)
+with open(workdir + "/summary.json", "w") as file:
+    json.dump({{"step": 10, "validation": {{"bits_per_byte": 1.5}}, "tokens_seen": 1}}, file)
+"""
+FAILS = 'sys.exit("hyla-lm: step 7: loss nan. Lower it.\\n  a second line")'
+WAITS = """
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+print("step 6/10  waits", flush=True)
+time.sleep(60)
+"""
+DIES_OF_THE_SIGNAL = "print('step 6/10  waits', flush=True); time.sleep(60)"
+
+
+def program(body: str) -> tuple[str, ...]:
+    text = PROGRAM.format(body=body, cache=CACHE, cached_from=CACHED_FROM)
+    return sys.executable, "-S", "-c", text
+
+
+class Sweep:
+    """Trains runs by a stand-in; `said` has the lines that a person reads."""
+
+    def __init__(self, tmp_path: Path):
+        self.folder, self.said = tmp_path / "sweep", list[str]()
+        self.folder.mkdir(exist_ok=True)
+
+    def processes(self, body: str) -> Processes:
+        return Processes(program(body), str(self.folder), self.said.append)
+
+    def status(self, runs: list[Run], body: str = "", metric: Metric = METRIC) -> int:
+        """The status of a sweep; it is stopped when one of its runs waits."""
+        processes = self.processes(body)
+        stopper = threading.Thread(target=self._stop_when_one_waits, args=(processes,))
+        self._is_over = False
+        stopper.start()
+        record = Record(str(self.folder), runs)
+        try:
+            train_runs(runs, metric, record, processes, 3, self.said.append)
+        finally:
+            self._is_over = True
+            stopper.join()
+        return status_of(summarize(metric, runs, record.failures))
+
+    def _stop_when_one_waits(self, processes: Processes) -> None:
+        while not self._is_over and not any("waits" in line for line in self.said):
+            time.sleep(0.01)
+        if not self._is_over:
+            processes.stop()
+
+    @property
+    def failures(self) -> dict[str, str]:
+        return json.loads((self.folder / "sweep.json").read_text())["failures"]
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Sweep:
+    return Sweep(tmp_path)
+
+
+def test_what_a_run_prints_is_kept_and_its_steps_are_shown(planned: Plan, sweep: Sweep) -> None:
+    run = planned()[0]
+    assert sweep.processes("print('more')").train(run) == Ended(DONE)
+    assert sweep.said == ["learning_rate=0.1/seed=0: step 5/10  loss 2.0"]
+    assert "\nmore\n" in Path(f"{run.workdir}.txt").read_text()
+
+
+def test_runs_share_compiled_programs_unless_the_user_says_where(
+    planned: Plan, sweep: Sweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = planned()[0]
+    monkeypatch.setenv(CACHE, "/mine")
+    monkeypatch.delenv(CACHED_FROM, raising=False)
+    sweep.processes("").train(run)
+    monkeypatch.delenv(CACHE)
+    sweep.processes("").train(run)
+    lines = Path(f"{run.workdir}.txt").read_text().splitlines()
+    assert lines[1::2] == ["/mine None", f"{sweep.folder}/.programs 0"]
+
+
+@pytest.mark.parametrize(
+    ("body", "failure"),
+    [
+        (FAILS, "step 7: loss nan. Lower it."),
+        ("os.kill(os.getpid(), 9)", "its process was killed by signal 9"),
+        ("sys.exit(3)", "its process ended with status 3"),
+    ],
+)
+def test_a_failure_has_the_sentence_of_the_run(
+    planned: Plan, sweep: Sweep, body: str, failure: str
+) -> None:
+    ended = sweep.processes(body).train(planned()[0])
+    assert ended is not None and ended.failure == failure
+
+
+@pytest.mark.parametrize("body", [WAITS, DIES_OF_THE_SIGNAL], ids=["saves", "dies"])
+def test_a_stop_leaves_the_rest_to_the_same_command(planned: Plan, sweep: Sweep, body: str) -> None:
+    of_one = "if 'rate=0.2/seed=0' in workdir:\n" + indent(body, "    ")
+    with pytest.raises(Preempted, match="of 6 runs left to train"):
+        sweep.status(planned(), of_one)
+    assert any(line.endswith("seed=0: stopped") for line in sweep.said)
+    assert sweep.failures == {}
+    sweep.said.clear()
+    assert sweep.status(planned()) == DONE
+
+
+def test_none_begins_after_a_stop(planned: Plan, sweep: Sweep) -> None:
+    processes = sweep.processes("")
+    processes.stop()
+    assert processes.train(planned()[0]) is None
+
+
+def test_finished_runs_are_not_trained_again(planned: Plan, sweep: Sweep) -> None:
+    assert sweep.status(planned(seeds=1)) == DONE
+    sweep.said.clear()
+    assert sweep.status(planned(seeds=2)) == DONE
+    assert sweep.said[0] == "6 runs, 3 of them finished"
+    finished = [line for line in sweep.said if "finished, validation/bits_per_byte 1.5000" in line]
+    assert len(finished) == 3 and all("seed=1" in line for line in finished)
+
+
+def test_a_failed_run_is_noted_the_others_train_and_it_is_tried_again(
+    planned: Plan, sweep: Sweep
+) -> None:
+    body = f"if 'rate=0.2/seed=0' in workdir:\n    {FAILS}"
+    assert sweep.status(planned(), body) == FAILED
+    assert sum(": finished" in line for line in sweep.said) == 5
+    assert sweep.failures == {"learning_rate=0.2/seed=0": "step 7: loss nan. Lower it."}
+    sweep.said.clear()
+    assert sweep.status(planned()) == DONE
+    assert sweep.said[0] == "6 runs, 5 of them finished" and sweep.failures == {}
+
+
+def test_runs_train_at_once(planned: Plan, sweep: Sweep) -> None:
+    """Each waits for the two others."""
+    body = (
+        f"open({str(sweep.folder)!r} + '/' + str(os.getpid()) + '.here', 'w').close()\n"
+        f"while sum(n.endswith('.here') for n in os.listdir({str(sweep.folder)!r})) < 3:\n"
+        "    time.sleep(0.01)"
+    )
+    assert sweep.status(planned(seeds=1), body) == DONE
+
+
+def test_a_metric_that_the_first_run_has_not_ends_the_sweep(planned: Plan, sweep: Sweep) -> None:
+    with pytest.raises(UserError, match="give one of .*validation/bits_per_byte"):
+        sweep.status(planned(), metric=Metric("validation/accuracy", "highest"))
