@@ -3,8 +3,6 @@
 import argparse
 import json
 
-from hyla_lm.storage import as_path, write_retrying
-
 HELP = "how runs differ on the same validation documents, with intervals"
 
 
@@ -28,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
+    from hyla_lm.storage import as_path, write_retrying
     from hyla_lm.tools.compare import report
     from hyla_lm.tools.compare.comparison import compare
     from hyla_lm.tools.output import new_figure, plain

@@ -8,7 +8,6 @@ from hyla_lm.cli.parser import add_gin_files
 from hyla_lm.ending import DONE, FAILED, Preempted
 from hyla_lm.errors import UserError
 from hyla_lm.signals import Signals, signals
-from hyla_lm.storage import as_path, write_retrying
 
 if TYPE_CHECKING:
     from hyla_lm.tools.sweep.results import Metric, Summary
@@ -132,15 +131,15 @@ def _train(
 
 def status_of(summary: "Summary") -> int:
     """The status of a sweep whose runs ended; raises Preempted where some are left to train."""
-    planned = len(summary.results)
-    left = planned - summary.finished - len(summary.failures)
+    left = summary.planned - summary.finished - summary.failed
     if left:
-        raise Preempted(f"stopped with {left} of {planned} runs left to train")
-    return FAILED if summary.failures else DONE
+        raise Preempted(f"stopped with {left} of {summary.planned} runs left to train")
+    return FAILED if summary.failed else DONE
 
 
 def _report(workdir: str, summary: "Summary") -> None:
     """Writes summary.json, summary.md and the picture; prints the same in short."""
+    from hyla_lm.storage import as_path, write_retrying
     from hyla_lm.tools.output import plain
     from hyla_lm.tools.sweep import report
 
@@ -148,9 +147,10 @@ def _report(workdir: str, summary: "Summary") -> None:
     if summary.best is not None:
         try:
             picture = report.draw(summary)
-            write_retrying(folder / PICTURE, picture)
         except UserError as error:
             _say(f"no picture: {error}")
+    if picture:
+        write_retrying(folder / PICTURE, picture)
     page = report.markdown(summary, PICTURE if picture else "")
     write_retrying(folder / "summary.md", page.encode())
     write_retrying(folder / "summary.json", report.as_json(summary).encode())

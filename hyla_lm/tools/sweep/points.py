@@ -26,6 +26,9 @@ class Value:
     key: str
     text: str
 
+    def __str__(self) -> str:
+        return f"{self.key}={self.text}"
+
     @property
     def value(self) -> Any:
         """What gin reads; the text itself where it reads nothing."""
@@ -65,7 +68,7 @@ class Point:
 
     @property
     def bindings(self) -> list[str]:
-        return [f"{value.key}={value.text}" for value in self.values if value.key != GIN_FILE]
+        return [str(value) for value in self.values if value.key != GIN_FILE]
 
 
 def grid(over: Sequence[str], points: Sequence[Sequence[str]]) -> list[Point]:

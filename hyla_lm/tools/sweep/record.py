@@ -50,8 +50,7 @@ class Record:
 
     def __init__(self, workdir: str, runs: Sequence[Run]):
         self._path = as_path(workdir) / NAME
-        self._points = {run.point.name: self._settings(run) for run in runs}
-        self._seeds = max(run.seed for run in runs) + 1
+        self._points = {run.point.name: list(map(str, run.point.values)) for run in runs}
         self.failures: dict[str, str] = {}
         content = read_whole(self._path)
         if content is not None:
@@ -59,31 +58,21 @@ class Record:
         for run in runs:
             run.check_unchanged()
 
-    @staticmethod
-    def _settings(run: Run) -> list[str]:
-        return [f"{value.key}={value.text}" for value in run.point.values]
-
     def _continue(self, content: bytes) -> None:
         try:
             before = json.loads(content)
-            points, seeds = dict(before["points"]), int(before["seeds"])
+            missing = [name for name in dict(before["points"]) if name not in self._points]
             self.failures = dict(before["failures"])
         except (ValueError, TypeError, KeyError):
             raise UserError(f"{self._path} is damaged: delete it, or restore the file.") from None
-        missing = [name for name in points if name not in self._points]
         if missing:
             raise UserError(
                 f"{self._path.parent} has the sweep of other points, such as {missing[0]}: give "
                 "them all, and more if you like, or another --workdir."
             )
-        if self._seeds < seeds:
-            raise UserError(
-                f"{self._path.parent} has {seeds} seeds of each point, not {self._seeds}: give "
-                f"--seeds={seeds} or more, or another --workdir."
-            )
 
     def write(self) -> None:
-        content = {"seeds": self._seeds, "points": self._points, "failures": self.failures}
+        content = {"points": self._points, "failures": self.failures}
         write_retrying(self._path, (json.dumps(content, indent=1) + "\n").encode())
 
     def ended(self, run: Run, failure: str) -> None:

@@ -49,8 +49,8 @@ def _state(run: Run) -> str:
 
 def sentences(summary: Summary) -> list[str]:
     """How much is done, what the best point is and how sure that is."""
-    failed = f", {len(summary.failures)} failed" if summary.failures else ""
-    lines = [f"{summary.finished} of {len(summary.results)} runs are finished{failed}."]
+    failed = f", {summary.failed} failed" if summary.failed else ""
+    lines = [f"{summary.finished} of {summary.planned} runs are finished{failed}."]
     best, second = summary.best, summary.second
     if best is not None:
         lines.append(f"Best: {best.point.name}, {summary.metric.name} {_mean(best)}.")
@@ -75,7 +75,7 @@ def table(summary: Summary) -> list[list[str]]:
     rows = [["point", summary.metric.name, "seeds", "seconds"]]
     for one in summary.standings:
         seconds = NONE if one.seconds is None else f"{one.seconds:.1f}"
-        done = f"{len(one.values)} of {len(one.results)}"
+        done = f"{len(one.values)} of {one.planned}"
         rows.append([one.point.name, _mean(one), done, seconds])
     return rows
 
@@ -92,13 +92,18 @@ def markdown(summary: Summary, picture: str) -> str:
     """summary.md; `picture` is the name of the picture, or empty."""
     head, *rows = table(summary)
     name = summary.metric.name
+    failures = [
+        f"- {one.point.name}/seed={seed} failed: {reason}"
+        for one in summary.standings
+        for seed, reason in one.failures.items()
+    ]
     parts = [
         "# Sweep",
         " ".join(sentences(summary)),
         "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows]),
         f"{name} is the mean over seeds ± its standard error; the {summary.metric.best} is the "
         "best. Seconds are those of the training steps of a run.",
-        "\n".join(f"- {one.run.name} failed: {one.failure}" for one in summary.failures),
+        "\n".join(failures),
         f"![{name}]({picture})" if picture else "",
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
@@ -108,22 +113,16 @@ def as_json(summary: Summary) -> str:
     """The content of the sweep's summary.json."""
     points = [
         {
-            "point": standing.point.name,
-            "settings": {value.key: value.text for value in standing.point.values},
-            "mean": standing.mean,
-            "standard_error": standing.error,
-            "seconds": standing.seconds,
-            "runs": [
-                {
-                    "folder": result.run.name,
-                    "seed": result.run.seed,
-                    "value": result.value,
-                    "failure": result.failure or None,
-                }
-                for result in standing.results
-            ],
+            "point": one.point.name,
+            "settings": {value.key: value.text for value in one.point.values},
+            "mean": one.mean,
+            "standard_error": one.error,
+            "seconds": one.seconds,
+            "runs": one.planned,
+            "by_seed": one.values,
+            "failures": one.failures,
         }
-        for standing in summary.standings
+        for one in summary.standings
     ]
     content = {
         "metric": summary.metric.name,
@@ -196,7 +195,7 @@ def _draw_lines(axes: "Axes", lines: Lines, best: Standing | None) -> None:
             style: dict[str, Any] = {"marker": "o", "capsize": 3, "color": color}
             axes.errorbar(places, means, errors, label=label or None, **style)
         for x, one in line:
-            axes.plot([x] * len(one.values), one.values, color=color, **SEED_DOTS)
+            axes.plot([x] * len(one.values), [*one.values.values()], color=color, **SEED_DOTS)
             if one is best and one.mean is not None:
                 axes.scatter(x, one.mean, label="best", zorder=3, **RING)
         failed = [x for x, one in line if one.failures]
@@ -215,7 +214,7 @@ def _draw_lines(axes: "Axes", lines: Lines, best: Standing | None) -> None:
 def _draw_ranking(axes: "Axes", rows: Sequence[Standing]) -> None:
     """The best points from above, each a row."""
     for row, one in enumerate(rows):
-        axes.plot(one.values, [row] * len(one.values), color="C0", **SEED_DOTS)
+        axes.plot([*one.values.values()], [row] * len(one.values), color="C0", **SEED_DOTS)
         if one.mean is not None:
             axes.errorbar(one.mean, row, xerr=one.error or 0.0, marker="o", capsize=3, color="C0")
     labels = [f"{one.point.name} (failed)" if one.failures else one.point.name for one in rows]

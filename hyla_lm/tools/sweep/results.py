@@ -68,50 +68,31 @@ def _numbers(summary: Mapping[str, Any], above: str = "") -> Iterator[tuple[str,
         if isinstance(value, Mapping):
             yield from _numbers(value, f"{above}{name}/")
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            yield f"{above}{name}", value if math.isfinite(value) else math.nan
-
-
-@dataclass(frozen=True)
-class Result:
-    """A run of a sweep: its metric and training seconds if it is finished, or why it failed."""
-
-    run: Run
-    value: float | None = None
-    seconds: float | None = None
-    failure: str = ""
+            yield f"{above}{name}", value
 
 
 @dataclass(frozen=True)
 class Standing:
-    """The runs of a point."""
+    """A point: by seed the metric of finished runs, and why others failed; seconds of training.
+
+    `seconds` are those of the training steps, the mean over finished runs; None where none is.
+    """
 
     point: Point
-    results: tuple[Result, ...]
-
-    @property
-    def values(self) -> list[float]:
-        """The metric of each finished run."""
-        return [result.value for result in self.results if result.value is not None]
-
-    @property
-    def failures(self) -> list[Result]:
-        return [result for result in self.results if result.failure]
+    planned: int
+    values: Mapping[int, float]
+    failures: Mapping[int, str]
+    seconds: float | None = None
 
     @property
     def mean(self) -> float | None:
-        return mean(self.values) if self.values else None
+        return mean(self.values.values()) if self.values else None
 
     @property
     def error(self) -> float | None:
         """The standard error of the mean; None for fewer than two seeds."""
-        values = self.values
-        return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-
-    @property
-    def seconds(self) -> float | None:
-        """The mean seconds of training steps."""
-        seconds = [result.seconds for result in self.results if result.seconds is not None]
-        return mean(seconds) if seconds else None
+        count = len(self.values)
+        return stdev(self.values.values()) / math.sqrt(count) if count > 1 else None
 
 
 @dataclass(frozen=True)
@@ -128,19 +109,19 @@ class Summary:
     """The points of a sweep, the best first; points with failed runs stand behind the others."""
 
     metric: Metric
-    standings: tuple[Standing, ...]
+    standings: Sequence[Standing]
 
     @property
-    def results(self) -> list[Result]:
-        return [result for standing in self.standings for result in standing.results]
-
-    @property
-    def failures(self) -> list[Result]:
-        return [result for result in self.results if result.failure]
+    def planned(self) -> int:
+        return sum(one.planned for one in self.standings)
 
     @property
     def finished(self) -> int:
-        return sum(result.value is not None for result in self.results)
+        return sum(len(one.values) for one in self.standings)
+
+    @property
+    def failed(self) -> int:
+        return sum(len(one.failures) for one in self.standings)
 
     @property
     def best(self) -> Standing | None:
@@ -176,30 +157,39 @@ def difference(metric: Metric, best: Standing, other: Standing) -> Difference | 
 
 
 def summarize(metric: Metric, runs: Sequence[Run], failures: Mapping[str, str]) -> Summary:
-    """Ranks the points of all runs of a sweep, by what the runs left and why some failed."""
-    return ranked(metric, [result_of(run, metric, failures) for run in runs])
+    """Ranks the points of runs, by what these left and why some failed.
+
+    Raises UserError for a finished run that has no such metric.
+    """
+    by_point: dict[Point, list[Run]] = {}
+    for run in runs:
+        by_point.setdefault(run.point, []).append(run)
+    standings = [_standing(metric, point, of, failures) for point, of in by_point.items()]
+    return ranked(metric, standings)
 
 
-def result_of(run: Run, metric: Metric, failures: Mapping[str, str]) -> Result:
-    """What is known of a run; raises UserError if it is finished and has no such metric."""
-    summary = run.summary()
-    if not summary:
-        return Result(run, failure=failures.get(run.name, ""))
-    value, speed = metric.of(summary), summary.get("tokens_per_second")
-    seconds = summary["tokens_seen"] / speed if speed else None
-    if math.isnan(value):
-        return Result(run, None, seconds, f"its {metric.name} is not finite")
-    return Result(run, value, seconds)
+def _standing(
+    metric: Metric, point: Point, runs: Sequence[Run], reasons: Mapping[str, str]
+) -> Standing:
+    values, failures, seconds = {}, {}, []
+    for run in runs:
+        summary = run.summary()
+        if summary:
+            value, speed = metric.of(summary), summary.get("tokens_per_second")
+            seconds += [summary["tokens_seen"] / speed] if speed else []
+            if math.isfinite(value):
+                values[run.seed] = value
+            else:
+                failures[run.seed] = f"its {metric.name} is not finite"
+        elif run.name in reasons:
+            failures[run.seed] = reasons[run.name]
+    return Standing(point, len(runs), values, failures, mean(seconds) if seconds else None)
 
 
-def ranked(metric: Metric, results: Sequence[Result]) -> Summary:
-    """The points of results: by failed runs first, then by the mean."""
-    by_point: dict[Point, list[Result]] = {}
-    for result in results:
-        by_point.setdefault(result.run.point, []).append(result)
-    standings = [Standing(point, tuple(of)) for point, of in by_point.items()]
+def ranked(metric: Metric, standings: Sequence[Standing]) -> Summary:
+    """Points with failed runs stand behind the others, those without a finished run last."""
 
     def rank(one: Standing) -> tuple[bool, int, float]:
         return one.mean is None, len(one.failures), metric.sign * (one.mean or 0.0)
 
-    return Summary(metric, tuple(sorted(standings, key=rank)))
+    return Summary(metric, sorted(standings, key=rank))

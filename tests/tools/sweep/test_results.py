@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 from hyla_lm.errors import UserError
+from hyla_lm.tools.sweep.points import Point
 from hyla_lm.tools.sweep.report import (
     as_json,
     draw,
@@ -18,7 +19,7 @@ from hyla_lm.tools.sweep.report import (
     markdown,
     sentences,
 )
-from hyla_lm.tools.sweep.results import Metric, Result, Summary, metric_of, ranked, result_of
+from hyla_lm.tools.sweep.results import Metric, Standing, Summary, metric_of, ranked, summarize
 from hyla_lm.tools.sweep.runs import Run
 from tests.tools.sweep.conftest import RATES, Plan, finish
 
@@ -29,11 +30,19 @@ ATTENTION = "ModelConfig.attention=hyla,softmax"
 
 def found(runs: list[Run], values: list[Any], metric: Metric = LOW) -> Summary:
     """A number is what a run reached, a text is why it failed, None is a run to come."""
-    results = []
+    by_point: dict[Point, list[tuple[int, Any]]] = {}
     for run, value in zip(runs, values, strict=True):
-        is_failed = isinstance(value, str)
-        results.append(Result(run, *((None, None, value) if is_failed else (value, 1.0))))
-    return ranked(metric, results)
+        by_point.setdefault(run.point, []).append((run.seed, value))
+    standings = [
+        Standing(
+            point,
+            len(of),
+            {seed: value for seed, value in of if isinstance(value, float)},
+            {seed: value for seed, value in of if isinstance(value, str)},
+        )
+        for point, of in by_point.items()
+    ]
+    return ranked(metric, standings)
 
 
 def order(summary: Summary) -> list[str]:
@@ -51,7 +60,10 @@ def test_the_lowest_or_the_highest_mean_is_the_best(planned: Plan) -> None:
 def test_failed_runs_put_a_point_behind_and_no_run_last(planned: Plan) -> None:
     summary = found(planned(), [0.1, "step 3: loss nan", 1.0, 1.2, None, None])
     assert order(summary) == ["0.2", "0.1", "0.3"]
-    assert found(planned(), ["a", "b", None, None, 2.0, 2.2]).standings[0].values == [2.0, 2.2]
+    assert found(planned(), ["a", "b", None, None, 2.0, 2.2]).standings[0].values == {
+        0: 2.0,
+        1: 2.2,
+    }
     page = markdown(summary, "")
     assert "3 of 6 runs are finished, 1 failed." in page
     assert "- learning_rate=0.1/seed=1 failed: step 3: loss nan" in page
@@ -95,24 +107,23 @@ def test_summary_json_has_all(planned: Plan) -> None:
     assert content["second_is_worse_by"]["value"] == pytest.approx(0.3)
     last = content["points"][-1]
     assert last["settings"] == {"OptimizerConfig.learning_rate": "0.3"}
-    assert last["runs"][1] == {
-        **{"folder": "learning_rate=0.3/seed=1", "seed": 1},
-        **{"value": None, "failure": "nan"},
-    }
+    assert (last["runs"], last["by_seed"], last["failures"]) == (2, {"0": 2.0}, {"1": "nan"})
 
 
 def test_a_run_has_its_metric_and_seconds_from_its_summary(planned: Plan) -> None:
-    run = planned()[0]
-    assert result_of(run, LOW, {run.name: "killed"}).failure == "killed"
+    run, other = planned("TrainConfig.steps=10")
     finish(run, 1.5)
-    assert result_of(run, LOW, {}) == Result(run, 1.5, 2.0)
+    [standing] = summarize(LOW, [run, other], {other.name: "killed"}).standings
+    assert (standing.values, standing.failures) == ({0: 1.5}, {1: "killed"})
+    assert (standing.seconds, standing.planned) == (2.0, 2)
     with pytest.raises(UserError, match="did you mean validation/bits_per_byte?"):
-        result_of(run, Metric("validation/bits_per_bite", "lowest"), {})
+        summarize(Metric("validation/bits_per_bite", "lowest"), [run], {})
     finish(run, math.nan)
-    assert result_of(run, LOW, {}).failure == "its validation/bits_per_byte is not finite"
+    [standing] = summarize(LOW, [run], {}).standings
+    assert standing.failures == {0: "its validation/bits_per_byte is not finite"}
     Path(run.workdir, "summary.json").write_text("[1]")
     with pytest.raises(UserError, match="summary.json is damaged"):
-        result_of(run, LOW, {})
+        summarize(LOW, [run], {})
 
 
 def test_the_task_says_what_ranks(planned: Plan) -> None:

@@ -1,6 +1,5 @@
 """The runs of a sweep are read before any trains, and a folder keeps one sweep."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -56,16 +55,13 @@ def test_a_mistake_in_any_point_is_named_before_training(
     assert fragment in str(caught.value)
 
 
-def test_a_sweep_may_get_points_and_seeds_and_loses_none(planned: Plan, tmp_path: Path) -> None:
+def test_a_sweep_may_get_points_and_loses_none(planned: Plan, tmp_path: Path) -> None:
     workdir, place = str(tmp_path), tmp_path / "sweep.json"
     Record(workdir, planned(seeds=2)).write()
     more = planned(f"{RATES[0]},0.4", seeds=3)
     Record(workdir, more).write()
-    assert json.loads(place.read_text())["seeds"] == 3
     with pytest.raises(UserError, match="such as learning_rate=0.4: give them all"):
         Record(workdir, planned(seeds=3))
-    with pytest.raises(UserError, match="has 3 seeds of each point, not 2: give --seeds=3"):
-        Record(workdir, planned(f"{RATES[0]},0.4", seeds=2))
     place.write_text("{")
     with pytest.raises(UserError, match="sweep.json is damaged"):
         Record(workdir, more)
