@@ -264,7 +264,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("sweep --gin_file={tiny} --workdir=gs://b/s", "or --emit_jobs to train in a bucket"),
         (SWEEP + " --over TrainConfig.steps", "write --over TrainConfig.steps=VALUE"),
         (SWEEP + " --over TrainConfig.steps 1,2", "TrainConfig.steps=VALUE"),
-        (SWEEP + " --over TrainConfig.steps=1,,2", "nothing is given but int is wanted"),
+        (SWEEP + " --over TrainConfig.steps=3,,4", "nothing is given but int is wanted"),
         (SWEEP + " --over 'ModelConfig.attention=(hyla,softmax'", "close the parenthesis"),
         (SWEEP + " --over ModelConfig.atention=hyla", "did you mean ModelConfig.attention?"),
         (SWEEP + " --over ModelConfig.attention=hyla,sofmax", "point attention=sofmax: "),
@@ -310,7 +310,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
     ],
     "coordcheck": [
         ("coordcheck", "--gin_file is missing"),
-        ("coordcheck --gin_file={tiny} --widths=16,wide", "--widths: 'wide'"),
+        ("coordcheck --gin_file={tiny} --widths=16,wide", "--widths=16,wide"),
         ("coordcheck --gin_file={tiny} --widths=32,16", "--widths=32,16"),
         ("coordcheck --gin_file={tiny} --widths=16,24,33", "at width 33"),
         ("coordcheck --gin_file={tiny} --variants=softmax,hylla", "did you mean hyla?"),

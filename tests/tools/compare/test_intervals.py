@@ -58,7 +58,7 @@ def test_draws_of_documents_are_those_of_a_loop(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_variance_of_seeds_and_documents_is_that_of_brute_force() -> None:
-    """The part of one seed and one document alone, by loops over a table."""
+    """The part of one seed and one document, by loops over a table."""
     table = RNG.exponential(size=(3, len(BYTES)))
     means = [table[s].sum() / BYTES.sum() for s in range(3)]
     total = 0.0
@@ -75,7 +75,7 @@ def test_the_variance_of_seeds_and_documents_is_that_of_brute_force() -> None:
 def test_95_percent_intervals_cover_the_truth_as_often_as_they_say(
     runs: tuple[int, int], seeds: float, both: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """500 simulated experiments know a share of 95 % to 1 %; asked is 90 to 98 %."""
+    """500 simulated experiments know a share of 95 % to 1 %; 90 to 98 % must be covered."""
     monkeypatch.setattr(intervals, "RESAMPLES", 300)
     rng, truth, covered = np.random.default_rng(3), 0.02, 0
     for _ in range(500):
@@ -97,19 +97,15 @@ def test_an_interval_over_documents_covers_for_the_runs_that_were_made(
     assert 0.90 <= covered / 500 <= 0.98
 
 
-def test_seeds_that_vary_widen_the_interval() -> None:
+def test_seeds_that_vary_widen_the_interval_and_equal_runs_differ_by_nothing() -> None:
     calm = of_two(*simulated(np.random.default_rng(5), (3, 3), 0.1, 0.0, 0.05), (3, 3))
     rough = of_two(*simulated(np.random.default_rng(5), (3, 3), 0.1, 0.1, 0.05), (3, 3))
     assert calm.over_seeds is not None and rough.over_seeds is not None
     assert calm.over_seeds.p < 0.05 < rough.over_seeds.p
-    assert rough.over_documents.p < 0.05, "documents alone know nothing of seeds"
-
-
-def test_equal_runs_differ_by_nothing() -> None:
-    nats = np.tile(RNG.exponential(size=(1, len(BYTES))), (4, 1))
-    found = of_two(nats, BYTES, (2, 2))
-    assert found.over_seeds is not None
-    assert (found.value, found.over_seeds.p, found.over_documents.p) == (0.0, 1.0, 1.0)
+    assert rough.over_documents.p < 0.05, "documents say nothing of seeds"
+    equal = of_two(np.tile(RNG.exponential(size=(1, len(BYTES))), (4, 1)), BYTES, (2, 2))
+    assert equal.over_seeds is not None
+    assert (equal.value, equal.over_seeds.p, equal.over_documents.p) == (0.0, 1.0, 1.0)
 
 
 def test_holm_is_the_smallest_level_at_which_the_step_down_test_rejects() -> None:

@@ -2,7 +2,6 @@
 
 import pytest
 
-from hyla_lm.errors import UserError
 from hyla_lm.tools.sweep.points import Value, grid, split
 
 RATE = "OptimizerConfig.learning_rate"
@@ -38,7 +37,6 @@ def test_points_are_a_list_and_over_is_a_grid_over_it() -> None:
     ("text", "parts"),
     [
         ("hyla,('hyla','softmax')", ["hyla", "('hyla','softmax')"]),
-        ("(1, 2), (3,)", ["(1, 2)", "(3,)"]),
         ('"it\'s, so",None', ['"it\'s, so"', "None"]),
         ("@Rows(),%DATA", ["@Rows()", "%DATA"]),
     ],
@@ -51,10 +49,7 @@ def test_commas_in_brackets_and_quotes_belong_to_a_value(text: str, parts: list[
     ("text", "label"),
     [
         ("1e-2", "0.01"),
-        ("0.010", "0.01"),
         ("1e6", "1000000"),
-        ("True", "True"),
-        ("'hyla'", "hyla"),
         ("('hyla', 'softmax')", "hyla+softmax"),
         ("@SampleCorpus()", "SampleCorpus"),
         ("a/b", "a_b-07f4401c"),
@@ -85,8 +80,3 @@ def test_names_are_told_apart() -> None:
     over = [f"Class{n}.a_field_of_a_long_name_{n}=1" for n in range(20)]
     one, other = names(*over, "Z.z=1,2")
     assert one != other and max(len(one), len(other)) < 200
-
-
-def test_text_that_sets_nothing_is_refused() -> None:
-    with pytest.raises(UserError, match="--over A.b sets nothing: write --over A.b=VALUE"):
-        grid(["A.b"], [])

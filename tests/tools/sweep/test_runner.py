@@ -84,20 +84,15 @@ def sweep(tmp_path: Path) -> Sweep:
     return Sweep(tmp_path)
 
 
-def test_what_a_run_prints_is_kept_and_its_steps_are_shown(planned: Plan, sweep: Sweep) -> None:
-    run = planned()[0]
-    assert sweep.processes("print('more')").train(run) == Ended(DONE)
-    assert sweep.said == ["learning_rate=0.1/seed=0: step 5/10  loss 2.0"]
-    assert "\nmore\n" in Path(f"{run.workdir}.txt").read_text()
-
-
-def test_runs_share_compiled_programs_unless_the_user_says_where(
+def test_what_a_run_prints_is_kept_its_steps_are_shown_and_programs_are_shared(
     planned: Plan, sweep: Sweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Compiled programs are where the user says, or else in the sweep's folder."""
     run = planned()[0]
     monkeypatch.setenv(CACHE, "/mine")
     monkeypatch.delenv(CACHED_FROM, raising=False)
-    sweep.processes("").train(run)
+    assert sweep.processes("").train(run) == Ended(DONE)
+    assert sweep.said == ["learning_rate=0.1/seed=0: step 5/10  loss 2.0"]
     monkeypatch.delenv(CACHE)
     sweep.processes("").train(run)
     lines = Path(f"{run.workdir}.txt").read_text().splitlines()
@@ -109,7 +104,6 @@ def test_runs_share_compiled_programs_unless_the_user_says_where(
     [
         (FAILS, "step 7: loss nan. Lower it."),
         ("os.kill(os.getpid(), 9)", "its process was killed by signal 9"),
-        ("sys.exit(3)", "its process ended with status 3"),
     ],
 )
 def test_a_failure_has_the_sentence_of_the_run(
@@ -128,21 +122,9 @@ def test_a_stop_leaves_the_rest_to_the_same_command(planned: Plan, sweep: Sweep,
     assert sweep.failures == {}
     sweep.said.clear()
     assert sweep.status(planned()) == DONE
-
-
-def test_none_begins_after_a_stop(planned: Plan, sweep: Sweep) -> None:
-    processes = sweep.processes("")
-    processes.stop()
-    assert processes.train(planned()[0]) is None
-
-
-def test_finished_runs_are_not_trained_again(planned: Plan, sweep: Sweep) -> None:
-    assert sweep.status(planned(seeds=1)) == DONE
-    sweep.said.clear()
-    assert sweep.status(planned(seeds=2)) == DONE
-    assert sweep.said[0] == "6 runs, 3 of them finished"
-    finished = [line for line in sweep.said if "finished, validation/bits_per_byte 1.5000" in line]
-    assert len(finished) == 3 and all("seed=1" in line for line in finished)
+    stopped = sweep.processes("")
+    stopped.stop()
+    assert stopped.train(planned()[0]) is None
 
 
 def test_a_failed_run_is_noted_the_others_train_and_it_is_tried_again(
