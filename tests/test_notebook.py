@@ -57,7 +57,7 @@ def test_notebooks_are_committed_without_outputs(path: Path) -> None:
 def test_the_notebook_trains_samples_and_draws(executed: nbformat.NotebookNode) -> None:
     code = [cell for cell in executed.cells if cell.cell_type == "code"]
     [train] = [cell for cell in code if "hyla_lm train" in cell.source]
-    assert "bits a byte" in outputs(train)
+    assert "bits per byte" in outputs(train)
     [sample] = [cell for cell in code if "model.generate" in cell.source]
     assert outputs(sample).count("Return the") == 3
     shown = [part.get("data", {}) for cell in code for part in cell.outputs]

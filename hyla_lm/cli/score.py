@@ -32,7 +32,7 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
         for piece, nats in zip(score.pieces, score.token_nats, strict=True):
             print(f"{nats:9.4f}  {printable(piece)}")
     print(
-        f"{score.nats:.4f} nats, {score.bits_per_byte:.4f} bits a byte: "
+        f"{score.nats:.4f} nats, {score.bits_per_byte:.4f} bits per byte: "
         f"{len(score.tokens):,} tokens, {score.text_bytes:,} bytes"
     )
 

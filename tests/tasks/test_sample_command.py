@@ -88,7 +88,7 @@ def test_a_text_is_scored_in_all_and_token_by_token(said, tmp_path: Path) -> Non
     assert found["nats"] == pytest.approx(sum(each["nats"] for each in found["tokens"]))
     *lines, whole = said("score", f"--input={tmp_path / 'text'}", "--tokens").splitlines()
     assert len(lines) == found["token_count"]
-    assert whole.startswith(f"{found['nats']:.4f} nats, {found['bits_per_byte']:.4f} bits a byte")
+    assert whole.startswith(f"{found['nats']:.4f} nats, {found['bits_per_byte']:.4f} bits per byte")
 
 
 def test_ctrl_c_ends_the_line_and_the_process_with_130(workdir: Path) -> None:
