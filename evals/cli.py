@@ -82,7 +82,6 @@ def _train(options: argparse.Namespace, bindings: list[str]) -> None:
 
 
 def _train_and_report(options: argparse.Namespace, bindings: list[str]) -> None:
-    from hyla_lm.evals.experiments import board
     from hyla_lm.evals.experiments.report import write_report
     from hyla_lm.evals.experiments.runner import Request, train
 
@@ -102,7 +101,7 @@ def _train_and_report(options: argparse.Namespace, bindings: list[str]) -> None:
     )
     train(request, options.runs_at_once)
     workdir = Path(options.workdir)
-    board.show(workdir, write_report(workdir))
+    write_report(workdir)
     print(f"{workdir / 'report.md'}; curves: tensorboard --logdir {workdir}")
 
 

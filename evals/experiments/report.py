@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from hyla_lm.evals.experiments import figures, results
+from hyla_lm.evals.experiments import results
 from hyla_lm.evals.experiments.benchmarks import BENCHMARKS
-from hyla_lm.evals.experiments.results import Mean, Point, Section
+from hyla_lm.evals.experiments.means import NONE, Mean, markdown, shown
+from hyla_lm.evals.experiments.results import Point, Section
 from hyla_lm.evals.experiments.rows import Estimate, Experiment, Row
-from hyla_lm.evals.experiments.tables import NONE, markdown, shown
 from hyla_lm.evals.latent_codes import table as latent_table
+from hyla_lm.evals.pictures import Axes, Figure, plt, save
 from hyla_lm.storage import write_retrying
 
 FIGURE_ONLY = "figure only"
@@ -29,21 +30,17 @@ R2 and accuracy are times 100. Errors are standard errors over seeds; published 
 """
 
 
-def write_report(folder: Path) -> list[Section]:
-    """Writes report.md and its figures from a folder's results; returns the sections.
-
-    Raises UserError where there are no results.
-    """
+def write_report(folder: Path) -> None:
+    """Writes report.md and its figures; raises UserError for a folder without results."""
     sections = results.sections(results.read(folder / "results"))
     decoded = latent_table.read(folder)
     is_published = any(section.benchmark.is_published for section in sections)
     parts = [PUBLISHED if is_published else MEASURED, HEADER]
     for section in sections:
         parts += [section_text(section), *latent_table.text(section, decoded)]
-        write_retrying(folder / f"{section.name}.png", figures.draw(section))
+        save(folder / f"{section.name}.png", picture(section))
     parts += [untrained_text(e) for e in _untrained(section.runs[0].suite for section in sections)]
     write_retrying(folder / "report.md", "\n".join(parts).encode())
-    return sections
 
 
 def section_text(section: Section) -> str:
@@ -173,3 +170,61 @@ def _untrained(names: Iterable[str]) -> list[Experiment]:
 
 def _listed(values: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(values))
+
+
+def picture(section: Section) -> Figure:
+    """The published metric with standard errors, each row at the point chosen for it."""
+    figure = _curves(section) if section.experiment.x_label else _bars(section)
+    figure.suptitle(f"{section.benchmark.title}: {section.experiment.title}", fontsize=10)
+    return figure
+
+
+def _bars(section: Section) -> Figure:
+    rows = section.best(section.benchmark.chosen_by)
+    figure, axes = plt.subplots(figsize=(8, 1.4 + 0.42 * len(rows)), layout="constrained")
+    for place, (row, point) in enumerate(rows):
+        measured = point.mean(section.benchmark.main)
+        if measured:
+            axes.barh(place - 0.2, measured.value, 0.38, xerr=measured.error, color="tab:blue")
+        if row.published:
+            mean, error = row.published
+            axes.barh(place + 0.2, mean, 0.38, xerr=error, color="lightgray")
+    axes.set_yticks(range(len(rows)), [row.label for row, _ in rows])
+    published = "; gray: published" * section.benchmark.is_published
+    axes.set_xlabel(f"{section.benchmark.metric} × 100 (blue: {_measured(section)}{published})")
+    axes.invert_yaxis()
+    return figure
+
+
+def _curves(section: Section) -> Figure:
+    rows = section.best(section.benchmark.chosen_by)
+    panels = dict.fromkeys(row.setting.panel for row, _ in rows)
+    size = (1.5 + 3.2 * len(panels), 3.6)
+    figure, grid = plt.subplots(
+        1, len(panels), figsize=size, sharey=True, squeeze=False, layout="constrained"
+    )
+    for panel, axes in zip(panels, grid[0], strict=True):
+        for label in dict.fromkeys(row.label for row, _ in rows):
+            _curve(axes, section, label, panel)
+        axes.set(xlabel=section.experiment.x_label, title=panel)
+        axes.grid(alpha=0.3)
+    grid[0][0].set_ylabel(f"{section.benchmark.metric} × 100, {_measured(section)}", fontsize=8)
+    grid[0][0].legend(fontsize=8)
+    return figure
+
+
+def _curve(axes: Axes, section: Section, label: str, panel: str) -> None:
+    x, y, errors = [], [], []
+    for row, point in section.best(section.benchmark.chosen_by):
+        mean = point.mean(section.benchmark.main)
+        is_here = (row.label, row.setting.panel) == (label, panel)
+        if is_here and mean is not None and row.setting.x is not None:
+            x.append(row.setting.x)
+            y.append(mean.value)
+            errors.append(mean.error or 0.0)
+    axes.errorbar(x, y, errors, marker="o", capsize=3, label=label)
+
+
+def _measured(section: Section) -> str:
+    share = section.runs[0].share
+    return "measured" if share == 1 else f"measured at {100 * share:.3g} % of the schedule"

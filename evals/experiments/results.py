@@ -1,18 +1,16 @@
 """Results of finished runs, one JSON each, and their means over seeds for tables and figures."""
 
 import json
-import math
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 from hyla_lm.errors import UserError
 from hyla_lm.evals.experiments.benchmarks import BENCHMARKS
+from hyla_lm.evals.experiments.means import Mean, mean_of, write_json
 from hyla_lm.evals.experiments.rows import Benchmark, Column, Experiment, Row
-from hyla_lm.storage import write_retrying
 
 SHORT = {"learning_rate": "lr", "weight_decay": "wd", "warmup_steps": "warmup"}
 
@@ -64,9 +62,7 @@ def point_name(point: Mapping[str, float]) -> str:
 
 def write(folder: Path, result: Result) -> None:
     """Writes a result to a file of its name."""
-    folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(asdict(result), indent=1) + "\n"
-    write_retrying(folder / f"{result.name}.json", text.encode())
+    write_json(folder / f"{result.name}.json", asdict(result))
 
 
 def read(folder: Path) -> list[Result]:
@@ -89,23 +85,6 @@ def _read(path: Path) -> Result:
 
 
 @dataclass(frozen=True)
-class Mean:
-    """Mean and standard error over `count` seeds; one seed has no error."""
-
-    value: float
-    error: float | None
-    count: int
-
-
-def mean_of(values: Sequence[float]) -> Mean | None:
-    """The mean of the values; None without values."""
-    if not values:
-        return None
-    error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-    return Mean(mean(values), error, len(values))
-
-
-@dataclass(frozen=True)
 class Point:
     """The runs of a row at one point of the grid, a seed each."""
 
@@ -121,8 +100,8 @@ class Point:
 
     def rank(self, column: Column) -> tuple[int, float]:
         """Sorts points: by seeds that did not diverge, then by the mean."""
-        found = self.mean(column)
-        return (found.count, found.value) if found else (0, 0.0)
+        mean = self.mean(column)
+        return (mean.count, mean.value) if mean else (0, 0.0)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Values are R2 and accuracy times 100, mean and standard error, as in the paper's
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hyla_lm.evals.experiments.published import Estimate
+Estimate = tuple[float, float]
 
 
 @dataclass(frozen=True)

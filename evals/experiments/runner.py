@@ -6,7 +6,6 @@ a result in results/ when it is finished. Finished runs are not run again; stopp
 
 import json
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -21,8 +20,7 @@ from hyla_lm.evals.experiments import results
 from hyla_lm.evals.experiments.benchmarks import BENCHMARKS
 from hyla_lm.evals.experiments.results import Result
 from hyla_lm.evals.experiments.rows import Benchmark, Row
-from hyla_lm.evals.populations.population import Population
-from hyla_lm.evals.populations.train_many import Member, compiled, open_member, train_many
+from hyla_lm.evals.populations.train_many import open_member, train_many
 from hyla_lm.evals.tasks.generated import GeneratedConfig
 from hyla_lm.package import folder
 
@@ -91,22 +89,13 @@ def train(request: Request, runs_at_once: int | None = None) -> None:
     to_do = populations([one for one in planned if not one.is_finished], at_once)
     finished = sum(one.is_finished for one in planned)
     print(f"{len(planned)} runs, {finished} of them finished; {len(to_do)} populations to train")
-    with ThreadPoolExecutor(1) as ahead:
-        ready = [ahead.submit(_ready, request, population) for population in to_do[:1]]
-        for number, population in enumerate(to_do, start=1):
-            members, compiled_population = ready.pop().result()
-            ready = [ahead.submit(_ready, request, next) for next in to_do[number : number + 1]]
-            names = ", ".join(str(one.folder.relative_to(request.folder)) for one in population)
-            print(f"population {number} of {len(to_do)}: {names}", flush=True)
-            train_many(members, population=compiled_population)
-            keep_results(request, population)
-    keep_results(request, planned)
-
-
-def _ready(request: Request, runs: Sequence[Run]) -> tuple[list[Member], Population]:
-    """Opens and compiles runs; called in a thread while the runs before them train."""
-    members = [open_member([request.gin_file], one.bindings, str(one.folder)) for one in runs]
-    return members, compiled(members)
+    for number, population in enumerate(to_do, start=1):
+        names = ", ".join(str(one.folder.relative_to(request.folder)) for one in population)
+        print(f"population {number} of {len(to_do)}: {names}", flush=True)
+        gin_files = [request.gin_file]
+        train_many([open_member(gin_files, one.bindings, str(one.folder)) for one in population])
+        write_results(request, population)
+    write_results(request, planned)
 
 
 def plan(request: Request) -> list[Run]:
@@ -162,7 +151,7 @@ def populations(runs: Sequence[Run], at_once: int) -> list[list[Run]]:
     ]
 
 
-def keep_results(request: Request, runs: Sequence[Run]) -> None:
+def write_results(request: Request, runs: Sequence[Run]) -> None:
     """Writes the results of finished runs, unless results/ has them."""
     folder = Path(request.workdir) / "results"
     changes = [binding for binding in request.bindings if not binding.startswith(SAVING)]

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hyla_lm.errors import UserError
+from hyla_lm.evals.experiments.means import write_json
 from hyla_lm.evals.latent_codes.look import check_extra, count
-from hyla_lm.storage import write_retrying
 
 if TYPE_CHECKING:
     from hyla_lm.run.restored import RestoredRun
@@ -85,11 +85,7 @@ def read(folder: Path) -> list[Changed]:
 
 
 def _write(path: Path, empty: Changed, restored: "RestoredRun", seed: int) -> None:
-    from hyla_lm.evals.interventions.measure import measure
-    from hyla_lm.evals.interventions.subject import Subject
+    from hyla_lm.evals.interventions.measure import Subject, measure
 
     found = measure(Subject(restored, seed), empty.examples)
-    text = json.dumps({**asdict(empty), "found": found}, indent=1)
-    rounded = json.loads(text, parse_float=lambda digits: round(float(digits), 5))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_retrying(path, (json.dumps(rounded, indent=1) + "\n").encode())
+    write_json(path, {**asdict(empty), "found": found}, digits=5)

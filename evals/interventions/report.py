@@ -1,18 +1,12 @@
 """The report of interventions: tables of R2 by kind and method, and a picture."""
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
-
-from hyla_lm.evals.experiments.results import Mean, mean_of
-from hyla_lm.evals.experiments.tables import markdown, shown
+from hyla_lm.evals.experiments.means import Mean, markdown, mean_of, shown
 from hyla_lm.evals.interventions.command import Changed
+from hyla_lm.evals.pictures import Figure, plt, save
 from hyla_lm.storage import write_retrying
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 
 ORDER = ("softmax", "linear", "hyla")
 HEAD = "layer "
@@ -63,7 +57,7 @@ def write_report(folder: Path, results: Sequence[Changed]) -> None:
         *_heads(results, [name for name in changes if name.startswith(HEAD)]),
         "",
     ]
-    write_retrying(folder / "interventions.png", _picture(results, whole))
+    save(folder / "interventions.png", _picture(results, whole))
     write_retrying(folder / "report.md", "\n".join(lines).encode())
 
 
@@ -103,7 +97,7 @@ def _heads(results: Sequence[Changed], changes: Sequence[str]) -> list[str]:
     return markdown(["replaced", *titles], rows)
 
 
-def _picture(results: Sequence[Changed], changes: Sequence[str]) -> bytes:
+def _picture(results: Sequence[Changed], changes: Sequence[str]) -> Figure:
     """Bars of R2 toward the own and the donor's function, one panel a method."""
     names = methods(results)
     figure, grid = plt.subplots(
@@ -129,7 +123,4 @@ def _picture(results: Sequence[Changed], changes: Sequence[str]) -> bytes:
         axes.set_yticks(range(len(changes)), changes)
     grid[0][0].invert_yaxis()
     figure.suptitle("Blue: toward its own function; orange: toward the donor's", fontsize=10)
-    png = io.BytesIO()
-    figure.savefig(png, format="png", dpi=80)
-    plt.close(figure)
-    return png.getvalue()
+    return figure

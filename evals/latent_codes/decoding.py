@@ -1,9 +1,10 @@
-"""Decodes a task's parts from latent codes by logistic regression, tested on other tasks.
+"""What latent codes tell: a task's parts by logistic regression, ranks, dead units, similarity.
 
-Codes are standardised by the training codes; the solver is scikit-learn's lbfgs, with C = 1. For
-terms, which are rare, both classes have the same weight.
+Classifiers are tested on other tasks than they were fit on. Codes are standardised by the training
+codes; the solver is scikit-learn's lbfgs, with C = 1. For terms, which are rare, both classes have
+the same weight.
 
-Dimensions: B examples, C size of a code, K terms of a task, P parts.
+Dimensions: B examples, C size of a code, K terms of a task, G groups of examples.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +17,6 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 MAX_ITERATIONS = 2000
-FOLDS = 10
 Scores = dict[str, Any]
 
 
@@ -47,26 +47,6 @@ def decode_terms(
             truth_B = has(test_terms_BxK, part)
             scores[name][part] = term_scores(truth_B, certainty_B, bool(2 * label_B.mean() > 1))
     return {name: mean_of_parts(found) for name, found in scores.items()}
-
-
-def decode_left_out_tasks(code_BxC: np.ndarray, terms_BxK: np.ndarray) -> Scores | None:
-    """Scores over tasks, each decoded by classifiers fit on the other folds' tasks.
-
-    None if tasks are too few: some fold's terms are in no other fold.
-    """
-    task_B = np.unique(terms_BxK, axis=0, return_inverse=True)[1]
-    fold_B = task_B.ravel() % FOLDS
-    found: dict[int, Scores] = {}
-    for part in np.unique(terms_BxK):
-        label_B, certainty_B = has(terms_BxK, part), np.zeros(len(code_BxC))
-        for fold in np.unique(fold_B):
-            left_out, others = fold_B == fold, label_B[fold_B != fold]
-            if len(np.unique(others)) < 2:
-                return None
-            classifier = fit(code_BxC[~left_out], others, "balanced")
-            certainty_B[left_out] = classifier.decision_function(code_BxC[left_out])
-        found[int(part)] = term_scores(label_B, certainty_B, bool(2 * label_B.mean() > 1))
-    return mean_of_parts(found)
 
 
 def has(terms_BxK: np.ndarray, part: int) -> np.ndarray:
@@ -141,3 +121,44 @@ def by_layer(code_NxBxC: np.ndarray) -> dict[str, np.ndarray]:
     """The codes of each layer by its number and, under "all", of all layers together."""
     layers = {str(layer): code for layer, code in enumerate(code_NxBxC)}
     return {**layers, "all": np.concatenate(list(code_NxBxC), axis=-1)}
+
+
+def effective_rank(code_BxC: np.ndarray) -> float:
+    """The effective rank: exp of the entropy of the shares of the centred codes' singular values.
+
+    It is 0 for codes that do not vary (Roy and Vetterli, 2007).
+    """
+    code_BxC = code_BxC.astype(np.float64)
+    values = np.linalg.svd(code_BxC - code_BxC.mean(0), compute_uv=False)
+    # Rounding of the mean leaves singular values of this size where codes are all alike.
+    floor = np.finfo(np.float64).eps * np.abs(code_BxC).max(initial=0) * len(code_BxC)
+    values = values[values > floor]
+    share = values / values.sum() if len(values) else values
+    return float(np.exp(-np.sum(share * np.log(share)))) if len(values) else 0.0
+
+
+def mean_codes(code_BxC: np.ndarray, group_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The groups that occur, sorted, and the mean code of each."""
+    groups, index_B = np.unique(group_B, axis=0, return_inverse=True)
+    sums = np.zeros((len(groups), code_BxC.shape[1]))
+    np.add.at(sums, index_B.ravel(), code_BxC)
+    return groups, sums / np.bincount(index_B.ravel())[:, None]
+
+
+def cosine_similarity(mean_GxC: np.ndarray) -> np.ndarray:
+    """The cosine similarity of groups, GxG; 0 with a mean of zeros."""
+    length = np.linalg.norm(mean_GxC, axis=1, keepdims=True)
+    unit_GxC = np.divide(mean_GxC, length, out=np.zeros_like(mean_GxC), where=length > 0)
+    return unit_GxC @ unit_GxC.T
+
+
+def about_their_mean(mean_GxC: np.ndarray) -> np.ndarray:
+    """The group means minus their own mean."""
+    return mean_GxC - mean_GxC.mean(0)
+
+
+def dead_units(active: np.ndarray | None) -> dict[str, float | int] | None:
+    """Counts a layer's value units that never were above 0; None without a ReLU."""
+    if active is None:
+        return None
+    return {"units": active.size, "dead": int((~active).sum()), "share": float((~active).mean())}

@@ -4,28 +4,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.figure import Figure
 from sklearn.manifold import TSNE
 
-from hyla_lm.evals.latent_codes.statistics import effective_rank
+from hyla_lm.evals.latent_codes.decoding import effective_rank
+from hyla_lm.evals.pictures import plt, save
 from hyla_lm.evals.tasks.sraven_rules import RULES
-from hyla_lm.storage import written_aside
 
 CELL_INCHES = 3.2
 MAX_NAMED = 16
 MAX_PERPLEXITY = 30.0
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Writes a picture that appears whole."""
-    with written_aside(path) as aside:
-        figure.savefig(aside, dpi=110, format="png")
-    plt.close(figure)
 
 
 def draw_decoding(path: Path, decoding: Mapping[str, Any]) -> None:
@@ -47,7 +35,7 @@ def draw_decoding(path: Path, decoding: Mapping[str, Any]) -> None:
         panel.set(title=name.replace("_", " "), ylabel="F1", ylim=(0, 1))
     axes[0, 0].legend(fontsize=7, ncols=4)
     axes[-1, 0].set_xlabel("rule" if "accuracy" in layers["0"] else "term")
-    save(figure, path)
+    save(path, figure)
 
 
 def _part_names(scores: Mapping[str, Any]) -> list[str]:
@@ -90,7 +78,7 @@ def draw_similarity(
             panel.set_yticks(range(len(names)), names, fontsize=font)
             panel.set_title(f"layer {layer}, {kind}", fontsize=9)
     figure.colorbar(image, ax=axes, label="cosine similarity", shrink=0.6)
-    save(figure, path)
+    save(path, figure)
 
 
 def draw_tsne(
@@ -113,7 +101,7 @@ def draw_tsne(
         for panel, (title, (value_B, names)) in zip(axes[layer], colours.items(), strict=True):
             _scatter(panel, place_Bx2, value_B[:examples], names)
             panel.set(xticks=[], yticks=[], title=f"layer {layer}, by {title}")
-    save(figure, path)
+    save(path, figure)
 
 
 def embed(code_BxC: np.ndarray, seed: int) -> np.ndarray:

@@ -18,9 +18,9 @@ import numpy as np
 
 from hyla_lm.errors import UserError
 from hyla_lm.evals.latent_codes import figures as latent_figures
+from hyla_lm.evals.latent_codes.decoding import effective_rank
 from hyla_lm.evals.latent_codes.report import Report, value_units, write_npz
 from hyla_lm.evals.latent_codes.samples import Choices, CodeSample, active_units, any_active
-from hyla_lm.evals.latent_codes.statistics import effective_rank
 from hyla_lm.model.inspection import attention_layers
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.run.restored import RestoredRun

@@ -20,9 +20,17 @@ NEEDED = ("sklearn", "matplotlib")
 
 
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
-    """Writes report.json, codes.npz and pictures to --out."""
+    """Writes report.json, codes.npz and pictures to --out, and prints a table."""
     check_extra()
-    analyse(options, bindings)
+    from hyla_lm.evals.latent_codes.report import lines
+
+    out = Path(options.out or Path(options.workdir) / "latent_code")
+    report = look_at(
+        options.workdir, options.step, chosen(options), options.tsne_examples, out, bindings
+    )
+    for line in lines(report):
+        print(line)
+    print(f"report, codes and figures: {out}")
 
 
 def check_extra() -> None:
@@ -32,19 +40,6 @@ def check_extra() -> None:
             raise UserError(
                 f"the analysis of latent codes needs {name}: pip install 'hyla_lm[evals]'."
             )
-
-
-def analyse(options: argparse.Namespace, bindings: Sequence[str]) -> None:
-    """Looks at one run as the options say, and prints a table."""
-    from hyla_lm.evals.latent_codes.report import lines
-
-    out = Path(options.out or Path(options.workdir) / "latent_code")
-    found = look_at(
-        options.workdir, options.step, chosen(options), options.tsne_examples, out, bindings
-    )
-    for line in lines(found):
-        print(line)
-    print(f"report, codes and figures: {out}")
 
 
 def look_at(

@@ -9,19 +9,16 @@ import numpy as np
 
 from hyla_lm.evals.latent_codes import figures as latent_figures
 from hyla_lm.evals.latent_codes.decoding import (
-    by_layer,
-    decode_left_out_tasks,
-    decode_rule,
-    decode_terms,
-)
-from hyla_lm.evals.latent_codes.samples import Choices, CodeSample, Collector, any_active
-from hyla_lm.evals.latent_codes.statistics import (
     about_their_mean,
+    by_layer,
     cosine_similarity,
     dead_units,
+    decode_rule,
+    decode_terms,
     effective_rank,
     mean_codes,
 )
+from hyla_lm.evals.latent_codes.samples import Choices, CodeSample, Collector, any_active
 from hyla_lm.evals.populations.steps import generated_task
 from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogicTask
 from hyla_lm.evals.tasks.sraven_rules import RULES
@@ -97,24 +94,15 @@ def value_units(samples: list[CodeSample]) -> list[dict[str, float | int] | None
 
 
 def _terms(train: CodeSample, tests: Mapping[str, CodeSample]) -> Report:
-    """F1 by set, layer and term.
-
-    Training tasks have no unknown terms, so tasks of unknown terms are decoded from one another.
-    """
-    inputs = by_layer(train.code_NxBxC)
-    codes = {name: by_layer(sample.code_NxBxC) for name, sample in tests.items()}
-    terms = {name: sample.labels["terms"] for name, sample in tests.items()}
-    parts = np.unique(np.concatenate([terms[name] for name in KNOWN_SETS])).tolist()
+    """F1 by set, layer and term; no training task has an unknown term, so none is decoded."""
+    codes = {name: by_layer(tests[name].code_NxBxC) for name in KNOWN_SETS}
+    terms = {name: tests[name].labels["terms"] for name in KNOWN_SETS}
+    parts = np.unique(np.concatenate(list(terms.values()))).tolist()
     decoding: Report = {name: {} for name in KNOWN_SETS}
-    for layer, code in inputs.items():
+    for layer, code in by_layer(train.code_NxBxC).items():
         pairs = {name: (codes[name][layer], terms[name]) for name in KNOWN_SETS}
         for name, scores in decode_terms((code, train.labels["terms"]), pairs, parts).items():
             decoding[name][layer] = scores
-    if "unknown_terms" in tests:
-        unknown, found = terms["unknown_terms"], codes["unknown_terms"]
-        by_each = {layer: decode_left_out_tasks(found[layer], unknown) for layer in found}
-        if all(by_each.values()):
-            decoding["unknown_terms"] = by_each
     return decoding
 
 
@@ -125,8 +113,8 @@ def _rules(train: CodeSample, tests: Mapping[str, CodeSample]) -> Report:
     for layer, code in by_layer(train.code_NxBxC).items():
         pairs = {name: (codes[name][layer], tests[name].labels["rule"]) for name in tests}
         scores = decode_rule((code, train.labels["rule"]), pairs, len(RULES))
-        for name, found in scores.items():
-            decoding[name][layer] = found
+        for name, of_set in scores.items():
+            decoding[name][layer] = of_set
     return decoding
 
 
@@ -175,8 +163,8 @@ def lines(found: Report) -> Iterator[str]:
         shown = "  ".join(f"{rank:.2f}" for rank in ranks)
         yield f"effective rank of codes of size {found['code_size']}, {name}: {shown}"
     for layer, units in enumerate(found["value_units"]):
-        told = f"{units['dead']} of {units['units']} dead" if units else "no ReLU, so none can die"
-        yield f"value units of layer {layer}: {told}"
+        dead = f"{units['dead']} of {units['units']} dead" if units else "no ReLU, so none can die"
+        yield f"value units of layer {layer}: {dead}"
 
 
 def _decoding_lines(name: str, layers: Mapping[str, Any]) -> Iterator[str]:

@@ -12,10 +12,9 @@ from typing import Any
 
 from hyla_lm.errors import UserError
 from hyla_lm.evals.experiments import results
-from hyla_lm.evals.experiments.results import Mean, Section, mean_of
-from hyla_lm.evals.experiments.tables import markdown, shown
+from hyla_lm.evals.experiments.means import Mean, markdown, mean_of, shown, write_json
+from hyla_lm.evals.experiments.results import Section
 from hyla_lm.evals.latent_codes.samples import Choices
-from hyla_lm.storage import write_retrying
 
 FOLDER = "latent_codes"
 KEPT = ("step", "decoding", "effective_rank", "code_size", "value_units")
@@ -83,15 +82,8 @@ def look_at_all(folder: Path, choices: Choices, tsne_examples: int, command: str
         print(path.stem, flush=True)
         out = workdir / FOLDER / path.stem.removeprefix(f"{result.name}-")
         found = look_at(str(workdir), None, choices, tsne_examples, out)
-        _write(path, replace(decoded, found={name: found[name] for name in KEPT}))
-
-
-def _write(path: Path, decoded: Decoded) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    rounded = json.loads(
-        json.dumps(asdict(decoded)), parse_float=lambda text: round(float(text), 6)
-    )
-    write_retrying(path, (json.dumps(rounded, indent=1) + "\n").encode())
+        of_table = {name: found[name] for name in KEPT}
+        write_json(path, asdict(replace(decoded, found=of_table)), digits=6)
 
 
 def read(folder: Path) -> list[Decoded]:

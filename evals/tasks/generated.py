@@ -64,9 +64,11 @@ class GeneratedConfig(ABC):
 class GeneratedTask(ABC):
     """A task whose sets of examples draw from different combinations.
 
-    `tables` has the combinations, CxM, of "train" and of each evaluation set.
+    `tables` has the combinations, CxM, of "train" and of each evaluation set. `described` names
+    the loss and the metric that a person watches.
     """
 
+    described: ClassVar[tuple[str, str]] = ("loss_nats", "accuracy")
     config: GeneratedConfig
     tables: Mapping[str, np.ndarray]
 
@@ -90,9 +92,13 @@ class GeneratedTask(ABC):
         """See hyla_lm.tasks.protocol.Task."""
         return dict(means)
 
-    @abstractmethod
     def describe(self, values: Mapping[str, float]) -> str:
         """See hyla_lm.tasks.protocol.Task."""
+        loss, watched = self.described
+        if loss in values:
+            return f"loss {values[loss]:.4f}  {watched} {values[watched]:.3f}"
+        sets = self.evaluation_names()
+        return "  ".join(f"{name} {watched} {values[f'{name}_{watched}']:.3f}" for name in sets)
 
     @abstractmethod
     def example(self, key: jax.Array, combinations_CxM: jax.Array) -> dict[str, jax.Array]:

@@ -1,7 +1,7 @@
 """Regression in context: a query after examples of a function, with R2 as in the paper."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,8 @@ from hyla_lm.tasks.protocol import Batch
 
 class RegressionTask(GeneratedTask):
     """Examples have the `target` of the query, which is last, and the `variance` of all targets."""
+
+    described: ClassVar[tuple[str, str]] = ("mse", "r2")
 
     def score(
         self, output_BxTxO: jax.Array, batch: Batch, weight_B: jax.Array
@@ -28,13 +30,6 @@ class RegressionTask(GeneratedTask):
         shown = dict(means)
         spread = shown.pop("target_squared") - shown.pop("target") ** 2
         return {**shown, "r2_pooled": 1 - shown["mse"] / spread if spread > 0 else float("nan")}
-
-    def describe(self, values: Mapping[str, float]) -> str:
-        if "mse" in values:
-            return f"loss {values['mse']:.4f}  r2 {values['r2']:.3f}"
-        return "  ".join(
-            f"{name} r2 {values[f'{name}_r2']:.3f}" for name in self.evaluation_names()
-        )
 
     def closing_lines(
         self, model: Decoder, params: Any, validation: Mapping[str, float]

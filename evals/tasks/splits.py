@@ -12,11 +12,11 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from hyla_lm.errors import UserError
+from hyla_lm.evals.tasks.generated import GeneratedConfig
 
 MAX_DRAWS = 1000
 
@@ -43,20 +43,7 @@ class Split:
         )
 
 
-class SplitConfig(Protocol):
-    """The settings of a task that determine its split."""
-
-    @property
-    def held_out_fraction(self) -> float: ...
-
-    @property
-    def split(self) -> str: ...
-
-    @property
-    def seed(self) -> int: ...
-
-
-def make_split(combinations_CxM: np.ndarray, config: SplitConfig) -> Split:
+def make_split(combinations_CxM: np.ndarray, config: GeneratedConfig) -> Split:
     """Holds out a fraction of the combinations, rounded down.
 
     Raises UserError if a side is empty, if no draw covers every part, or if a published split is
@@ -94,7 +81,7 @@ def _hashed_order(count: int, seed: int, draw: int) -> list[int]:
     return sorted(range(count), key=hash_of)
 
 
-def _published_order(config: SplitConfig, count: int) -> list[int]:
+def _published_order(config: GeneratedConfig, count: int) -> list[int]:
     name, orders = type(config).__name__, _published()[config.split]
     if str(count) not in orders:
         raise UserError(

@@ -126,12 +126,6 @@ class SravenTask(GeneratedTask):
             metrics["unambiguous_accuracy"] = clear["accuracy"]
         return metrics["loss_nats"], metrics
 
-    def describe(self, values: Mapping[str, float]) -> str:
-        if "loss_nats" in values:
-            return f"loss {values['loss_nats']:.4f}  accuracy {values['accuracy']:.3f}"
-        sets = self.evaluation_names()
-        return "  ".join(f"{name} accuracy {values[f'{name}_accuracy']:.3f}" for name in sets)
-
     def closing_lines(
         self, model: Decoder, params: Any, validation: Mapping[str, float]
     ) -> list[str]:

@@ -1,0 +1,28 @@
+"""matplotlib without a display, for the pictures of all reports."""
+
+import io
+from pathlib import Path
+
+from hyla_lm.errors import UserError
+from hyla_lm.storage import write_retrying
+
+try:
+    import matplotlib
+except ImportError as error:
+    raise UserError("Figures need matplotlib: pip install 'hyla_lm[evals]'.") from error
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+__all__ = ["Axes", "Figure", "plt", "save"]
+DPI = 110
+
+
+def save(path: Path, figure: Figure) -> None:
+    """Writes a PNG that appears whole, and closes the figure."""
+    png = io.BytesIO()
+    figure.savefig(png, format="png", dpi=DPI)
+    plt.close(figure)
+    write_retrying(path, png.getvalue())
