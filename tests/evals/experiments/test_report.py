@@ -1,14 +1,13 @@
 """Reports: means and standard errors over seeds, the point chosen for a row, and the text."""
 
 import re
-import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hyla_lm.evals.__main__ import main
-from hyla_lm.evals.experiments import figures, published, results
+from hyla_lm.cli.main import main
+from hyla_lm.evals.experiments import paper, report, results
 from hyla_lm.evals.experiments.results import Result, sections
 
 ROOT = Path(__file__).parents[3]
@@ -32,7 +31,7 @@ def fuzzy(row: str, seed: int, held_out: float | None, trained: float = 0.9, **m
         "steps": 50000,
         "share": 1.0,
         "bindings": [],
-        "command": "python -m evals fuzzy_logic --workdir=runs/table",
+        "command": "hyla-lm evals fuzzy_logic --workdir=runs/table",
     }
     return Result("fuzzy_logic", row=row, seed=seed, summary=summary, **{**settings, **more})
 
@@ -56,20 +55,20 @@ def sraven(row: str, experiment: str = "table_a1", **more: Any) -> Result:
 def report_of(folder: Path, *runs: Result) -> str:
     for run in runs:
         results.write(folder / "results", run)
-    assert main(["report", str(folder)]) == 0
+    assert main(["evals", "report", str(folder)]) == 0
     return (folder / "report.md").read_text()
 
 
-def line_of(report: str, label: str) -> list[str]:
-    (line,) = [line for line in report.splitlines() if line.startswith(f"| {label} |")]
+def line_of(text: str, label: str) -> list[str]:
+    (line,) = [line for line in text.splitlines() if line.startswith(f"| {label} |")]
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
 def test_a_row_has_mean_and_standard_error_beside_the_published(tmp_path: Path) -> None:
     """Of 60, 62 and 70 the mean is 64 and the error sqrt(28 / 3) = 3.055."""
     values = (0.60, 0.62, 0.70)
-    report = report_of(tmp_path, *(fuzzy("softmax", seed, v) for seed, v in enumerate(values)))
-    assert line_of(report, "Softmax attention") == [
+    text = report_of(tmp_path, *(fuzzy("softmax", seed, v) for seed, v in enumerate(values)))
+    assert line_of(text, "Softmax attention") == [
         "Softmax attention",
         "64.00 ± 3.06",
         "63.28 ± 2.31",
@@ -83,24 +82,22 @@ def test_a_row_has_mean_and_standard_error_beside_the_published(tmp_path: Path) 
         "50,000 steps a run, the published schedule",
         "NVIDIA H200, jax 0.10.2, revision 0123456789",
         "Preset `paper`; split `published`; seeds 0, 1, 2",
-        "\npython -m evals fuzzy_logic --workdir=runs/table\n",
+        "\nhyla-lm evals fuzzy_logic --workdir=runs/table\n",
     ):
-        assert said in report
+        assert said in text
 
 
 def test_one_seed_has_no_error_and_a_diverged_one_no_metric(tmp_path: Path) -> None:
-    report = report_of(
-        tmp_path, fuzzy("softmax", 0, 0.6), fuzzy("hyla", 0, 0.8), fuzzy("hyla", 1, None)
+    text = report_of(
+        tmp_path,
+        *(fuzzy("softmax", 0, 0.6), fuzzy("hyla", 0, 0.8), fuzzy("hyla", 1, None)),
+        fuzzy("linear", 0, None),
     )
-    assert line_of(report, "Softmax attention")[1] == "60.00"
-    cells = line_of(report, "HYLA")
-    assert (cells[1], cells[4]) == ("80.00", "1 of 2, others diverged")
-    assert cells[-1] == "0.0125"
-
-
-def test_rows_whose_runs_all_diverged_have_no_metric(tmp_path: Path) -> None:
-    cells = line_of(report_of(tmp_path, fuzzy("hyla", 0, None)), "HYLA")
-    assert cells[1:5] == ["–", "81.13 ± 7.77", "–", "0 of 1, others diverged"]
+    assert line_of(text, "Softmax attention")[1] == "60.00"
+    cells = line_of(text, "HYLA")
+    assert (cells[1], cells[4], cells[-1]) == ("80.00", "1 of 2, others diverged", "0.0125")
+    all_diverged = ["–", "59.89 ± 5.22", "–", "0 of 1, others diverged"]
+    assert line_of(text, "Linear attention")[1:5] == all_diverged
 
 
 def test_the_point_is_chosen_in_distribution_and_the_best_held_out_is_shown_too(
@@ -108,12 +105,12 @@ def test_the_point_is_chosen_in_distribution_and_the_best_held_out_is_shown_too(
 ) -> None:
     low = {"learning_rate": 1e-3, "weight_decay": 0.03, "warmup_steps": 100}
     high = {"learning_rate": 3e-3, "weight_decay": 0.1, "warmup_steps": 100}
-    report = report_of(
+    text = report_of(
         tmp_path,
         *(fuzzy("hyla", seed, 0.8, trained=0.90, point=low) for seed in (0, 1)),
         *(fuzzy("hyla", seed, 0.7, trained=0.95, point=high) for seed in (0, 1)),
     )
-    chosen, best = report.split("Each row at its point with the best mean held out figure")
+    chosen, best = text.split("Each row at its point with the best mean held out figure")
     assert line_of(chosen, "HYLA")[1] == "70.00 ± 0.00"
     assert line_of(chosen, "HYLA")[-1] == "`lr0.003_wd0.1_warmup100`"
     assert line_of(best, "HYLA")[1] == "80.00 ± 0.00"
@@ -122,77 +119,66 @@ def test_the_point_is_chosen_in_distribution_and_the_best_held_out_is_shown_too(
 
 def test_a_point_at_which_a_seed_diverged_is_not_chosen(tmp_path: Path) -> None:
     wild = {"learning_rate": 3e-3, "weight_decay": 0.1, "warmup_steps": 100}
-    report = report_of(
+    text = report_of(
         tmp_path,
         *(fuzzy("hyla", seed, 0.6, trained=0.8) for seed in (0, 1)),
         fuzzy("hyla", 0, 0.9, trained=0.99, point=wild),
         fuzzy("hyla", 1, None, point=wild),
     )
-    assert line_of(report.split("Each row at its point with")[0], "HYLA")[1] == "60.00 ± 0.00"
+    assert line_of(text.split("Each row at its point with")[0], "HYLA")[1] == "60.00 ± 0.00"
 
 
 def test_schedules_and_settings_are_never_mixed(tmp_path: Path) -> None:
     short = {"steps": 2500, "share": 0.05}
-    report = report_of(
+    text = report_of(
         tmp_path,
         fuzzy("softmax", 0, 0.6),
         fuzzy("hyla", 0, 0.7, **short),
         fuzzy("linear", 0, 0.5, bindings=["ModelConfig.mlp_dim=64"]),
         fuzzy("linear", 1, 0.5, preset="strict"),
     )
-    assert report.count("## Fuzzy logic: Table A1") == 4
-    assert "2,500 steps a run: **5 % of the schedule**" in report
-    assert "**Changed**: `ModelConfig.mlp_dim=64`" in report
+    assert text.count("## Fuzzy logic: Table A1") == 4
+    assert "2,500 steps a run: **5 % of the schedule**" in text
+    assert "**Changed**: `ModelConfig.mlp_dim=64`" in text
     assert len(list(tmp_path.glob("*.png"))) == 4
-
-
-def test_sraven_shows_the_best_possible_and_table_a2(tmp_path: Path) -> None:
-    report = report_of(tmp_path, sraven("hyla"))
-    assert line_of(report, "HYLA")[-1] == "93.31 ± 0.26"
-    assert line_of(report, "M = 4, K = 8") == [
-        "M = 4, K = 8",
-        "0.24 ± 0.08",
-        "0.32 ± 0.09",
-        "-0.08",
-    ]
 
 
 @pytest.mark.parametrize(
     ("binding", "is_known"), [("Sraven.num_symbols=6", False), ("Sraven.split='published'", True)]
 )
 def test_the_ceiling_is_that_of_the_instances(binding: str, is_known: bool, tmp_path: Path) -> None:
-    report = report_of(tmp_path, sraven("hyla", bindings=[binding]))
-    assert ("best possible" in report) == is_known
+    text = report_of(tmp_path, sraven("hyla", bindings=[binding]))
+    assert ("best possible" in text) == is_known
+    assert (line_of(text, "HYLA")[-1] == "93.31 ± 0.26") == is_known
 
 
-def test_what_was_published_as_a_figure_only_is_said(tmp_path: Path) -> None:
+def test_curves_are_drawn_by_rows_and_what_was_published_as_a_figure_only_is_said(
+    tmp_path: Path,
+) -> None:
     rows = [f"{variant}-heads_{heads}" for variant in ("softmax", "hyla") for heads in (1, 16)]
-    report = report_of(tmp_path, *(sraven(row, "heads") for row in rows))
-    assert line_of(report, "HYLA, heads 16")[2:4] == ["figure only", "–"]
-    assert "these are ours" in report
+    runs = [sraven(row, "heads") for row in rows]
+    text = report_of(tmp_path, *runs)
+    assert line_of(text, "HYLA, heads 16")[2:4] == ["figure only", "–"]
+    assert "these are ours" in text
+    # Table A2 is in every report of SRAVEN.
+    assert line_of(text, "M = 4, K = 8")[1:] == ["0.24 ± 0.08", "0.32 ± 0.09", "-0.08"]
+    (section,) = sections(runs)
+    lines = report.picture(section).axes[0].lines[::3]
+    assert [line.get_xdata().tolist() for line in lines] == [[1, 16], [1, 16]]  # type: ignore
 
 
-def test_a_result_of_a_row_that_is_gone_is_told(
+def test_a_folder_without_results_or_with_others_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    command = ["evals", "report", str(tmp_path)]
+    assert main(command) == 2
+    assert "has no results" in capsys.readouterr().err
     results.write(tmp_path / "results", fuzzy("hylla", 0, 0.5))
-    assert main(["report", str(tmp_path)]) == 2
+    assert main(command) == 2
     assert "a row 'hylla' that is not known" in capsys.readouterr().err
-
-
-def test_figures_are_pictures_of_the_rows() -> None:
-    (bars,) = sections([fuzzy("softmax", 0, 0.6), fuzzy("hyla", 0, 0.7)])
-    (one_bar,) = sections([fuzzy("softmax", 0, 0.6)])
-    rows = [f"{variant}-heads_{heads}" for variant in ("softmax", "hyla") for heads in (1, 16)]
-    (curves,) = sections([sraven(row, "heads") for row in rows])
-    heights = {}
-    for name, section in (("bars", bars), ("one", one_bar), ("curves", curves)):
-        png = figures.draw(section)
-        assert png[:8] == b"\x89PNG\r\n\x1a\n"
-        heights[name] = struct.unpack(">II", png[16:24])[1]
-    assert heights["bars"] > heights["one"]
-    axes = figures._curves(curves).axes[0]
-    assert [line.get_xdata().tolist() for line in axes.lines[::3]] == [[1, 16], [1, 16]]
+    (tmp_path / "results" / "a.json").write_text('{"suite": "sraven"}')
+    assert main(command) == 2
+    assert "a.json is not the result of a run" in capsys.readouterr().err
 
 
 MEAN_AND_ERROR = re.compile(r"(-?\d+\.\d+) ± (\d+\.\d+)")
@@ -211,7 +197,7 @@ RESULTS = sorted(
 
 PUBLISHED = {
     f"{mean:.2f} ± {error:.2f}"
-    for table in (published.FUZZY_LOGIC_A1, published.SRAVEN_A1)
+    for table in (paper.FUZZY_LOGIC_A1, paper.SRAVEN_A1)
     for mean, error in table.values()
 }
 
@@ -222,7 +208,7 @@ def test_the_committed_reports_are_those_of_the_committed_results(
 ) -> None:
     for name in ("results", "latent_codes"):
         (tmp_path / name).symlink_to(folder / name)
-    assert main(["report", str(tmp_path)]) == 0
+    assert main(["evals", "report", str(tmp_path)]) == 0
     assert (tmp_path / "report.md").read_text() == (folder / "report.md").read_text()
 
 

@@ -11,11 +11,10 @@ import pytest
 from hyla_lm.cli.main import main
 from hyla_lm.errors import UserError
 from hyla_lm.evals.interventions.command import read
-from hyla_lm.evals.interventions.measure import r2
+from hyla_lm.evals.interventions.measure import Subject, r2
 from hyla_lm.evals.interventions.report import write_report
-from hyla_lm.evals.interventions.subject import Subject
 from hyla_lm.parallel.devices import devices
-from hyla_lm.run.restored import RestoredRun, open_run
+from hyla_lm.run.restored import open_run
 
 pytestmark = pytest.mark.usefixtures("programs_once")
 
@@ -46,13 +45,8 @@ def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def restored(workdir: Path) -> RestoredRun:
-    return open_run(str(workdir), None, (), (), devices()[:1])
-
-
-@pytest.fixture(scope="module")
-def subject(restored: RestoredRun) -> Subject:
-    return Subject(restored, seed=0)
+def subject(workdir: Path) -> Subject:
+    return Subject(open_run(str(workdir), None, (), (), devices()[:1]), seed=0)
 
 
 def test_own_codes_give_the_r2_of_the_evaluation(workdir: Path, subject: Subject) -> None:

@@ -12,16 +12,13 @@ import pytest
 from hyla_lm.attention.attend import (
     VARIANTS,
     attend_request,
-    latent_codes,
     latent_codes_of,
     make_request,
 )
-from hyla_lm.evals.latent_codes import look as latent_code
+from hyla_lm.cli.main import main
+from hyla_lm.evals.latent_codes.decoding import dead_units
 from hyla_lm.evals.latent_codes.language import pick
 from hyla_lm.evals.latent_codes.samples import Choices, Collector, active_units, any_active, draw_of
-from hyla_lm.evals.latent_codes.statistics import (
-    dead_units,
-)
 from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogic
 from hyla_lm.evals.tasks.generated import key_of
 from hyla_lm.evals.tasks.sraven import Sraven
@@ -29,7 +26,6 @@ from hyla_lm.evals.tasks.sraven_rules import RULES, STEPS
 from hyla_lm.model.config import Features, ModelConfig
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.inspection import LayerView, attention_layers
-from hyla_lm.model.positions import relative_buckets
 
 SMALL: dict[str, Any] = dict(
     num_layers=2,
@@ -54,34 +50,16 @@ def small_model(task: Any, **changes: Any) -> tuple[Decoder, Any]:
     )
 
 
-def test_codes_are_those_that_the_parameters_give_by_hand() -> None:
+def test_codes_are_those_of_the_last_token_with_itself_in_each_layer() -> None:
     task = FuzzyLogic(sequence_length=6).prepare_task(8)
     model, params = small_model(task)
-    choices = Choices(examples=5, seed=7)
-    sample = Collector(model, params, task, choices).collect("held_out", "test")
-
+    sample = Collector(model, params, task, Choices(examples=5, seed=7)).collect("held_out", "test")
     key, table = key_of(7, "test held_out"), jnp.asarray(task.tables["held_out"])
     features = jax.jit(task.draw)(key, jnp.arange(5), table)["features"]
+    views = jax.jit(lambda params: attention_layers(model, params, features))(params)
+    by_layer = [view.code_BxHxTxS[:, :, -1, -1] for view in views]
     # Codes have length sqrt(3); float32 sums in another order were seen to differ by 1e-6.
-    by_hand = codes_of_first_layer(params, features)[:, :, -1, -1]
-    np.testing.assert_allclose(sample.code_NxBxC[0], by_hand, atol=1e-5)
-    assert sample.code_NxBxC.shape == (2, 5, 3)
-
-
-@jax.jit
-def codes_of_first_layer(params: Any, features: jax.Array) -> jax.Array:
-    block = params["blocks"]["block_0"]
-    y = features @ params["embed"]["kernel"] + params["embed"]["bias"]
-    mean, variance = y.mean(-1, keepdims=True), y.var(-1, keepdims=True)
-    norm = block["attention_norm"]
-    y = (y - mean) / jnp.sqrt(variance + 1e-6) * norm["scale"] + norm["bias"]
-    q, k = (
-        jnp.einsum("btd,dhk->bthk", y, part["kernel"]) + part["bias"]
-        for part in (block["attention"]["query"], block["attention"]["key"])
-    )
-    bucket = relative_buckets(jnp.arange(6), jnp.arange(6), 6, 6)
-    bias = block["attention"]["relative_bias"][None, :, bucket]
-    return latent_codes(q, k, VARIANTS["hyla"], bias=bias)
+    np.testing.assert_allclose(sample.code_NxBxC, by_layer, atol=1e-5)
 
 
 def test_another_purpose_draws_other_examples_of_the_same_tasks() -> None:
@@ -224,11 +202,12 @@ def test_pick_takes_the_keys_that_add_most() -> None:
 def test_mistakes_are_told_in_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert latent_code.main([f"--workdir={tmp_path}"]) == 2
+    look = ["evals", "look", f"--workdir={tmp_path}"]
+    assert main(look) == 2
     assert "holds no run" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        latent_code.main([f"--workdir={tmp_path}", "--examples=0"])
+        main([*look, "--examples=0"])
     assert "0 must be a number above 0" in capsys.readouterr().err
     monkeypatch.setattr("hyla_lm.evals.latent_codes.look.find_spec", lambda name: None)
-    assert latent_code.main([f"--workdir={tmp_path}"]) == 2
+    assert main(look) == 2
     assert "pip install 'hyla_lm[evals]'" in capsys.readouterr().err

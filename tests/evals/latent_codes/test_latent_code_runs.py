@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from hyla_lm.cli.main import main
-from hyla_lm.evals.__main__ import main as evals_main
-from hyla_lm.evals.latent_codes import look as latent_code
 
 pytestmark = pytest.mark.full
 SMALL = """
@@ -31,7 +29,7 @@ SUITES = {
 def look(workdir: Path, *arguments: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The report and the codes that one call of the command leaves."""
     sizes = ["--examples=300", "--tsne_examples=50"]
-    assert latent_code.main([f"--workdir={workdir}", *sizes, *arguments]) == 0
+    assert main(["evals", "look", f"--workdir={workdir}", *sizes, *arguments]) == 0
     out = workdir / "latent_code"
     assert not list(out.glob("*.partial"))
     for picture in out.glob("*.png"):
@@ -52,11 +50,10 @@ def test_fuzzy_logic(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     workdir = train_suite("fuzzy_logic", tmp_path)
     report, codes = look(workdir)
     assert (report["task"], report["step"], report["attention"]) == ("fuzzy logic", 4, ["hyla"])
-    assert set(report["decoding"]) == {"in_distribution", "held_out", "unknown_terms"}
+    assert set(report["decoding"]) == {"in_distribution", "held_out"}
     for layers in report["decoding"].values():
         assert set(layers) == {"0", "1", "all"}
     assert set(report["decoding"]["held_out"]["0"]["terms"]) == {str(t) for t in range(12)}
-    assert set(report["decoding"]["unknown_terms"]["0"]["terms"]) == {"12", "13", "14", "15"}
     # The last token's code in layer 0 is of its own inputs alone, so it cannot tell the function.
     assert abs(report["decoding"]["held_out"]["0"]["mean"]["auc"] - 0.5) < 0.1
     assert len(report["groups"]) == 66
@@ -89,14 +86,14 @@ def test_all_runs_of_an_experiment(tmp_path: Path, capsys: pytest.CaptureFixture
     settings = [*SMALL.strip().splitlines()[1:], *SUITES["fuzzy_logic"].splitlines()]
     flags = [f"--gin.{setting.replace(' ', '')}" for setting in settings]
     runs = ["--variants=hyla", "--seeds=0,1", "--steps=5", "--gin.LogConfig.every=4", *flags]
-    look = ["latent_codes", str(tmp_path), "--examples=300", "--tsne_examples=50"]
-    assert evals_main(["fuzzy_logic", f"--workdir={tmp_path}", *runs]) == 0
-    assert evals_main(look) == 0
+    look = ["evals", "latent_codes", str(tmp_path), "--examples=300", "--tsne_examples=50"]
+    assert main(["evals", "fuzzy_logic", f"--workdir={tmp_path}", *runs]) == 0
+    assert main(look) == 0
     assert len(list(tmp_path.glob("fuzzy_logic/**/latent_codes/fixed_nothing/tsne.png"))) == 2
     (line,) = [x for x in (tmp_path / "report.md").read_text().splitlines() if "| fixed" in x]
     assert line.startswith("| HYLA | fixed nothing |") and line.endswith("| 2 |")
     capsys.readouterr()
-    assert evals_main(look) == 0
+    assert main(look) == 0
     assert "seed" not in capsys.readouterr().out
 
 
