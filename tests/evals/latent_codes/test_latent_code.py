@@ -56,10 +56,14 @@ def test_codes_are_those_of_the_last_token_with_itself_in_each_layer() -> None:
     sample = Collector(model, params, task, Choices(examples=5, seed=7)).collect("held_out", "test")
     key, table = key_of(7, "test held_out"), jnp.asarray(task.tables["held_out"])
     features = jax.jit(task.draw)(key, jnp.arange(5), table)["features"]
-    views = jax.jit(lambda params: attention_layers(model, params, features))(params)
-    by_layer = [view.code_BxHxTxS[:, :, -1, -1] for view in views]
+
+    @jax.jit
+    def by_layer(params: Any) -> list[jax.Array]:
+        layers = attention_layers(model, params, features)
+        return [layer.code_BxHxTxS[:, :, -1, -1] for layer in layers]
+
     # Codes have length sqrt(3); float32 sums in another order were seen to differ by 1e-6.
-    np.testing.assert_allclose(sample.code_NxBxC, by_layer, atol=1e-5)
+    np.testing.assert_allclose(sample.code_NxBxC, by_layer(params), atol=1e-5)
 
 
 def test_another_purpose_draws_other_examples_of_the_same_tasks() -> None:
