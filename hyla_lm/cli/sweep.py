@@ -72,7 +72,7 @@ def run(options: argparse.Namespace, bindings: list[str]) -> int:
 
         runs = _planned(options, options.gin_file, bindings)
         if options.list:
-            _say("\n".join(listing(runs)))
+            _show("\n".join(listing(runs)))
             return DONE
         metric = metric_of(runs, options.metric, options.best)
         if options.summarize:
@@ -118,10 +118,10 @@ def _train(
     summarize(metric, runs, record.failures)
     record.write()
     seconds = max(run.experiment.checkpoint.stop_seconds for run in runs) + SECONDS_TO_END
-    processes = Processes(TRAIN, options.workdir, _say)
+    processes = Processes(TRAIN, options.workdir, _show)
     received.guard(seconds, processes.stop)
     try:
-        train_runs(runs, metric, record, processes, options.at_once, _say)
+        train_runs(runs, metric, record, processes, options.at_once, _show)
     finally:
         received.unguard()
     summary = summarize(metric, runs, record.failures)
@@ -148,15 +148,15 @@ def _report(workdir: str, summary: "Summary") -> None:
         try:
             picture = report.draw(summary)
         except UserError as error:
-            _say(f"no picture: {error}")
+            _show(f"no picture: {error}")
     if picture:
         write_retrying(folder / PICTURE, picture)
     page = report.markdown(summary, PICTURE if picture else "")
     write_retrying(folder / "summary.md", page.encode())
     write_retrying(folder / "summary.json", report.as_json(summary).encode())
-    _say("\n".join(["", *plain(report.table(summary)), "", *report.sentences(summary)]))
-    _say(f"in full: {folder}/summary.md; curves: tensorboard --logdir {workdir}")
+    _show("\n".join(["", *plain(report.table(summary)), "", *report.sentences(summary)]))
+    _show(f"in full: {folder}/summary.md; curves: tensorboard --logdir {workdir}")
 
 
-def _say(line: str) -> None:
-    print(f"{line}\n", end="", flush=True)  # in one piece, for threads say it too
+def _show(line: str) -> None:
+    print(f"{line}\n", end="", flush=True)  # in one piece, for threads print too

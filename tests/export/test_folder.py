@@ -179,7 +179,7 @@ def test_damaged_parameters_are_refused(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("entries", "said"),
+    ("entries", "sentence"),
     [
         ({"num_hidden_layers": 4}, r"lacks the tensor 'blocks\.2\.attention\.key\.bias'"),
         ({"use_bias": False}, r"holds a tensor 'blocks\.0\.attention\.key\.bias'"),
@@ -192,12 +192,12 @@ def test_damaged_parameters_are_refused(folder: Path, tmp_path: Path) -> None:
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_a_config_of_another_model_is_refused(
-    folder: Path, entries: dict[str, Any], said: str, tmp_path: Path
+    folder: Path, entries: dict[str, Any], sentence: str, tmp_path: Path
 ) -> None:
     copy = Path(shutil.copytree(folder, tmp_path / "damaged"))
     content = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps({**content, **entries}))
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=sentence):
         read_folder(str(copy))
 
 

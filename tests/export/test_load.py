@@ -88,7 +88,7 @@ def test_latent_codes_of_softmax_are_its_weights_and_of_hyla_have_the_norm_of_it
 
 
 @pytest.mark.parametrize(
-    ("ids", "said"),
+    ("ids", "sentence"),
     [
         ([], "at least one integer"),
         ([[1, 2]], "one row"),
@@ -97,9 +97,9 @@ def test_latent_codes_of_softmax_are_its_weights_and_of_hyla_have_the_norm_of_it
     ids=str,
 )
 def test_ids_that_the_model_does_not_have_are_refused(
-    small_model: LoadedModel, ids: Any, said: str
+    small_model: LoadedModel, ids: Any, sentence: str
 ) -> None:
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=sentence):
         small_model.logits(ids)
 
 

@@ -45,10 +45,10 @@ class Ended:
 class Processes:
     """Trains each run in a process, started by `command` and the arguments of the run."""
 
-    def __init__(self, command: Sequence[str], workdir: str, say: Callable[[str], None]):
+    def __init__(self, command: Sequence[str], workdir: str, show: Callable[[str], None]):
         self._command = command
         self._environment = {**_cache(workdir), **os.environ, **UNBUFFERED}
-        self._say = say
+        self._show = show
         self._lock = threading.Lock()
         self._running: set[subprocess.Popen[str]] = set()
         self._is_stopping = False
@@ -63,7 +63,7 @@ class Processes:
     def train(self, run: Run) -> Ended | None:
         """Trains a run to its end or until `stop`; None if that came before.
 
-        Its output goes to NAME.txt, and its progress is said.
+        Its output goes to NAME.txt, and its progress is shown.
         """
         Path(run.workdir).parent.mkdir(parents=True, exist_ok=True)
         with open(f"{run.workdir}.txt", "a") as log:
@@ -78,7 +78,7 @@ class Processes:
                 if line.startswith(OWN_LINE):
                     sentence = line.removeprefix(OWN_LINE).rstrip()
                 if PROGRESS.match(line):
-                    self._say(f"{run.name}: {line.rstrip()}")
+                    self._show(f"{run.name}: {line.rstrip()}")
             status = process.wait()
         with self._lock:
             self._running.discard(process)
@@ -109,14 +109,14 @@ def train_runs(
     record: Record,
     processes: Processes,
     at_once: int,
-    say: Callable[[str], None],
+    show: Callable[[str], None],
 ) -> None:
-    """Trains the runs that are not finished, so many at once; records and says how each ends.
+    """Trains the runs that are not finished, so many at once; records and shows how each ends.
 
     Raises UserError, after it has stopped the others, if a run has no such metric.
     """
     to_do = [run for run in runs if not run.summary()]
-    say(f"{len(runs)} runs, {len(runs) - len(to_do)} of them finished")
+    show(f"{len(runs)} runs, {len(runs) - len(to_do)} of them finished")
     with ThreadPoolExecutor(at_once) as pool:
         futures = {pool.submit(processes.train, run): run for run in to_do}
         try:
@@ -124,7 +124,7 @@ def train_runs(
                 run, ended = futures[future], future.result()
                 if ended is not None:
                     record.ended(run, ended.failure)
-                    say(f"{run.name}: {_outcome(run, metric, ended)}")
+                    show(f"{run.name}: {_outcome(run, metric, ended)}")
         finally:
             processes.stop()  # where all have ended, this stops none
 

@@ -72,7 +72,7 @@ def test_a_gin_file_is_named_by_its_stem() -> None:
     assert labels[0] != labels[1] and all(label.startswith("model-") for label in labels)
 
 
-def test_names_are_told_apart() -> None:
+def test_names_are_distinct() -> None:
     """Fields of one name by their class, and long names by a checksum."""
     assert names("LogConfig.every=1", "CheckpointConfig.every=2") == [
         "LogConfig.every=1,CheckpointConfig.every=2"

@@ -45,14 +45,14 @@ def program(body: str) -> tuple[str, ...]:
 
 
 class Sweep:
-    """Trains runs by a stand-in; `said` has the lines that a person reads."""
+    """Trains runs by a stand-in; `shown` has the lines that a person reads."""
 
     def __init__(self, tmp_path: Path):
-        self.folder, self.said = tmp_path / "sweep", list[str]()
+        self.folder, self.shown = tmp_path / "sweep", list[str]()
         self.folder.mkdir(exist_ok=True)
 
     def processes(self, body: str) -> Processes:
-        return Processes(program(body), str(self.folder), self.said.append)
+        return Processes(program(body), str(self.folder), self.shown.append)
 
     def status(self, runs: list[Run], body: str = "", metric: Metric = METRIC) -> int:
         """The status of a sweep; it is stopped when one of its runs waits."""
@@ -62,14 +62,14 @@ class Sweep:
         stopper.start()
         record = Record(str(self.folder), runs)
         try:
-            train_runs(runs, metric, record, processes, 3, self.said.append)
+            train_runs(runs, metric, record, processes, 3, self.shown.append)
         finally:
             self._is_over = True
             stopper.join()
         return status_of(summarize(metric, runs, record.failures))
 
     def _stop_when_one_waits(self, processes: Processes) -> None:
-        while not self._is_over and not any("waits" in line for line in self.said):
+        while not self._is_over and not any("waits" in line for line in self.shown):
             time.sleep(0.01)
         if not self._is_over:
             processes.stop()
@@ -92,7 +92,7 @@ def test_what_a_run_prints_is_kept_its_steps_are_shown_and_programs_are_shared(
     monkeypatch.setenv(CACHE, "/mine")
     monkeypatch.delenv(CACHED_FROM, raising=False)
     assert sweep.processes("").train(run) == Ended(DONE)
-    assert sweep.said == ["learning_rate=0.1/seed=0: step 5/10  loss 2.0"]
+    assert sweep.shown == ["learning_rate=0.1/seed=0: step 5/10  loss 2.0"]
     monkeypatch.delenv(CACHE)
     sweep.processes("").train(run)
     lines = Path(f"{run.workdir}.txt").read_text().splitlines()
@@ -118,9 +118,9 @@ def test_a_stop_leaves_the_rest_to_the_same_command(planned: Plan, sweep: Sweep,
     of_one = "if 'rate=0.2/seed=0' in workdir:\n" + indent(body, "    ")
     with pytest.raises(Preempted, match="of 6 runs left to train"):
         sweep.status(planned(), of_one)
-    assert any(line.endswith("seed=0: stopped") for line in sweep.said)
+    assert any(line.endswith("seed=0: stopped") for line in sweep.shown)
     assert sweep.failures == {}
-    sweep.said.clear()
+    sweep.shown.clear()
     assert sweep.status(planned()) == DONE
     stopped = sweep.processes("")
     stopped.stop()
@@ -132,11 +132,11 @@ def test_a_failed_run_is_noted_the_others_train_and_it_is_tried_again(
 ) -> None:
     body = f"if 'rate=0.2/seed=0' in workdir:\n    {FAILS}"
     assert sweep.status(planned(), body) == FAILED
-    assert sum(": finished" in line for line in sweep.said) == 5
+    assert sum(": finished" in line for line in sweep.shown) == 5
     assert sweep.failures == {"learning_rate=0.2/seed=0": "step 7: loss nan. Lower it."}
-    sweep.said.clear()
+    sweep.shown.clear()
     assert sweep.status(planned()) == DONE
-    assert sweep.said[0] == "6 runs, 5 of them finished" and sweep.failures == {}
+    assert sweep.shown[0] == "6 runs, 5 of them finished" and sweep.failures == {}
 
 
 def test_runs_train_at_once(planned: Plan, sweep: Sweep) -> None:
