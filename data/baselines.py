@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hyla_lm.input.manifest import Manifest
+from hyla_lm.input.manifest import Manifest, read_manifest
 from hyla_lm.input.rows import RowReader
 from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.storage import PathLike, as_path
 
 ROWS_PER_CHUNK = 8192
 
@@ -26,14 +27,13 @@ def compressor_bits_per_byte(documents: Iterable[str]) -> dict[str, float]:
 
 
 def baselines(
-    train: RowReader,
-    validation: RowReader,
-    manifest: Manifest,
-    tokenizer: Tokenizer,
-    texts: Iterable[str],
+    home: PathLike, validation: Manifest, tokenizer: Tokenizer, texts: Iterable[str]
 ) -> dict[str, float]:
-    """Bits per byte of the validation rows, described by `manifest`, and of their texts."""
-    bigram = bigram_bits_per_byte(train, validation, manifest, tokenizer.bos)
+    """Bits per byte of the rows in `home`/validation, under those in `home`/train, and of texts."""
+    folder = as_path(home)
+    train = RowReader(folder / "train", read_manifest(folder / "train"))
+    rows = RowReader(folder / "validation", validation)
+    bigram = bigram_bits_per_byte(train, rows, validation, tokenizer.bos)
     return {"token bigram": bigram, **compressor_bits_per_byte(texts)}
 
 

@@ -1,21 +1,28 @@
-"""A corpus without downloads: docstrings of installed Python, which is parsed, not imported."""
+"""A corpus without downloads: docstrings of installed Python, which is parsed, not imported.
+
+Files have C4's shape: gzipped JSON lines of text, timestamp and url.
+"""
 
 import ast
 import gc
+import gzip
+import hashlib
+import io
+import json
 import os
 import sysconfig
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 
-from hyla_lm.data.corpus import Document
 from hyla_lm.data.progress import track
 from hyla_lm.data.prose import TERMINAL, paragraphs
-from hyla_lm.input.workers import end_with_parent
+from hyla_lm.signals import end_with_parent
+from hyla_lm.storage import written_aside
 
 SKIPPED_FOLDERS = frozenset(
     [
@@ -26,11 +33,22 @@ SKIPPED_FOLDERS = frozenset(
 )
 MIN_SENTENCES = 3
 MIN_CHARACTERS = 100
+TIMESTAMP = "1970-01-01T00:00:00Z"
+VALIDATION_SHARE = 50
 FILES_PER_TASK = 32
 SERIAL_BELOW = 200
 BLOCKS = ("body", "handlers", "orelse", "finalbody")  # of statements, in source order
 
 File = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document of a corpus; the timestamp is constant so that bytes are reproducible."""
+
+    text: str
+    url: str
+    timestamp: str = TIMESTAMP
 
 
 @dataclass(frozen=True)
@@ -111,3 +129,22 @@ def _is_long_enough(kept: Iterable[str]) -> bool:
     ends = (word for word in text.split() if TERMINAL.search(word))
     sentences = sum(1 for _ in islice(ends, MIN_SENTENCES))
     return sentences == MIN_SENTENCES and len(text) >= MIN_CHARACTERS
+
+
+def split_of(url: str) -> str:
+    """The fixed split of a document: about one in 50 is validation."""
+    digest = hashlib.sha256(url.encode()).digest()
+    chosen = int.from_bytes(digest[:8], "big") % VALIDATION_SHARE == 0
+    return "validation" if chosen else "train"
+
+
+def write_documents(path: Path, documents: Iterable[Document]) -> None:
+    """Writes gzipped JSON lines, the same bytes for the same documents; the file appears whole."""
+    with (
+        written_aside(path) as aside,
+        aside.open("wb") as raw,
+        gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed,
+        io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as lines,
+    ):
+        for document in documents:
+            lines.write(json.dumps(asdict(document), sort_keys=True) + "\n")

@@ -7,15 +7,14 @@ from functools import cached_property
 
 import hyla_lm
 from hyla_lm.data.baselines import baselines
-from hyla_lm.data.document_files import DocumentFiles
 from hyla_lm.data.preparation import Preparation, begin_folder
 from hyla_lm.data.row_writer import encoded
+from hyla_lm.data.text_files import TextFiles
 from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.errors import UserError
-from hyla_lm.input.manifest import FORMAT, MANIFEST, Manifest, read_manifest
+from hyla_lm.input.manifest import FORMAT, MANIFEST, Manifest
 from hyla_lm.input.packing import Block
 from hyla_lm.input.prepared import TOKENIZER
-from hyla_lm.input.rows import RowReader
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.storage import as_path, sizes
 
@@ -27,20 +26,38 @@ BASELINES_BYTES = 64_000_000
 
 
 @dataclass(frozen=True)
-class Documents:
-    """The documents of text files that are not blank, divided into training and validation.
+class SplitText:
+    """The documents of a split of text files, without blank ones, as a source of a preparation.
 
-    A document is validation by a hash of it, or in part: `by_tail` its end is.
+    A document is validation by a hash of it, or in part: `by_tail` its end is. `digest` is a hash
+    of all texts.
     """
 
-    files: DocumentFiles
+    files: TextFiles
+    split: str
     fraction: float
     by_tail: bool
+    digest: str
 
-    def texts(self, split: str, index: int = 0, shards: int = 1) -> Iterator[str]:
-        """The texts of a split in shard `index` of `shards`."""
+    @property
+    def name(self) -> str:
+        return self.files.name
+
+    def content(self) -> list[str]:
+        held_out = "the end of each document" if self.by_tail else "whole documents"
+        return [f"SHA-256 {self.digest}", f"{held_out} {self.fraction}"]
+
+    def uses(self, entry: int, index: int, shards: int) -> bool:
+        return True
+
+    def blocks(self, index: int, shards: int, tokenizer: Tokenizer) -> Iterator[Block]:
+        """Shard `index` of `shards`, tokenised."""
+        return encoded(self.texts(index, shards), tokenizer)
+
+    def texts(self, index: int = 0, shards: int = 1) -> Iterator[str]:
+        """The texts of a shard; by default all of them."""
         for text in self.files.texts(index, shards):
-            part = self._parts(text)[split == VALIDATION]
+            part = self._parts(text)[self.split == VALIDATION]
             if part and not part.isspace():
                 yield part
 
@@ -48,31 +65,6 @@ class Documents:
         if self.by_tail:
             return cut(text, self.fraction)
         return ("", text) if is_held_out(text, self.fraction) else (text, "")
-
-
-@dataclass(frozen=True)
-class SplitDocuments:
-    """A split of the documents, as a source of a preparation."""
-
-    documents: Documents
-    split: str
-    digest: str
-
-    @property
-    def name(self) -> str:
-        return self.documents.files.name
-
-    def content(self) -> list[str]:
-        held_out = "the end of each document" if self.documents.by_tail else "whole documents"
-        return [f"SHA-256 {self.digest}", f"{held_out} {self.documents.fraction}"]
-
-    def shards_of(self, entry: int, shards: int) -> list[int]:
-        """The shards that depend on an entry of `content`: all of them."""
-        return list(range(shards))
-
-    def blocks(self, index: int, shards: int, tokenizer: Tokenizer) -> Iterator[Block]:
-        """Shard `index` of `shards`, tokenised."""
-        return encoded(self.documents.texts(self.split, index, shards), tokenizer)
 
 
 @dataclass(frozen=True)
@@ -90,7 +82,7 @@ class Survey:
 class OwnText:
     """A folder of rows to be made of text files; `vocab_size` None is at most VOCAB_SIZE."""
 
-    files: DocumentFiles
+    files: TextFiles
     output: str
     vocab_size: int | None = None
     sequence_length: int = SEQUENCE_LENGTH
@@ -98,7 +90,7 @@ class OwnText:
     shards: int | None = None
 
     def begin(self) -> bool:
-        """Reads the text and begins the folder, or goes on; returns whether all is there.
+        """Reads the text and begins the folder, or continues it; returns whether all is there.
 
         Raises UserError for damaged or blank text and for a folder of another request.
         """
@@ -122,7 +114,7 @@ class OwnText:
         """Reads all text once."""
         documents = blank = text_bytes = held_out = 0
         digest = hashlib.sha256()
-        for text in self.files.texts(0, 1):
+        for text in self.files.texts():
             data = text.encode()
             digest.update(hashlib.sha256(data).digest())
             if not text or text.isspace():
@@ -134,25 +126,31 @@ class OwnText:
         return Survey(documents, blank, text_bytes, held_out, digest.hexdigest())
 
     @cached_property
-    def documents(self) -> Documents:
-        """With whole documents held out, unless they are few or of very unequal size."""
+    def by_tail(self) -> bool:
+        """Whether ends are held out: whole documents are few, or of very unequal size."""
         survey, wanted = self.survey, self.fraction * self.survey.text_bytes
         is_near = wanted / 4 <= survey.held_out_bytes <= 4 * wanted
-        by_tail = survey.documents < FEWEST_DOCUMENTS or not is_near
-        documents = Documents(self.files, self.fraction, by_tail)
-        if by_tail and not any(documents.texts(VALIDATION)):
+        if survey.documents >= FEWEST_DOCUMENTS and is_near:
+            return False
+        if not any(self._split(VALIDATION, by_tail=True).texts()):
             raise UserError(
                 f"{self.files.name} has too little text to hold a part out for validation: "
                 "give more text or a larger --validation_fraction."
             )
-        return documents
+        return True
+
+    def split(self, name: str) -> SplitText:
+        return self._split(name, self.by_tail)
+
+    def _split(self, name: str, by_tail: bool) -> SplitText:
+        return SplitText(self.files, name, self.fraction, by_tail, self.survey.digest)
 
     def make_tokenizer(self) -> Tokenizer:
         """The tokenizer of the training text, trained unless it is there."""
         path = str(as_path(self.output) / TOKENIZER)
         if not as_path(path).exists():
             train_tokenizer(
-                self.documents.texts(TRAIN),
+                self.split(TRAIN).texts(),
                 self.vocab_size or VOCAB_SIZE,
                 path,
                 for_code=True,
@@ -162,23 +160,18 @@ class OwnText:
 
     def preparation(self, split: str, tokenizer: Tokenizer) -> Preparation:
         """The preparation of a split's rows; validation rows are one shard."""
-        source = SplitDocuments(self.documents, split, self.survey.digest)
-        shards = self._shards() if split == TRAIN else 1
+        size = sum(filter(None, sizes(self.files.files)))
+        of_train = self.shards or min(len(self.files.files), 1 + size // SHARD_BYTES)
+        shards = of_train if split == TRAIN else 1
         folder = str(as_path(self.output) / split)
+        source = self.split(split)
         return Preparation(source, tokenizer, folder, split, self.sequence_length, shards)
 
     def baselines(self, tokenizer: Tokenizer, validation: Manifest) -> dict[str, float]:
         """Other models' bits per byte of the validation rows; none for large text."""
         if self.survey.text_bytes > BASELINES_BYTES:
             return {}
-        home = as_path(self.output)
-        train = RowReader(home / TRAIN, read_manifest(home / TRAIN))
-        rows = RowReader(home / VALIDATION, validation)
-        return baselines(train, rows, validation, tokenizer, self.documents.texts(VALIDATION))
-
-    def _shards(self) -> int:
-        size = sum(filter(None, sizes(self.files.files)))
-        return self.shards or min(len(self.files.files), 1 + size // SHARD_BYTES)
+        return baselines(self.output, validation, tokenizer, self.split(VALIDATION).texts())
 
 
 def is_held_out(text: str, fraction: float) -> bool:

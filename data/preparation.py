@@ -1,20 +1,27 @@
-"""A preparation of rows, on any engine: makes shards one by one, then the manifest.
+"""A preparation of rows: shards one by one, in processes or a Beam pipeline, then the manifest.
 
 A shard is written aside and renamed, then its report is written beside it. A shard with a report is
 finished and not made again. The manifest is written when every shard has a report.
 """
 
+import hashlib
 import json
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
+from multiprocessing import get_context
 from typing import Any, Protocol
 
+import numpy as np
 from etils import epath
 
 import hyla_lm
-from hyla_lm.data.row_writer import ShardReport, manifest_of, shard_name, write_shard
+from hyla_lm.data.progress import track
+from hyla_lm.data.row_writer import ShardReport, encoded, write_shard
 from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import (
     FORMAT,
@@ -22,17 +29,21 @@ from hyla_lm.input.manifest import (
     Manifest,
     Shard,
     read_manifest,
+    row_dtype,
     write_manifest,
 )
 from hyla_lm.input.packing import Block
+from hyla_lm.input.rows import Counts
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.storage import as_path, bucket_errors, bucket_of, write_whole
+from hyla_lm.signals import end_with_parent
+from hyla_lm.storage import PathLike, as_path, bucket_errors, bucket_of, storage_errors, write_whole
 
 REQUEST = ".request.json"
+ROOM = "make room or give another folder"
 
 
 class DocumentSource(Protocol):
-    """Documents that can be divided into shards, each made on its own."""
+    """Documents that can be divided into shards, each made without the others."""
 
     @property
     def name(self) -> str:
@@ -40,11 +51,11 @@ class DocumentSource(Protocol):
         ...
 
     def content(self) -> list[str]:
-        """Lines that identify the documents; a preparation only goes on with equal ones."""
+        """Lines that identify the documents; a preparation only continues with equal ones."""
         ...
 
-    def shards_of(self, entry: int, shards: int) -> list[int]:
-        """The shards that depend on an entry of `content`."""
+    def uses(self, entry: int, index: int, shards: int) -> bool:
+        """Whether shard `index` of `shards` depends on an entry of `content`."""
         ...
 
     def blocks(self, index: int, shards: int, tokenizer: Tokenizer) -> Iterator[Block]:
@@ -62,7 +73,7 @@ def no_baselines(manifest: Manifest) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Preparation:
-    """One folder of rows to be made; the same preparation makes the same bytes on any engine."""
+    """One folder of rows to be made: the same bytes however, and in however many starts."""
 
     source: DocumentSource
     tokenizer: Tokenizer
@@ -70,6 +81,7 @@ class Preparation:
     split: str
     sequence_length: int
     shards: int
+    seed: int | None = None  # of the order of the documents, for the manifest
 
     def begin(self) -> list[int]:
         """The shards still to be made; raises UserError for a folder of another preparation."""
@@ -82,38 +94,39 @@ class Preparation:
         """Makes a shard and its report, unless they exist."""
         if self._is_finished(index):
             return
-        blocks = self.source.blocks(index, self.shards, self.tokenizer)
         path = self._path(self._name(index))
-        try:
+        with _written_by_any(self._path(MANIFEST)):
+            blocks = self.source.blocks(index, self.shards, self.tokenizer)
             report = write_shard(path, blocks, self.tokenizer, self.sequence_length)
-        except UserError:
-            if _is_there(self._path(MANIFEST)):  # another process finished the same preparation
-                return
-            raise
-        with _writing(self._report_path(index)):
             write_whole(self._report_path(index), json.dumps(asdict(report)).encode())
 
     def finish(self, baselines: Baselines = no_baselines) -> Manifest:
         """Writes the manifest from the reports of all shards and removes the reports."""
-        folder = as_path(self.folder)
-        with _writing(self._path(MANIFEST)):
-            if not self._path(MANIFEST).exists():
+        folder, path = as_path(self.folder), self._path(MANIFEST)
+        with _written_by_any(path), storage_errors(path, "written", ROOM):
+            if not path.exists():
                 made = self._manifest()
                 write_manifest(folder, replace(made, baselines_bits_per_byte=baselines(made)))
         reports = {self._report_path(index).name for index in range(self.shards)}
-        for path in folder.iterdir():
-            if path.name in reports or path.suffix == ".partial":
-                path.unlink(missing_ok=True)
+        for file in folder.iterdir():
+            if file.name in reports or file.suffix == ".partial":
+                file.unlink(missing_ok=True)
         return read_manifest(folder)
 
     def _manifest(self) -> Manifest:
-        return manifest_of(
-            [self._report(index) for index in range(self.shards)],
-            self.tokenizer,
+        reports = [self._report(index) for index in range(self.shards)]
+        return Manifest(
             split=self.split,
             source=self.source.name,
             sequence_length=self.sequence_length,
-            seed=None,
+            dtype=row_dtype(self.tokenizer.vocab_size),
+            **asdict(sum((report.counts for report in reports), Counts())),
+            vocab_size=self.tokenizer.vocab_size,
+            special_ids=self.tokenizer.special_ids,
+            tokenizer_sha256=self.tokenizer.sha256,
+            seed=self.seed,
+            producer=f"hyla_lm {hyla_lm.__version__}",
+            shards=tuple(report.shard for report in reports),
         )
 
     def _request(self) -> dict[str, Any]:
@@ -136,9 +149,9 @@ class Preparation:
             return False
         changed = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
         return not any(
-            self._is_finished(shard)
+            self._is_finished(index) and self.source.uses(entry, index, self.shards)
             for entry in changed
-            for shard in self.source.shards_of(entry, self.shards)
+            for index in range(self.shards)
         )
 
     def _is_finished(self, index: int) -> bool:
@@ -148,21 +161,123 @@ class Preparation:
             with bucket_errors(self.folder):
                 shard = self._report(index).shard
                 return self._path(shard.name).stat().length == shard.size_bytes
-        except (OSError, ValueError):
+        except (OSError, ValueError, TypeError, KeyError):
             return False
 
     def _report(self, index: int) -> ShardReport:
         fields = json.loads(self._report_path(index).read_text())
-        return ShardReport(Shard(**fields.pop("shard")), **fields)
+        return ShardReport(Shard(**fields["shard"]), Counts(**fields["counts"]))
 
     def _name(self, index: int) -> str:
-        return shard_name(self.split, index, self.shards)
+        return f"{self.split}-{index:05d}-of-{self.shards:05d}.arrayrecord"
 
     def _report_path(self, index: int) -> epath.Path:
         return self._path(f".{self._name(index)}.json")
 
     def _path(self, name: str) -> epath.Path:
         return as_path(self.folder) / name
+
+
+def prepare(
+    preparation: Preparation,
+    engine: str = "plain",
+    workers: int = 1,
+    flags: Sequence[str] = (),
+    baselines: Baselines = no_baselines,
+) -> Manifest:
+    """Makes the missing shards of a folder of rows; returns its manifest. Raises UserError.
+
+    The engine is "plain", so many worker processes here, or "beam", with flags of its runner.
+    """
+    missing = preparation.begin()
+    if missing and engine == "beam":
+        _run_on_beam(preparation, missing, flags)
+    elif missing:
+        _run_here(preparation, missing, min(workers, len(missing)))
+    return preparation.finish(baselines)
+
+
+def _run_here(preparation: Preparation, missing: Sequence[int], workers: int) -> None:
+    label = f"making {len(missing)} of {preparation.shards} {preparation.split} shards"
+    if workers <= 1:
+        for index in track(missing, label, len(missing)):
+            preparation.make_shard(index)
+        return
+    with ProcessPoolExecutor(workers, get_context("spawn"), end_with_parent) as pool:
+        made = [pool.submit(preparation.make_shard, index) for index in missing]
+        try:
+            for future in track(as_completed(made), label, len(made)):
+                future.result()
+        except BrokenProcessPool as error:
+            raise UserError(
+                "a worker process died, perhaps for lack of memory: lower --workers and run the "
+                "same command again; finished shards stay."
+            ) from error
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _run_on_beam(preparation: Preparation, missing: Sequence[int], flags: Sequence[str]) -> None:
+    try:
+        import apache_beam as beam
+        from apache_beam.options.pipeline_options import PipelineOptions
+    except ImportError as error:
+        raise UserError("--engine=beam needs Beam: pip install 'hyla_lm[seqio]'.") from error
+    with beam.Pipeline(options=PipelineOptions(list(flags))) as pipeline:
+        indices = pipeline | "shards" >> beam.Create(list(missing))
+        spread = indices | "one shard a bundle" >> beam.Reshuffle()
+        _ = spread | "make" >> beam.Map(preparation.make_shard)
+
+
+def default_workers() -> int:
+    """One process for each core that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True)
+class TextsInMemory:
+    """Texts as a source: a shard holds as many in a row as another."""
+
+    name: str
+    texts: Sequence[str]
+
+    def content(self) -> list[str]:
+        digest = hashlib.sha256()
+        for text in self.texts:
+            digest.update(hashlib.sha256(text.encode()).digest())
+        return [f"SHA-256 {digest.hexdigest()}"]
+
+    def uses(self, entry: int, index: int, shards: int) -> bool:
+        return True
+
+    def blocks(self, index: int, shards: int, tokenizer: Tokenizer) -> Iterator[Block]:
+        first, end = (len(self.texts) * border // shards for border in (index, index + 1))
+        return encoded(self.texts[first:end], tokenizer)
+
+
+def write_rows(
+    texts: Sequence[str],
+    tokenizer: Tokenizer,
+    folder: PathLike,
+    *,
+    split: str,
+    source: str,
+    sequence_length: int,
+    seed: int,
+    shards: int = 1,
+    baselines: Baselines = no_baselines,
+) -> Manifest:
+    """Writes a folder of rows of texts in memory, those of the split `train` in an order of a seed.
+
+    Raises UserError if the folder cannot be written, holds other rows, or gets no text.
+    """
+    if not texts:
+        raise UserError(f"{folder} would hold no rows: {source} has no {split} documents.")
+    if split == "train":
+        texts = [texts[index] for index in np.random.default_rng(seed).permutation(len(texts))]
+    documents = TextsInMemory(source, texts)
+    request = (documents, tokenizer, str(folder), split, sequence_length, shards, seed)
+    return prepare(Preparation(*request), baselines=baselines)
 
 
 def begin_folder(
@@ -177,32 +292,32 @@ def begin_folder(
     place = as_path(folder)
     path = place / REQUEST
     content = json.dumps(request, indent=1).encode()
-    with _writing(path):
+    with _written_by_any(path), storage_errors(path, "written", ROOM):
         if not bucket_of(place):
             place.mkdir(parents=True, exist_ok=True)
         if not place.exists() or _is_empty(place):
             write_whole(path, content)
     if not path.exists():
         raise UserError(f"{folder} holds other files: give a new folder.")
-    begun = _read_request(path)
+    try:
+        begun = json.loads(path.read_text())
+    except ValueError as error:
+        raise UserError(f"{path} is damaged: give a new folder.") from error
     if begun != request and may_replace(begun, request):
-        with _writing(path):
+        with _written_by_any(path):
             write_whole(path, content)
     else:
         _check_same(begun, request, folder)
 
 
 @contextmanager
-def _writing(path: epath.Path) -> Iterator[None]:
-    """Turns a failed write into a UserError, unless another process wrote the file meanwhile."""
+def _written_by_any(path: epath.Path) -> Iterator[None]:
+    """Drops the error of a write if another process has made this file meanwhile."""
     try:
-        with bucket_errors(path):
-            yield
-    except OSError as error:
+        yield
+    except UserError:
         if not _is_there(path):
-            raise UserError(
-                f"{path} cannot be written ({error}): make room or give another folder."
-            ) from error
+            raise
 
 
 def _is_empty(folder: epath.Path) -> bool:
@@ -221,13 +336,6 @@ def _is_there(path: epath.Path) -> bool:
 def _name(entry: str) -> str:
     """The name in a line "name size"."""
     return entry.rpartition(" ")[0]
-
-
-def _read_request(path: epath.Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text())
-    except ValueError as error:
-        raise UserError(f"{path} is damaged: give a new folder.") from error
 
 
 def _check_same(there: dict[str, Any], here: dict[str, Any], folder: str) -> None:

@@ -8,8 +8,6 @@ from functools import partial
 
 from hyla_lm.cli.parser import add_gin_files
 from hyla_lm.config import gin_files
-from hyla_lm.data.document_files import DocumentFiles
-from hyla_lm.data.engines import default_workers, run_here, run_on_beam
 from hyla_lm.data.own_text import (
     SEQUENCE_LENGTH,
     TRAIN,
@@ -18,11 +16,10 @@ from hyla_lm.data.own_text import (
     VOCAB_SIZE,
     OwnText,
 )
-from hyla_lm.data.preparation import Baselines, Preparation, no_baselines
-from hyla_lm.data.text_files import find_text_files
+from hyla_lm.data.preparation import DocumentSource, Preparation, default_workers, prepare
+from hyla_lm.data.text_files import TextFiles, find_text_files
 from hyla_lm.errors import UserError
 from hyla_lm.input.documents import TEXT_FIELD
-from hyla_lm.input.manifest import Manifest
 from hyla_lm.input.tokenizer import Tokenizer
 
 HELP = "make rows of text files or of a SeqIO task; unknown flags go to Beam"
@@ -35,29 +32,17 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
         _run_own_text(options, bindings)
     else:
         preparation = preparation_of(options, bindings)
-        print(summary(prepare(preparation, options.engine, options.workers, options.unknown)))
+        print(prepare(preparation, options.engine, options.workers, options.unknown).summary())
     print(f"{options.output} made in {time.monotonic() - started:.1f} s")
 
 
-def prepare(
-    preparation: Preparation,
-    engine: str = "plain",
-    workers: int = 1,
-    flags: Sequence[str] = (),
-    baselines: Baselines = no_baselines,
-) -> Manifest:
-    """Makes the missing shards of a folder of rows; returns its manifest. Raises UserError."""
-    missing = preparation.begin()
-    if missing and engine == "beam":
-        run_on_beam(preparation, missing, flags)
-    elif missing:
-        run_here(preparation, missing, workers)
-    return preparation.finish(baselines)
+def _files(options: argparse.Namespace, bindings: Sequence[str]) -> TextFiles:
+    gin_files.read(options.gin_file, bindings)  # refuses bindings: text files have no settings
+    return TextFiles(find_text_files(options.input, options.output), options.field)
 
 
 def _run_own_text(options: argparse.Namespace, bindings: Sequence[str]) -> None:
-    gin_files.read(options.gin_file, bindings)  # refuses bindings: text files have no settings
-    files = DocumentFiles(find_text_files(options.input, options.output).files, options.field)
+    files = _files(options, bindings)
     if options.shards:
         files.check(options.shards)
     own = OwnText(
@@ -76,7 +61,7 @@ def _run_own_text(options: argparse.Namespace, bindings: Sequence[str]) -> None:
     if is_whole:
         print("all is there already: nothing is made anew")
     held_out = f"{own.fraction:.3g} of the documents, by a hash of their text"
-    if own.documents.by_tail:
+    if own.by_tail:
         held_out = f"the last {own.fraction:.3g} of each document (few, or of unequal size)"
     print(f"validation: {held_out}")
     tokenizer = own.make_tokenizer()
@@ -84,13 +69,13 @@ def _run_own_text(options: argparse.Namespace, bindings: Sequence[str]) -> None:
     less = f": this text gives fewer than {VOCAB_SIZE:,}" if is_less else ""
     print(f"tokenizer: {tokenizer.path}, {tokenizer.vocab_size:,} pieces{less}")
     how = (options.engine, options.workers, options.unknown)
-    print(summary(prepare(own.preparation(TRAIN, tokenizer), *how)))
+    print(prepare(own.preparation(TRAIN, tokenizer), *how).summary())
     compare = partial(own.baselines, tokenizer)
     validation = prepare(own.preparation(VALIDATION, tokenizer), *how, compare)
-    print(summary(validation))
+    print(validation.summary())
     figures = validation.baselines_bits_per_byte.items()
     if figures:
-        print("bits a byte: " + ", ".join(f"{name} {bits:.3f}" for name, bits in figures))
+        print("bits per byte: " + ", ".join(f"{name} {bits:.3f}" for name, bits in figures))
     print("to train: " + shlex.join(_training(own)))
 
 
@@ -129,38 +114,22 @@ def _check_flags(options: argparse.Namespace) -> None:
 
 
 def preparation_of(options: argparse.Namespace, bindings: Sequence[str]) -> Preparation:
+    """The preparation of one split with a tokenizer that is there; raises UserError."""
     split = options.split or TRAIN
     tokenizer = Tokenizer(options.tokenizer)
     _ = tokenizer.special_ids  # raises UserError for a model that cannot mark documents
+    source: DocumentSource
     if options.task:
         from hyla_lm.data.seqio_documents import SeqioTasks, TaskDocuments
 
         (settings,) = gin_files.read(options.gin_file, bindings, SeqioTasks).values
-        source = TaskDocuments.open(options.task, split, tokenizer, settings)
-        shards = options.shards or source.default_shards()
-        return _preparation(options, source, split, tokenizer, shards)
-    gin_files.read(options.gin_file, bindings)  # refuses bindings: text files have no settings
-    files = DocumentFiles(find_text_files(options.input, options.output).files, options.field)
-    shards = options.shards or files.default_shards()
-    files.check(shards)
-    return _preparation(options, files, split, tokenizer, shards)
-
-
-def _preparation(
-    options: argparse.Namespace, source, split: str, tokenizer, shards: int
-) -> Preparation:
+        source = task = TaskDocuments.open(options.task, split, tokenizer, settings)
+        shards = options.shards or task.default_shards()
+    else:
+        source = files = _files(options, bindings)
+        shards = options.shards or len(files.files)
+        files.check(shards)
     return Preparation(source, tokenizer, options.output, split, options.sequence_length, shards)
-
-
-def summary(manifest: Manifest) -> str:
-    """One line about a folder of rows."""
-    size = sum(shard.size_bytes for shard in manifest.shards)
-    return (
-        f"{manifest.split}: {manifest.documents:,} documents, {manifest.text_bytes / 1e6:,.2f} MB "
-        f"of text, {manifest.tokens:,} tokens, "
-        f"{manifest.text_bytes / manifest.tokens:.2f} bytes per token, {manifest.rows:,} rows in "
-        f"{len(manifest.shards)} shards of {size / 1e6:,.1f} MB in all"
-    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -2,10 +2,8 @@
 
 import argparse
 import platform
-import tempfile
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -14,22 +12,18 @@ import hyla_lm
 from hyla_lm.config import gin_files
 from hyla_lm.config.declare import configurable, setting
 from hyla_lm.data.baselines import baselines
-from hyla_lm.data.corpus import corpus_file, split_of, write_documents
-from hyla_lm.data.docstrings import collect, installed_roots
-from hyla_lm.data.prepare import summary
-from hyla_lm.data.row_writer import write_rows
+from hyla_lm.data.docstrings import collect, installed_roots, split_of, write_documents
+from hyla_lm.data.preparation import no_baselines, write_rows
 from hyla_lm.data.train_tokenizer import train_tokenizer
-from hyla_lm.errors import UserError
 from hyla_lm.input.documents import read_texts
-from hyla_lm.input.manifest import FORMAT, MANIFEST, read_manifest, write_manifest
-from hyla_lm.input.prepared import Rows
-from hyla_lm.input.rows import RowReader
+from hyla_lm.input.manifest import FORMAT, MANIFEST, read_manifest
+from hyla_lm.input.prepared import TOKENIZER, Rows
 from hyla_lm.input.source import LanguageData, Reading
 from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.storage import storage_errors
 
 HELP = "make the sample corpus and print its folders"
-SPLITS = ("train", "validation")
-MODEL = "tokenizer.model"
+SPLITS = TRAIN, VALIDATION = "train", "validation"
 SEED = 0
 
 
@@ -46,116 +40,65 @@ class SampleCorpus:
         return self.prepare().open(sequence_length, batch_size, reading)
 
     def prepare(self) -> Rows:
-        """Builds the corpus, tokenizer and rows that are missing; raises UserError."""
+        """Makes the corpus, tokenizer and rows that are missing; raises UserError.
+
+        Every file appears whole and has the same bytes whoever makes it, so several processes may
+        make them at once, and one that was killed is continued.
+        """
         home = Path(self.cache).expanduser().absolute() / f"sample-{environment_key()}"
-        tokenizer = home / f"tokenizer-{self.vocab_size}" / MODEL
+        model = home / f"tokenizer-{self.vocab_size}" / TOKENIZER
         rows = home / f"rows-{self.vocab_size}-{self.sequence_length}-format{FORMAT}"
-        corpus = home / "corpus"
-        manifests = [Path(split) / MANIFEST for split in SPLITS]
-        files = [corpus_file(Path(), split) for split in SPLITS]
-        if not _is_whole(rows, manifests) or not tokenizer.is_file():
-            build_folder(corpus, files, write_corpus)
-            build_folder(tokenizer.parent, [Path(MODEL)], self._tokenizer_builder(corpus))
-            build_folder(rows, manifests, self._rows_builder(corpus, Tokenizer(str(tokenizer))))
-        return Rows(
-            train=str(rows / "train"),
-            validation=str(rows / "validation"),
-            tokenizer=str(tokenizer),
-        )
+        needed = [model, *(rows / split / MANIFEST for split in SPLITS)]
+        if not all(path.is_file() for path in needed):
+            self._make(home / "corpus", model, rows)
+        return Rows(str(rows / TRAIN), str(rows / VALIDATION), str(model))
 
-    def _tokenizer_builder(self, corpus: Path) -> Callable[[Path], None]:
-        def build(folder: Path) -> None:
-            texts = read_texts(str(corpus_file(corpus, "train")))
-            train_tokenizer(texts, self.vocab_size, folder / MODEL)
-
-        return build
-
-    def _rows_builder(self, corpus: Path, tokenizer: Tokenizer) -> Callable[[Path], None]:
-        def build(folder: Path) -> None:
-            write_splits(corpus, tokenizer, folder, self.sequence_length)
-
-        return build
+    def _make(self, corpus: Path, model: Path, rows: Path) -> None:
+        with storage_errors(f"SampleCorpus.cache: {corpus}", "written", "set it to another folder"):
+            corpus.mkdir(parents=True, exist_ok=True)
+        files = {split: corpus / f"{split}.json.gz" for split in SPLITS}
+        if not all(path.is_file() for path in files.values()):
+            write_corpus(files)
+        texts = {split: list(read_texts(str(path))) for split, path in files.items()}
+        if not model.is_file():
+            train_tokenizer(texts[TRAIN], self.vocab_size, model)
+        tokenizer = Tokenizer(str(model))
+        compare = partial(baselines, rows, tokenizer=tokenizer, texts=texts[VALIDATION])
+        for split in SPLITS:
+            manifest = write_rows(
+                texts[split],
+                tokenizer,
+                rows / split,
+                split=split,
+                source=f"docstrings of Python {platform.python_version()} and its packages",
+                sequence_length=self.sequence_length,
+                seed=SEED,
+                baselines=compare if split == VALIDATION else no_baselines,
+            )
+            _say(manifest.summary())
 
 
 def environment_key() -> str:
     """The name of the corpus, from the versions of this package and of Python.
 
-    Packages installed later do not change a corpus, so a run on it can always go on; delete its
+    Packages installed later do not change a corpus, so a run on it can always resume; delete its
     folder to make it anew.
     """
     return f"{hyla_lm.__version__}-python{platform.python_version()}"
 
 
-def build_folder(folder: Path, files: Sequence[Path], build: Callable[[Path], None]) -> None:
-    """Builds a folder aside and renames it; a folder that another process finished first stays."""
-    if _is_whole(folder, files):
-        return
-    started = time.monotonic()
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".building-", dir=folder.parent) as aside:
-            built = Path(aside, folder.name)
-            built.mkdir()
-            build(built)
-            _move(built, folder, files)
-    except OSError as error:
-        raise UserError(
-            f"SampleCorpus.cache: {folder} cannot be written ({error.strerror or error}): "
-            "set it to another folder."
-        ) from error
-    _say(f"{folder.name} made in {time.monotonic() - started:.1f} s")
-
-
-def write_corpus(folder: Path, roots: Sequence[Path] | None = None) -> None:
-    """Writes the docstrings under the roots, those of this Python by default, in two splits."""
-    collection = collect(installed_roots() if roots is None else roots)
-    for split in SPLITS:
+def write_corpus(files: dict[str, Path]) -> None:
+    """Writes the docstrings of this Python to a file for each split."""
+    collection = collect(installed_roots())
+    for split, path in files.items():
         chosen = [doc for doc in collection.documents if split_of(doc.url) == split]
-        write_documents(corpus_file(folder, split), chosen)
+        write_documents(path, chosen)
     size = sum(len(document.text.encode()) for document in collection.documents)
     _say(
         f"{len(collection.documents):,} documents, {size / 1e6:.2f} MB of text from "
         f"{collection.files:,} modules ({collection.unreadable:,} did not parse, "
         f"{collection.repeated_paragraphs:,} repeated paragraphs left out)"
     )
-
-
-def write_splits(corpus: Path, tokenizer: Tokenizer, folder: Path, sequence_length: int) -> None:
-    """Writes the rows of both splits; the validation manifest gets the baselines."""
-    manifests = {}
-    for split in SPLITS:
-        manifests[split] = write_rows(
-            read_texts(str(corpus_file(corpus, split))),
-            tokenizer,
-            folder / split,
-            split=split,
-            source=f"docstrings of Python {platform.python_version()} and its packages",
-            sequence_length=sequence_length,
-            seed=SEED,
-        )
-        _say(summary(manifests[split]))
-    train, validation = (RowReader(folder / split, manifests[split]) for split in SPLITS)
-    texts = read_texts(str(corpus_file(corpus, "validation")))
-    figures = baselines(train, validation, manifests["validation"], tokenizer, texts)
-    write_manifest(
-        folder / "validation",
-        replace(manifests["validation"], baselines_bits_per_byte=figures),
-    )
-    _say(", ".join(f"{name} {bits:.3f}" for name, bits in figures.items()) + " bits per byte")
-
-
-def _is_whole(folder: Path, files: Sequence[Path]) -> bool:
-    return all((folder / file).is_file() for file in files)
-
-
-def _move(built: Path, folder: Path, files: Sequence[Path]) -> None:
-    try:
-        built.rename(folder)
-    except OSError as error:
-        if not folder.is_dir():
-            raise
-        if not _is_whole(folder, files):
-            raise UserError(f"{folder} lacks files: delete that folder to make it anew.") from error
 
 
 def _say(text: str) -> None:
@@ -172,6 +115,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
     gin_files.read([], bindings)  # refuses bindings: the options say all
     rows = SampleCorpus(options.cache, options.vocab_size, options.sequence_length).prepare()
-    _say(summary(read_manifest(rows.validation)))
+    _say(read_manifest(rows.validation).summary())
     for path in (rows.train, rows.validation, rows.tokenizer):
         print(path)

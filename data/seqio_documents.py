@@ -3,17 +3,17 @@
 import itertools
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from hyla_lm.data.row_writer import DOCUMENTS_PER_BLOCK
+from hyla_lm.data.row_writer import DOCUMENTS_PER_BLOCK, batched
 from hyla_lm.data.seqio_settings import SeqioTask, SeqioTasks
 from hyla_lm.errors import UserError
 from hyla_lm.input.packing import Block, block_of
 from hyla_lm.input.source import LanguageData, Reading
-from hyla_lm.input.stream import rows_in_memory
-from hyla_lm.input.text_stream import Cursor, StreamedText
+from hyla_lm.input.stream import Cursor, StreamedText, rows_in_memory
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.parallel.batch_shard import BatchShard
 
@@ -75,15 +75,13 @@ class TaskDocuments:
     def content(self) -> list[str]:
         return [f"{self.task} {self.split}", repr(self.settings)]
 
-    def shards_of(self, entry: int, shards: int) -> list[int]:
-        """The shards that depend on an entry of `content`: all of them."""
-        return list(range(shards))
+    def uses(self, entry: int, index: int, shards: int) -> bool:
+        return True
 
     def blocks(self, index: int, shards: int, tokenizer: Tokenizer) -> Iterator[Block]:
         """Shard `index` of `shards`."""
         documents = self.documents(seqio.ShardInfo(index, shards), epochs=1)
-        while batch := list(itertools.islice(documents, DOCUMENTS_PER_BLOCK)):
-            yield self.encode(batch)
+        yield from map(self.encode, batched(documents, DOCUMENTS_PER_BLOCK))
 
     def documents(
         self,
@@ -132,16 +130,14 @@ def open_task(settings: SeqioTask, sequence_length: int, reading: Reading) -> La
     train = TaskDocuments.open(settings.name, settings.train_split, tokenizer, tasks)
     validation = TaskDocuments.open(settings.name, settings.validation_split, tokenizer, tasks)
 
-    def documents_of(shard: BatchShard) -> "ShuffledTask":
-        return ShuffledTask(train, shard)
-
     text = StreamedText(
         train.name,
         " ".join(train.content()),
         tokenizer,
         sequence_length,
         reading,
-        documents_of,
+        partial(ShuffledTask, train),
+        train.encode,
     )
     documents = validation.documents(seqio.ShardInfo(0, 1), epochs=1)
     chosen = list(itertools.islice(documents, settings.validation_documents))
@@ -170,9 +166,6 @@ class ShuffledTask:
         )
         for number, document in enumerate(documents, first):
             yield {"document": number}, document
-
-    def encode(self, documents: list[Document]) -> Block:
-        return self.task.encode(documents)
 
 
 def task_texts(task: str, split: str, settings: SeqioTasks) -> Iterator[str]:

@@ -1,44 +1,85 @@
-"""Finds text files: in folders, by name, by glob."""
+"""Text files: found in folders, by name or by glob, and divided over independent shards."""
 
 import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import islice
 
 from etils import epath
 
+from hyla_lm.data.row_writer import encoded
 from hyla_lm.errors import UserError, printable
-from hyla_lm.input.documents import KINDS, is_text_file
-from hyla_lm.storage import as_path, bucket_errors, list_files
+from hyla_lm.input.documents import KINDS, TEXT_FIELD, is_text_file, read_texts
+from hyla_lm.input.packing import Block
+from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.storage import READ_ATTEMPTS, as_path, list_files, names_and_sizes, storage_errors
 
-HIDDEN, NO_SUFFIX = "hidden", "without suffix"
 
-
-@dataclass
+@dataclass(frozen=True)
 class TextFiles:
-    """The files found, and how many of other kinds the folders hold, by suffix."""
+    """Text files in order; a shard holds whole files, or every n-th document of one file.
 
-    files: tuple[str, ...] = ()
-    skipped: Counter[str] = field(default_factory=Counter)
+    `field` holds the text of files that have fields.
+    """
 
-    def skipped_line(self) -> str:
-        counts = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.skipped.items()))
-        return f"left out, files of other kinds: {counts}"
+    files: tuple[str, ...]
+    field: str = TEXT_FIELD
+
+    @property
+    def name(self) -> str:
+        first = as_path(self.files[0]).name
+        return first if len(self.files) == 1 else f"{first} and {len(self.files) - 1} more"
+
+    def check(self, shards: int) -> None:
+        if shards > len(self.files) and shards % len(self.files):
+            raise UserError(
+                f"--shards={shards} is no multiple of the {len(self.files)} files: a shard holds "
+                "whole files or an equal part of one."
+            )
+
+    def content(self) -> list[str]:
+        """Names and sizes of the files; a preparation only continues with the same ones."""
+        fields = [] if self.field == TEXT_FIELD else [f"field {self.field}"]
+        return names_and_sizes(self.files) + fields
+
+    def uses(self, entry: int, index: int, shards: int) -> bool:
+        """Whether a shard depends on an entry of `content`; the field, listed last, is of all."""
+        return entry == len(self.files) or entry in self._of_shard(index, shards)[0]
+
+    def blocks(self, index: int, shards: int, tokenizer: Tokenizer) -> Iterator[Block]:
+        """Shard `index` of `shards`, tokenised."""
+        return encoded(self.texts(index, shards), tokenizer)
+
+    def texts(self, index: int = 0, shards: int = 1) -> Iterator[str]:
+        """The texts of a shard; by default all of them."""
+        files, part, parts = self._of_shard(index, shards)
+        for file in files:
+            texts = read_texts(self.files[file], READ_ATTEMPTS, self.field)
+            yield from islice(texts, part, None, parts)
+
+    def _of_shard(self, index: int, shards: int) -> tuple[range, int, int]:
+        """The numbers of the files of a shard, and which one of how many documents it takes."""
+        count = len(self.files)
+        if shards <= count:
+            return range(index * count // shards, (index + 1) * count // shards), 0, 1
+        parts = shards // count
+        return range(index // parts, index // parts + 1), index % parts, parts
 
 
-def find_text_files(inputs: Sequence[str], without: str = "") -> TextFiles:
+def find_text_files(inputs: Sequence[str], without: str = "") -> tuple[str, ...]:
     """The text files of folders, paths and globs, but for those in the folder `without`.
 
     A folder may hold other files, which are counted in a line on standard error. Raises UserError
     for a file of another kind that is named, and for one that is found twice.
     """
-    found, files = TextFiles(), list[str]()
+    files, skipped = list[str](), Counter[str]()
     folders = {_identity(without)} if without else set()
     for given in inputs:
         for path in map(as_path, _named(given)):
             if path.is_dir():
-                files += _walk(path, folders.copy(), found.skipped)
+                files += _walk(path, folders.copy(), skipped)
             elif is_text_file(path.name):
                 files.append(str(path))
             else:
@@ -46,23 +87,20 @@ def find_text_files(inputs: Sequence[str], without: str = "") -> TextFiles:
                     f"--input: {printable(str(path))} is of no known format: give {KINDS}, or a "
                     "folder, whose other files are left out."
                 )
-    if found.skipped:
-        print(found.skipped_line(), file=sys.stderr)
+    if skipped:
+        counts = ", ".join(f"{count:,} {kind}" for kind, count in sorted(skipped.items()))
+        print(f"left out, files of other kinds: {counts}", file=sys.stderr)
     if not files:
         raise UserError(f"--input = {' '.join(inputs)} holds no text: give {KINDS}.")
     repeated = next((file for file, count in Counter(files).items() if count > 1), None)
     if repeated is not None:
         raise UserError(f"--input names {repeated} twice: name each file once.")
-    found.files = tuple(files)
-    return found
+    return tuple(files)
 
 
 def _named(given: str) -> Sequence[str]:
-    try:
-        with bucket_errors(given):
-            is_folder = as_path(given).is_dir()
-    except OSError as error:
-        raise UserError(f"--input = {given} cannot be read ({error}).") from error
+    with storage_errors(f"--input = {given}", "read", "correct the path"):
+        is_folder = as_path(given).is_dir()
     return [given] if is_folder else list_files([given], "--input")
 
 
@@ -71,22 +109,17 @@ def _walk(folder: epath.Path, seen: set[str], skipped: Counter[str]) -> Iterator
     if _identity(folder) in seen:
         return
     seen.add(_identity(folder))
-    try:
-        with bucket_errors(folder):
-            entries = sorted(folder.iterdir())
-    except OSError as error:
-        raise UserError(
-            f"--input: {folder} cannot be listed ({error.strerror or error})."
-        ) from error
+    with storage_errors(f"--input: {folder}", "listed", "change its permissions"):
+        entries = sorted(folder.iterdir())
     for path in entries:
         if path.name.startswith("."):
-            skipped[HIDDEN] += 1
+            skipped["hidden"] += 1
         elif path.is_dir():
             yield from _walk(path, seen, skipped)
         elif is_text_file(path.name):
             yield str(path)
         else:
-            skipped[path.suffix or NO_SUFFIX] += 1
+            skipped[path.suffix or "without suffix"] += 1
 
 
 def _identity(folder: os.PathLike[str] | str) -> str:

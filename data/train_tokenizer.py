@@ -15,17 +15,17 @@ import sentencepiece
 
 from hyla_lm.cli.parser import add_gin_files
 from hyla_lm.config import gin_files
-from hyla_lm.data.text_files import find_text_files
+from hyla_lm.data.text_files import TextFiles, find_text_files
 from hyla_lm.errors import UserError
-from hyla_lm.input.documents import TEXT_FIELD, read_texts
-from hyla_lm.storage import PathLike, as_path, bucket_of, write_whole
+from hyla_lm.input.documents import TEXT_FIELD
+from hyla_lm.storage import PathLike, as_path, bucket_of, storage_errors, write_whole
 
 HELP = "train a SentencePiece tokenizer"
 SAMPLE_BYTES = 4_000_000
-MAX_LINE_CHARACTERS = 1000
+MAX_LINE_CHARACTERS = 1000  # SentencePiece drops longer lines
 MAX_LINE_BYTES = 4 * MAX_LINE_CHARACTERS
 # Bounds of the training text that keep SentencePiece's time linear in it, whatever it holds.
-PASSAGE_CHARACTERS = 65_536
+PASSAGE_CHARACTERS = 65_536  # so that a sample of one long document is no longer than wanted
 MAX_PIECE_CHARACTERS = 200
 MOST_COPIES = 16
 LONG_WORD = re.compile(r"([!-~]{64})[!-~]+")
@@ -48,9 +48,12 @@ def train_tokenizer(
     """
     model = io.BytesIO()
     if for_code:
-        lines = distinct_lines(sample(_passages(texts), sample_bytes))
+        passages = (part for text in texts for part in _cut(text, PASSAGE_CHARACTERS))
+        lines = distinct_lines(sample(passages, sample_bytes))
     else:
-        lines = list(_lines(sample(texts, sample_bytes)))
+        chosen = sample(texts, sample_bytes)
+        short = (_cut(line, MAX_LINE_CHARACTERS) for text in chosen for line in text.splitlines())
+        lines = list(chain.from_iterable(short))
     # An option that is given, be it its default, is a part of the model's bytes.
     options: dict[str, Any] = {"allow_whitespace_only_pieces": True} if for_code else {}
     options |= {"hard_vocab_limit": False} if at_most else {}
@@ -80,7 +83,11 @@ def train_tokenizer(
         largest = re.search(r"set it to a value <= (\d+)", reason)
         change = f"give at most {largest[1]}" if largest else f"change it ({reason})"
         raise UserError(f"vocab_size = {vocab_size} does not suit this text: {change}.") from error
-    _write(output, model.getvalue())
+    path = as_path(output)
+    with storage_errors(path, "written", "change --output"):
+        if not bucket_of(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, model.getvalue())
 
 
 def sample(texts: Iterable[str], limit: int) -> list[str]:
@@ -97,12 +104,8 @@ def sample(texts: Iterable[str], limit: int) -> list[str]:
     return [text for _, text in sorted(kept)]
 
 
-def _lines(texts: Iterable[str]) -> Iterator[str]:
-    """Lines short enough that SentencePiece does not drop them."""
-    for text in texts:
-        for line in text.splitlines():
-            for start in range(0, len(line), MAX_LINE_CHARACTERS):
-                yield line[start : start + MAX_LINE_CHARACTERS]
+def _cut(text: str, size: int) -> Iterator[str]:
+    return (text[start : start + size] for start in range(0, len(text), size))
 
 
 def distinct_lines(texts: Iterable[str]) -> list[str]:
@@ -113,33 +116,13 @@ def distinct_lines(texts: Iterable[str]) -> list[str]:
     copies: Counter[str] = Counter()
     for text in texts:
         for line in LONG_WORD.sub(r"\1", text).splitlines():
-            for start in range(0, len(line), MAX_PIECE_CHARACTERS):
-                copies[line[start : start + MAX_PIECE_CHARACTERS]] += 1
+            copies.update(_cut(line, MAX_PIECE_CHARACTERS))
     kept = ((line, copy) for line, n in copies.items() for copy in range(min(n, MOST_COPIES)))
     return [line for line, _ in sorted(kept, key=lambda entry: _rank(f"{entry[1]} {entry[0]}"))]
 
 
-def _passages(texts: Iterable[str]) -> Iterator[str]:
-    """Parts of the texts, so that a sample of one long document is no longer than wanted."""
-    for text in texts:
-        for start in range(0, len(text), PASSAGE_CHARACTERS):
-            yield text[start : start + PASSAGE_CHARACTERS]
-
-
 def _rank(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
-
-
-def _write(output: PathLike, content: bytes) -> None:
-    path = as_path(output)
-    try:
-        if not bucket_of(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, content)
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be written ({error.strerror or error}): change --output."
-        ) from error
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -163,8 +146,7 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
 def _texts(options: argparse.Namespace, bindings: Sequence[str]) -> Iterator[str]:
     if options.task is None:
         gin_files.read(options.gin_file, bindings)  # refuses bindings: text files have no settings
-        files = find_text_files(options.input).files
-        return chain.from_iterable(read_texts(file, field=options.field) for file in files)
+        return TextFiles(find_text_files(options.input), options.field).texts()
     from hyla_lm.data.seqio_documents import SeqioTasks, task_texts
 
     (settings,) = gin_files.read(options.gin_file, bindings, SeqioTasks).values

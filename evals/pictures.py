@@ -4,7 +4,7 @@ import io
 from pathlib import Path
 
 from hyla_lm.errors import UserError
-from hyla_lm.storage import write_retrying
+from hyla_lm.storage import write_whole
 
 try:
     import matplotlib
@@ -25,4 +25,4 @@ def save(path: Path, figure: Figure) -> None:
     png = io.BytesIO()
     figure.savefig(png, format="png", dpi=DPI)
     plt.close(figure)
-    write_retrying(path, png.getvalue())
+    write_whole(path, png.getvalue())

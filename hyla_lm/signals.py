@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing import parent_process
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -147,3 +148,15 @@ def _say(sentence: str) -> None:
 
 def _note(number: int, frame: FrameType | None) -> None:
     """Python tells the thread only of signals that have a handler."""
+
+
+def end_with_parent() -> None:
+    """Ends a worker process as soon as its parent is gone, which a killed parent cannot ask for."""
+    parent = parent_process()
+
+    def wait() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()

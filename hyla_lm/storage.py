@@ -67,6 +67,17 @@ def bucket_errors(path: PathLike) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def storage_errors(path: PathLike, done: str, advice: str) -> Iterator[None]:
+    """Turns errors of a disk or of a bucket's client into UserError: PATH cannot be DONE."""
+    try:
+        with bucket_errors(path):
+            yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"{path} cannot be {done} ({reason}): {advice}.") from error
+
+
 def _ask(path: epath.Path) -> None:
     try:
         import fsspec
@@ -84,7 +95,7 @@ def _ask(path: epath.Path) -> None:
         ) from error
 
 
-def look_at_bucket(path: PathLike) -> None:
+def check_bucket_access(path: PathLike) -> None:
     """Asks for the bucket itself, as Orbax does; raises UserError without permission for it."""
     from google.cloud import storage
 
@@ -107,10 +118,8 @@ def list_files(patterns: Sequence[str], what: str) -> tuple[str, ...]:
     """
     found: list[str] = []
     for pattern in patterns:
-        try:
+        with storage_errors(f"{what} = {pattern}", "listed", "correct the path"):
             files = _matching(pattern)
-        except OSError as error:
-            raise UserError(f"{what} = {pattern} cannot be listed ({error}).") from error
         if not files:
             raise UserError(f"{what} = {pattern} matches no file: correct the path.")
         _check_complete(files, pattern, what)
@@ -158,14 +167,8 @@ def names_and_sizes(files: Sequence[str]) -> list[str]:
 
 def size_of(path: PathLike) -> int | None:
     """The size of a file in bytes; None if it is missing. Raises UserError if the store fails."""
-    place = as_path(path)
-    return retrying(partial(_stat, place), READ_ATTEMPTS, str(path))
-
-
-def _stat(path: epath.Path) -> int | None:
     try:
-        with bucket_errors(path):
-            found = path.stat()
+        found = retrying(as_path(path).stat, READ_ATTEMPTS, path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     return None if found.is_directory else found.length
@@ -198,64 +201,51 @@ def written_aside(path: PathLike) -> Iterator[Path]:
 
 
 def write_whole(path: PathLike, content: bytes) -> None:
-    """Writes a file that appears whole or not at all, as an object of a bucket always does."""
-    if bucket_of(path):
-        as_path(path).write_bytes(content)
-        return
-    with written_aside(path) as aside:
-        aside.write_bytes(content)
+    """Writes a file that appears whole or not at all; raises UserError if it cannot be written.
 
-
-def write_retrying(path: PathLike, content: bytes) -> None:
-    """`write_whole`, tried again in a bucket; raises UserError if the file cannot be written."""
-    attempts = WRITE_ATTEMPTS if bucket_of(path) else 1
-    try:
-        retrying(partial(_write, path, content), attempts, str(path), done="written")
-    except OSError as error:
-        raise UserError(f"{path} cannot be written ({error}): check the storage.") from error
-
-
-def _write(path: PathLike, content: bytes) -> None:
-    with bucket_errors(path):
-        write_whole(path, content)
+    In a bucket it is tried again.
+    """
+    with storage_errors(path, "written", "make room or give another folder"):
+        if bucket_of(path):  # an object always appears whole
+            upload = partial(as_path(path).write_bytes, content)
+            retrying(upload, WRITE_ATTEMPTS, path, done="written")
+            return
+        with written_aside(path) as aside:
+            aside.write_bytes(content)
 
 
 def chunks(path: epath.Path, attempts: int) -> Iterator[bytes]:
     """A file's bytes in order; a read that fails is tried again from where it stopped."""
     offset = 0
-    read = partial(_read_at, path)
-    while chunk := retrying(partial(read, offset), attempts, str(path)):
+    while chunk := retrying(partial(_read_at, path, offset), attempts, path):
         offset += len(chunk)
         yield chunk
 
 
 def _read_at(path: epath.Path, offset: int) -> bytes:
-    with bucket_errors(path), path.open("rb") as file:
+    with path.open("rb") as file:
         file.seek(offset)
         return file.read(CHUNK_BYTES)
 
 
-def retrying(
-    action: Callable[[], T],
-    attempts: int,
-    what: str,
-    errors: tuple[type[Exception], ...] = (OSError,),
-    done: str = "read",
-) -> T:
-    """The action's result, tried up to `attempts` times with growing, jittered waits.
+def retrying(action: Callable[[], T], attempts: int, path: PathLike, done: str = "read") -> T:
+    """The result of an action on a file, tried up to `attempts` times with growing, random waits.
+
+    Raises OSError for a missing or forbidden file, and Unavailable after the last try.
 
     A client that has tried for GIVE_UP_SECONDS itself, as array_record's does, is not asked again.
     """
     started = time.monotonic()
     for attempt in range(1, attempts + 1):
         try:
-            return action()
-        except (FileNotFoundError, PermissionError):
+            with bucket_errors(path):
+                return action()
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
             raise
-        except errors as error:
+        except OSError as error:
             if attempt == attempts or time.monotonic() - started > GIVE_UP_SECONDS:
                 raise Unavailable(
-                    f"{what} could not be {done} in {attempt} tries ({error}): check the storage "
+                    f"{path} could not be {done} in {attempt} tries ({error}): check the storage "
                     "and start again."
                 ) from error
             longest = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2**attempt)

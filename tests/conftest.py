@@ -13,7 +13,7 @@ import pytest
 
 from hyla_lm.attention import blocked
 from hyla_lm.attention.linear import chunked
-from hyla_lm.data.row_writer import write_rows
+from hyla_lm.data.preparation import write_rows
 from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.input.prepared import Rows
 from hyla_lm.input.tokenizer import Tokenizer

@@ -147,7 +147,7 @@ def _reason(error: Exception) -> str:
 
 def check_bucket(folder: str) -> Check:
     """Writes, reads and deletes a small file in the folder, and looks at a bucket as Orbax does."""
-    from hyla_lm.storage import as_path, bucket_errors, bucket_of, look_at_bucket
+    from hyla_lm.storage import as_path, bucket_errors, bucket_of, check_bucket_access
 
     text = f"doctor {time.time()}"
     try:
@@ -158,7 +158,7 @@ def check_bucket(folder: str) -> Check:
             same = probe.read_text() == text
             probe.unlink()
         if bucket_of(folder):
-            look_at_bucket(folder)
+            check_bucket_access(folder)
     except (OSError, UserError) as error:
         advice = (
             "Give the hosts' service account roles/storage.objectAdmin and "

@@ -15,8 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hyla_lm import ending
-from hyla_lm.data.corpus import Document, write_documents
-from hyla_lm.data.docstrings import collect
+from hyla_lm.data.docstrings import Document, collect, write_documents
 from hyla_lm.errors import UserError
 
 FOLDER = Path(__file__).parents[1] / "records"

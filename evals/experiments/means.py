@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from hyla_lm.storage import write_retrying
+from hyla_lm.storage import write_whole
 
 NONE = "–"
 
@@ -51,4 +51,4 @@ def write_json(path: Path, content: Mapping[str, Any], digits: int | None = None
         rounded = json.loads(text, parse_float=lambda number: round(float(number), digits))
         text = json.dumps(rounded, indent=1)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_retrying(path, (text + "\n").encode())
+    write_whole(path, (text + "\n").encode())

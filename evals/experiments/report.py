@@ -10,7 +10,7 @@ from hyla_lm.evals.experiments.results import Point, Section
 from hyla_lm.evals.experiments.rows import Estimate, Experiment, Row
 from hyla_lm.evals.latent_codes import table as latent_table
 from hyla_lm.evals.pictures import Axes, Figure, plt, save
-from hyla_lm.storage import write_retrying
+from hyla_lm.storage import write_whole
 
 FIGURE_ONLY = "figure only"
 DECIDE_CEILING = {
@@ -40,7 +40,7 @@ def write_report(folder: Path) -> None:
         parts += [section_text(section), *latent_table.text(section, decoded)]
         save(folder / f"{section.name}.png", picture(section))
     parts += [untrained_text(e) for e in _untrained(section.runs[0].suite for section in sections)]
-    write_retrying(folder / "report.md", "\n".join(parts).encode())
+    write_whole(folder / "report.md", "\n".join(parts).encode())
 
 
 def section_text(section: Section) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from hyla_lm.evals.experiments.means import Mean, markdown, mean_of, shown
 from hyla_lm.evals.interventions.command import Changed
 from hyla_lm.evals.pictures import Figure, plt, save
-from hyla_lm.storage import write_retrying
+from hyla_lm.storage import write_whole
 
 ORDER = ("softmax", "linear", "hyla")
 HEAD = "layer "
@@ -58,7 +58,7 @@ def write_report(folder: Path, results: Sequence[Changed]) -> None:
         "",
     ]
     save(folder / "interventions.png", _picture(results, whole))
-    write_retrying(folder / "report.md", "\n".join(lines).encode())
+    write_whole(folder / "report.md", "\n".join(lines).encode())
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -28,7 +28,7 @@ from hyla_lm.config.declare import REGISTRY, defaults
 from hyla_lm.ending import reason_of
 from hyla_lm.errors import Unavailable, UserError
 from hyla_lm.parallel import multihost
-from hyla_lm.storage import bucket_errors, bucket_of, look_at_bucket
+from hyla_lm.storage import bucket_errors, bucket_of, check_bucket_access
 
 # Without it TensorStore, which writes the arrays, waits forever on a dead connection.
 os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES", "1")
@@ -60,7 +60,7 @@ class Checkpointer:
     ):
         self.folder, self._step_setting = folder, step_setting
         if bucket_of(folder):
-            look_at_bucket(folder)
+            check_bucket_access(folder)
         _reject_foreign(folder)
         options = ocp.CheckpointManagerOptions(
             max_to_keep=keep,

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
-    from hyla_lm.storage import as_path, write_retrying
+    from hyla_lm.storage import as_path, write_whole
     from hyla_lm.tools.compare import report
     from hyla_lm.tools.compare.comparison import compare
     from hyla_lm.tools.output import new_figure, plain
@@ -47,9 +47,9 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
     if options.output:
         folder, picture = as_path(options.output), report.draw(comparison)
         folder.mkdir(parents=True, exist_ok=True)
-        write_retrying(folder / "comparison.json", figures.encode())
-        write_retrying(folder / "comparison.png", picture)
-        write_retrying(folder / "comparison.html", report.page(comparison, picture).encode())
+        write_whole(folder / "comparison.json", figures.encode())
+        write_whole(folder / "comparison.png", picture)
+        write_whole(folder / "comparison.html", report.page(comparison, picture).encode())
     if options.json:
         print(figures, end="")
         return

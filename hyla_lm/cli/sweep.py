@@ -139,7 +139,7 @@ def status_of(summary: "Summary") -> int:
 
 def _report(workdir: str, summary: "Summary") -> None:
     """Writes summary.json, summary.md and the picture; prints the same in short."""
-    from hyla_lm.storage import as_path, write_retrying
+    from hyla_lm.storage import as_path, write_whole
     from hyla_lm.tools.output import plain
     from hyla_lm.tools.sweep import report
 
@@ -150,10 +150,10 @@ def _report(workdir: str, summary: "Summary") -> None:
         except UserError as error:
             _show(f"no picture: {error}")
     if picture:
-        write_retrying(folder / PICTURE, picture)
+        write_whole(folder / PICTURE, picture)
     page = report.markdown(summary, PICTURE if picture else "")
-    write_retrying(folder / "summary.md", page.encode())
-    write_retrying(folder / "summary.json", report.as_json(summary).encode())
+    write_whole(folder / "summary.md", page.encode())
+    write_whole(folder / "summary.json", report.as_json(summary).encode())
     _show("\n".join(["", *plain(report.table(summary)), "", *report.sentences(summary)]))
     _show(f"in full: {folder}/summary.md; curves: tensorboard --logdir {workdir}")
 

@@ -1,19 +1,25 @@
-"""Texts of documents from files: plain text, JSON lines, parquet, TFDS ArrayRecord."""
+"""Texts of documents from files: plain text, JSON lines, parquet, TFDS ArrayRecord.
+
+TFDS writes a tf.train.Example a record, which is read here without TensorFlow: Example { Features
+features = 1 }, Features { map<string, Feature> feature = 1 }, Feature { BytesList bytes_list = 1 },
+BytesList { repeated bytes value = 1 }.
+"""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, SupportsIndex
 
 from array_record.python.array_record_module import ArrayRecordReader
 from etils import epath
 from isal import isal_zlib
 
 from hyla_lm.errors import UserError
-from hyla_lm.input.parquet import parquet_texts
-from hyla_lm.input.tf_example import bytes_feature
-from hyla_lm.storage import as_path, chunks, size_of
+from hyla_lm.input.rows import Records
+from hyla_lm.storage import as_path, chunks, size_of, storage_errors
 
 RECORDS_PER_READ = 512
+LENGTH_DELIMITED = 2  # the kind of all fields of a tf.train.Example here
+NO_EXAMPLE = "no serialized tf.train.Example"
 GZIP = 31  # window bits that make it expect a gzip header and check its CRC
 TEXT_FIELD = "text"
 KINDS = ".txt, .md, .json, .jsonl (each also .gz), .parquet or ArrayRecord files"
@@ -56,9 +62,25 @@ def is_record_file(file: str) -> bool:
     return "array_record" in file.rpartition("/")[2] or file.endswith(".arrayrecord")
 
 
-def record_text(record: bytes, field: str = TEXT_FIELD) -> str:
-    """The text of a TFDS record; raises ValueError where there is none."""
-    return bytes_feature(record, field).decode()
+class TextRecords:
+    """Random access to the texts of a TFDS dataset in ArrayRecord; raises UserError for damage."""
+
+    def __init__(self, files: Sequence[str], attempts: int = 1):
+        self._records = Records(files, attempts)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, index: SupportsIndex) -> str:
+        record = self._records[index]
+        try:
+            return _record_text(record, TEXT_FIELD)
+        except ValueError as error:
+            file, place = self._records.locate(int(index))
+            raise UserError(
+                f"{self._records.files[file]}: record {place} holds no text ({error}): "
+                "give shards of a TFDS dataset with a text feature."
+            ) from error
 
 
 def _reader(name: str) -> Reader | None:
@@ -69,14 +91,12 @@ def _reader(name: str) -> Reader | None:
         return _json_texts
     if plain.endswith((".txt", ".md")):
         return _whole_text
-    return parquet_texts if name.endswith(".parquet") else None
+    return _parquet_texts if name.endswith(".parquet") else None
 
 
 def _permitted(path: epath.Path, texts: Iterator[str]) -> Iterator[str]:
-    try:
+    with storage_errors(path, "read", "check the file and its permissions"):
         yield from texts
-    except PermissionError as error:
-        raise UserError(f"{path} may not be read: change its permissions.") from error
 
 
 def _json_texts(path: epath.Path, attempts: int, field: str) -> Iterator[str]:
@@ -129,10 +149,84 @@ def _record_texts(path: epath.Path, attempts: int, field: str) -> Iterator[str]:
             raise ValueError("it holds no records")
         for start in range(0, total, RECORDS_PER_READ):
             for record in reader.read(start, min(start + RECORDS_PER_READ, total)):
-                yield record_text(record, field)
+                yield _record_text(record, field)
     except (RuntimeError, ValueError, IndexError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise UserError(f"{path} is damaged ({reason}): fetch the shard again.") from error
+
+
+def _record_text(record: bytes, field: str) -> str:
+    """The first value of a feature of an example; raises ValueError where there is none."""
+    there = []
+    for features in _messages(record, 1):
+        for entry in _messages(features, 1):
+            name = next(_messages(entry, 1), b"")
+            if name == field.encode():
+                values = (
+                    value
+                    for feature in _messages(entry, 2)
+                    for bytes_list in _messages(feature, 1)
+                    for value in _messages(bytes_list, 1)
+                )
+                if (text := next(values, None)) is None:
+                    raise ValueError(f"feature {field!r} holds no bytes")
+                return text.decode()
+            there.append(repr(name.decode(errors="replace")))
+    raise ValueError(f"no feature {field!r} but {', '.join(sorted(there)) or 'none':.200}")
+
+
+def _messages(message: bytes, number: int) -> Iterator[bytes]:
+    """The contents of the fields with this number."""
+    place = 0
+    while place < len(message):
+        tag, place = _varint(message, place)
+        size, place = _varint(message, place)
+        if tag & 7 != LENGTH_DELIMITED or place + size > len(message):
+            raise ValueError(NO_EXAMPLE)
+        if tag >> 3 == number:
+            yield message[place : place + size]
+        place += size
+
+
+def _varint(message: bytes, place: int) -> tuple[int, int]:
+    value = shift = 0
+    while place < len(message):
+        byte = message[place]
+        value |= (byte & 127) << shift
+        place, shift = place + 1, shift + 7
+        if byte < 128:
+            return value, place
+    raise ValueError(NO_EXAMPLE)
+
+
+def _parquet_texts(path: epath.Path, attempts: int, field: str) -> Iterator[str]:
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError as error:
+        raise UserError(
+            f"{path} needs pyarrow: pip install 'hyla_lm[parquet]', or in a clone "
+            "pip install -e '.[parquet]'."
+        ) from error
+    try:
+        with path.open("rb") as opened, parquet.ParquetFile(opened) as file:
+            names = file.schema_arrow.names
+            if field not in names:
+                there = ", ".join(map(repr, names)) or "none"
+                raise UserError(
+                    f"{path} has no column {field!r} but {there:.200}: name one with --field."
+                )
+            batches = file.iter_batches(RECORDS_PER_READ, columns=[field])
+            texts = (text for batch in batches for text in batch[0].to_pylist())
+            for number, text in enumerate(texts, 1):
+                if not isinstance(text, str):
+                    raise UserError(
+                        f"{path}: row {number} holds no text (column {field!r} is no string): "
+                        "mend that file, or name another column with --field."
+                    )
+                yield text
+    except ArrowException as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise UserError(f"{path} is damaged ({reason:.120}): fetch the file again.") from error
 
 
 def _plain_bytes(path: epath.Path, attempts: int) -> Iterator[bytes]:

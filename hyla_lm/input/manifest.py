@@ -1,19 +1,27 @@
-"""The manifest of a folder of rows: manifest.json, written after the shards it names."""
+"""The manifest of a folder of rows, manifest.json, and the verification of the shards it names.
+
+It is written after its shards, so a folder with a manifest is whole.
+"""
 
 import hashlib
 import json
+import logging
 import math
+import random
 import re
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from functools import partial
+from threading import Event, Thread
+from typing import Any, NamedTuple
 
 import numpy as np
-from etils import epath
 
 from hyla_lm.errors import UserError, printable
-from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.storage import PathLike, as_path, read_whole, write_whole
+from hyla_lm.input.tokenizer import SPECIAL, Tokenizer
+from hyla_lm.storage import PathLike, as_path, chunks, read_whole, storage_errors, write_whole
 
 MANIFEST = "manifest.json"
 FORMAT = 2
@@ -23,6 +31,11 @@ NO_MANIFEST = (
     *(ValueError, TypeError, KeyError, AttributeError),
     *(OverflowError, RecursionError, MemoryError),
 )
+VERIFYING_THREADS = 8
+# Beside training, the share of time in which a thread reads.
+BUSY_SHARE = 0.1
+CLOSE_SECONDS = 5.0
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -38,7 +51,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The content of a folder of rows; a folder with a manifest has whole shards.
+    """The content of a folder of rows.
 
     `tokens` counts targets with weight; `documents` and `text_bytes` count whole documents.
     `baselines_bits_per_byte` are results of other models on the split's whole text.
@@ -71,6 +84,16 @@ class Manifest:
         """Hash of the manifest, which identifies the data exactly."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
+    def summary(self) -> str:
+        """One line."""
+        size = sum(shard.size_bytes for shard in self.shards)
+        return (
+            f"{self.split}: {self.documents:,} documents, {self.text_bytes / 1e6:,.2f} MB of text, "
+            f"{self.tokens:,} tokens, {self.text_bytes / self.tokens:.2f} bytes per token, "
+            f"{self.rows:,} rows of {self.sequence_length} in {len(self.shards)} shards of "
+            f"{size / 1e6:,.1f} MB in all"
+        )
+
 
 def row_dtype(vocab_size: int) -> str:
     """The smallest token dtype of the format that holds the vocabulary."""
@@ -90,17 +113,16 @@ def read_manifest(folder: PathLike) -> Manifest:
     if text is None:
         raise UserError(f"{path} does not exist: give a folder of prepared rows.")
     try:
-        fields: dict[str, Any] = json.loads(
-            text, object_pairs_hook=_without_repeats, parse_constant=_no_number
-        )
+        fields: dict[str, Any] = json.loads(text)
         if fields["format"] != FORMAT:
             raise UserError(
                 f"{path} has format {fields['format']!r:.40}, not {FORMAT}: prepare again."
             )
         shards = tuple(Shard(**shard) for shard in fields.pop("shards"))
         manifest = Manifest(**fields, shards=shards)
-        for part, checks in ((manifest, FIELDS), *((shard, SHARD_FIELDS) for shard in shards)):
-            _check_fields(part, checks)
+        _check_fields(manifest)
+        for shard in shards:
+            _check_fields(shard)
     except NO_MANIFEST as error:
         reason = printable(str(error))
         raise UserError(
@@ -109,22 +131,14 @@ def read_manifest(folder: PathLike) -> Manifest:
     return manifest
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise ValueError("it names a field twice")
-    return fields
-
-
-def _no_number(text: str) -> None:
-    raise ValueError(f"{text} is no number")
-
-
-def _check_fields(part: Any, checks: Mapping[str, Callable[[Any], bool]]) -> None:
-    for name, is_sound in checks.items():
-        value = getattr(part, name)
-        if not is_sound(value):
+def _check_fields(part: Manifest | Shard) -> None:
+    for name, value in vars(part).items():
+        if name in SOUND and not SOUND[name](value):
             raise ValueError(f"{name} = {value!r:.40}")
+
+
+def _within(first: int, end: int) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and first <= value < end
 
 
 def _is_text(value: Any) -> bool:
@@ -146,10 +160,6 @@ def _is_hash(value: Any) -> bool:
     return _is_text(value) and re.fullmatch("[0-9a-f]{64}", value) is not None
 
 
-def _within(first: int, end: int) -> Callable[[Any], bool]:
-    return lambda value: type(value) is int and first <= value < end
-
-
 def _are_ids(value: Any) -> bool:
     return isinstance(value, dict) and all(map(_within(-1, 2**31), value.values()))
 
@@ -160,55 +170,136 @@ def _are_figures(value: Any) -> bool:
     )
 
 
-SHARD_FIELDS = {
-    "name": _is_file_name,
-    "size_bytes": _within(1, 2**63),
-    "rows": _within(1, 2**31),
-    "sha256": _is_hash,
-    "first_row_crc32": _within(0, 2**32),
-}
-FIELDS = {
-    "split": _is_text,
-    "source": _is_text,
-    "sequence_length": _within(1, 2**31),
-    "dtype": ("uint16", "uint32").__contains__,
-    "rows": _within(1, 2**31),
-    "tokens": _within(1, 2**63),
-    "documents": _within(0, 2**63),
-    "text_bytes": _within(0, 2**63),
-    "max_token_id": _within(0, 2**32),
-    "vocab_size": _within(1, 2**31),
-    "special_ids": _are_ids,
-    "tokenizer_sha256": _is_hash,
-    "seed": lambda value: value is None or type(value) is int,
-    "producer": _is_text,
-    "baselines_bits_per_byte": _are_figures,
+# What a value of a manifest or of its shards can be: a folder of rows may come from anybody.
+SOUND: Mapping[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("split", "source", "producer"), _is_text),
+    **dict.fromkeys(("sequence_length", "rows", "vocab_size"), _within(1, 2**31)),
+    **dict.fromkeys(("tokens", "size_bytes"), _within(1, 2**63)),
+    **dict.fromkeys(("documents", "text_bytes"), _within(0, 2**63)),
+    **dict.fromkeys(("max_token_id", "first_row_crc32"), _within(0, 2**32)),
+    **dict.fromkeys(("sha256", "tokenizer_sha256"), _is_hash),
     "format": lambda value: type(value) is int,
+    "name": _is_file_name,
+    "dtype": ("uint16", "uint32").__contains__,
+    "special_ids": _are_ids,
+    "seed": lambda value: value is None or type(value) is int,
+    "baselines_bits_per_byte": _are_figures,
 }
 
 
-def check_manifest(folder: epath.Path, manifest: Manifest, tokenizer: Tokenizer) -> None:
-    """Raises UserError unless counts, dtype, vocabulary and tokenizer fit each other."""
-    where = folder / MANIFEST
-    names = [shard.name for shard in manifest.shards]
-    if len(set(names)) != len(names) or not names:
-        raise UserError(f"{where} lists no shard or one twice: prepare the rows again.")
-    if sum(shard.rows for shard in manifest.shards) != manifest.rows:
-        raise UserError(f"{where} counts rows that its shards do not hold: prepare them again.")
-    if manifest.tokenizer_sha256 != tokenizer.sha256:
+def check_manifest(folder: PathLike, manifest: Manifest, tokenizer: Tokenizer | None) -> None:
+    """Raises UserError unless a manifest agrees with itself and with a tokenizer, if any."""
+    where, m = as_path(folder) / MANIFEST, manifest
+    names = {shard.name for shard in m.shards}
+    contradictions = {
+        "lists no shard or one twice": len(names) != len(m.shards) or not names,
+        "counts rows that its shards do not hold": sum(s.rows for s in m.shards) != m.rows,
+        f"has dtype {m.dtype}": m.dtype != row_dtype(m.vocab_size),
+        f"has ids up to {m.max_token_id} in a vocabulary of {m.vocab_size}": (
+            m.max_token_id >= m.vocab_size
+        ),
+        f"has the special ids {', '.join(m.special_ids)}": set(m.special_ids) != set(SPECIAL),
+    }
+    if tokenizer is not None:
+        if m.tokenizer_sha256 != tokenizer.sha256:
+            raise UserError(
+                f"{where} was made with another tokenizer than {tokenizer.path}: "
+                "give the tokenizer of these rows."
+            )
+        contradictions |= {
+            f"has a vocabulary of {m.vocab_size} but {tokenizer.path} has {tokenizer.vocab_size} "
+            "pieces": m.vocab_size != tokenizer.vocab_size,
+            f"has special ids {m.special_ids} but {tokenizer.path} has {tokenizer.special_ids}": (
+                m.special_ids != tokenizer.special_ids
+            ),
+        }
+    for what, is_so in contradictions.items():
+        if is_so:
+            raise UserError(f"{where} {what}: prepare the rows again.")
+
+
+class ShardFile(NamedTuple):
+    """A shard where it lies, as its manifest describes it."""
+
+    path: str
+    size_bytes: int
+    sha256: str
+
+
+def shard_files(folder: PathLike, manifest: Manifest) -> list[ShardFile]:
+    """The shards of a folder of rows."""
+    place = as_path(folder)
+    return [ShardFile(str(place / s.name), s.size_bytes, s.sha256) for s in manifest.shards]
+
+
+def verify_before(shards: Sequence[ShardFile], attempts: int) -> None:
+    """Reads shards as fast as it can; raises UserError for one that differs from its manifest."""
+    started, size = time.monotonic(), sum(shard.size_bytes for shard in shards)
+    with ThreadPoolExecutor(VERIFYING_THREADS) as pool:
+        for _ in pool.map(partial(_verify, attempts=attempts), shards):
+            pass
+    seconds = time.monotonic() - started
+    log.info("verified %d shards, %.2f GB in %.1f s", len(shards), size / 1e9, seconds)
+
+
+class Verification:
+    """Verifies shards in a thread while a run trains on them."""
+
+    def __init__(self, shards: Sequence[ShardFile], attempts: int):
+        # A run that is often stopped begins with another shard each time.
+        self._shards = random.sample(shards, len(shards))
+        self._attempts = attempts
+        self._verified = 0
+        self._fault: Exception | None = None
+        self._has_fault = False
+        self._stop = Event()
+        self._thread = Thread(target=self._run, name="verification", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raises, once, UserError for a shard that differs from its manifest or cannot be read."""
+        if self._fault is not None:
+            fault, self._fault = self._fault, None
+            raise fault
+
+    def close(self) -> None:
+        """Stops; raises as `check` does, and logs how many shards were verified if not all."""
+        self._stop.set()
+        self._thread.join(CLOSE_SECONDS)
+        self.check()
+        if not self._has_fault and self._verified < len(self._shards):
+            log.info(
+                "verified %d of %d shards; hyla-lm data verify reads all of them",
+                self._verified,
+                len(self._shards),
+            )
+
+    def _run(self) -> None:
+        try:
+            for shard in self._shards:
+                _verify(shard, self._attempts, self._stop)
+                if self._stop.is_set():
+                    return
+                self._verified += 1
+        except Exception as error:
+            self._has_fault = True
+            self._fault = error
+
+
+def _verify(shard: ShardFile, attempts: int, stop: Event | None = None) -> None:
+    """Raises UserError for a shard that differs; with `stop`, reads slowly and ends early."""
+    digest, started = hashlib.sha256(), time.monotonic()
+    with storage_errors(shard.path, "read", "copy the shard again"):
+        for chunk in chunks(as_path(shard.path), attempts):
+            digest.update(chunk)
+            if stop is not None:
+                busy = time.monotonic() - started
+                if stop.wait(busy * (1 / BUSY_SHARE - 1)):
+                    return
+                started = time.monotonic()
+    if digest.hexdigest() != shard.sha256:
+        consequence = "" if stop is None else "; every step so far may have read it"
         raise UserError(
-            f"{where} was made with another tokenizer than {tokenizer.path}: "
-            "give the tokenizer of these rows."
+            f"{shard.path} is not the shard its manifest describes (sha256): "
+            f"copy it again{consequence}."
         )
-    if manifest.vocab_size != tokenizer.vocab_size or manifest.max_token_id >= manifest.vocab_size:
-        raise UserError(
-            f"{where} has vocabulary {manifest.vocab_size} and ids up to {manifest.max_token_id}, "
-            f"but {tokenizer.path} has {tokenizer.vocab_size} pieces: prepare the rows again."
-        )
-    if manifest.special_ids != tokenizer.special_ids:
-        raise UserError(
-            f"{where} has special ids {manifest.special_ids} but {tokenizer.path} has "
-            f"{tokenizer.special_ids}: prepare the rows again."
-        )
-    if manifest.dtype != row_dtype(manifest.vocab_size):
-        raise UserError(f"{where} has dtype {manifest.dtype}: prepare the rows again.")

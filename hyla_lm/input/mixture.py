@@ -1,22 +1,27 @@
 """Several folders of prepared rows as one data source, mixed by weight."""
 
 import hashlib
+import heapq
+import math
+import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from itertools import accumulate, count
+from typing import NamedTuple
+
+import numpy as np
 
 from hyla_lm.config.declare import check_given, configurable, setting
 from hyla_lm.errors import UserError
-from hyla_lm.input.joined_rows import JoinedRows, SpreadRows
-from hyla_lm.input.named_rows import NAME
-from hyla_lm.input.order import Mixed
-from hyla_lm.input.prepared import Opened, PreparedText, Rows, verification_of
-from hyla_lm.input.row_stream import RowStream, check_equal_states
-from hyla_lm.input.source import LanguageData, Reading, RowSet, RowTable
-from hyla_lm.input.turns import Turns, shares_of, turns_of
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.input.manifest import ShardFile
+from hyla_lm.input.prepared import Opened, Rows, RowText
+from hyla_lm.input.row_stream import Shuffled
+from hyla_lm.input.rows import RowBatch, RowSet, RowTable
+from hyla_lm.input.source import NAME, LanguageData, Reading
 
+LARGEST_TABLE = 2**31 - 1
 SHOWN_HASH = 16
 
 
@@ -71,14 +76,31 @@ class RowMixture:
         check_given(self, "rows", "names", "weights")
         opened = dict(zip(self.names, self._opened(sequence_length, reading), strict=True))
         _check_alike(opened)
-        texts = {name: one.train for name, one in opened.items()}
         sets = {name: one.validation for name, one in opened.items()}
-        rows = _together(JoinedRows, [text.rows for text in texts.values()])
-        held_out = _together(SpreadRows, list(sets.values()))
-        train = MixedText(texts, rows, self.weights, reading)
-        trained_on = tuple(text.identity() for text in texts.values())
+        text = self._text({name: one.train for name, one in opened.items()}, reading)
+        trained_on = tuple(part.identity() for part in text.parts.values())
         tokenizer = opened[self.names[0]].tokenizer
-        return LanguageData(tokenizer, train, held_out, sets, trained_on)
+        return LanguageData(tokenizer, text, _together(SpreadRows, sets), sets, trained_on)
+
+    def _text(self, parts: dict[str, RowText], reading: Reading) -> "MixedText":
+        shares = dict(zip(self.names, shares_of(self.weights), strict=True))
+        turns = turns_of(list(shares.values()))
+        # Share, name and hash of each source: all that the order of rows depends on.
+        identity = " + ".join(
+            f"{share} {name} {parts[name].identity()[:SHOWN_HASH]}"
+            for name, share in shares.items()
+        )
+        described = ", ".join(f"{name} {float(share):.2%}" for name, share in shares.items())
+        rows = replace(
+            _together(JoinedRows, {n: p.rows for n, p in parts.items()}), identity=identity
+        )
+        counts = tuple(len(part.rows.rows) for part in parts.values())
+        order = Mixed(turns, counts, tuple(part.identity() for part in parts.values()))
+        shards: dict[str, list[ShardFile]] = {}
+        for part in parts.values():
+            for when, files in part.shards.items():
+                shards.setdefault(when, []).extend(files)
+        return MixedText(rows, order, f"rows of {described}", reading, shards, parts, turns)
 
     def _opened(self, sequence_length: int, reading: Reading) -> list[Opened]:
         """The sources, of which each may have fewer rows than a batch."""
@@ -114,35 +136,19 @@ def _check_alike(opened: Mapping[str, Opened]) -> None:
                 )
 
 
-def _together(table: Callable[[list[RowTable]], RowTable], sets: Sequence[RowSet]) -> RowSet:
-    identity = hashlib.sha256(" ".join(one.identity for one in sets).encode()).hexdigest()
-    rows, text_bytes = table([one.rows for one in sets]), sum(one.text_bytes for one in sets)
-    return RowSet(rows, sets[0].sequence_length, identity, text_bytes, {})
+def _together(table: Callable[[list[RowTable]], RowTable], sets: Mapping[str, RowSet]) -> RowSet:
+    every = list(sets.values())
+    identity = hashlib.sha256(" ".join(one.identity for one in every).encode()).hexdigest()
+    rows, text_bytes = table([one.rows for one in every]), sum(one.text_bytes for one in every)
+    return RowSet(rows, every[0].sequence_length, identity, text_bytes, {})
 
 
 @dataclass(frozen=True)
-class MixedText:
-    """The training rows of several sources by name, with the weight of each."""
+class MixedText(RowText):
+    """The training rows of several sources by name, which take turns."""
 
-    parts: Mapping[str, PreparedText]
-    rows: RowSet
-    weights: tuple[float, ...]
-    reading: Reading
-
-    @cached_property
-    def turns(self) -> Turns:
-        return turns_of(shares_of(self.weights))
-
-    def identity(self) -> str:
-        """Share, name and hash of each source: all that the order of rows depends on."""
-        shares = zip(shares_of(self.weights), self.parts.items(), strict=True)
-        return " + ".join(
-            f"{share} {name} {part.identity()[:SHOWN_HASH]}" for share, (name, part) in shares
-        )
-
-    def summary(self) -> str:
-        shares = zip(self.parts, shares_of(self.weights), strict=True)
-        return "rows of " + ", ".join(f"{name} {float(share):.2%}" for name, share in shares)
+    parts: Mapping[str, RowText]
+    turns: "Turns"
 
     def passes(self, rows: int) -> dict[str, str]:
         """What a run of so many rows takes of each source."""
@@ -153,12 +159,139 @@ class MixedText:
             for (name, part), taken in counts
         }
 
-    def stream(self, shard: BatchShard, states: list[dict[str, Any]] | None) -> RowStream:
-        """Of several processes, each verifies its part of the shards."""
-        state = None if states is None else check_equal_states(states)
-        parts = list(self.parts.values())
-        rows_read = state["rows_read"] if state else 0
-        verification = verification_of(parts, shard, self.reading.attempts, rows_read)
-        counts = tuple(len(part.rows.rows) for part in parts)
-        order = Mixed(self.turns, counts, tuple(part.identity() for part in parts))
-        return RowStream(self.rows, shard, state, self.reading, verification, order)
+
+class Fork(NamedTuple):
+    """A part of the sources that is divided in two; what is no fork is a source's number."""
+
+    weight: int
+    left_weight: int
+    left: "Fork | int"
+    right: "Fork | int"
+
+    def left_of(self, places: int) -> int:
+        """How many of the first places are the left part's: its share, rounded."""
+        return (2 * places * self.left_weight + self.weight) // (2 * self.weight)
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Endless turns of sources with whole weights, in whose every prefix each has its share.
+
+    Of n turns in a row from the first, a source with the share s has n·s: within 1 among up to
+    three sources, within 2 among any number, exactly where n is a multiple of all weights together.
+    The sources are leaves of a Huffman tree. Each fork rounds the turns of its left part; what that
+    is wrong by is passed on in proportion, so it does not add up.
+    """
+
+    weights: tuple[int, ...]
+
+    def at(self, place: int) -> tuple[int, int]:
+        """The source of a place, and how many turns it had before."""
+        node = self._root
+        while isinstance(node, Fork):
+            left = node.left_of(place)
+            is_left = node.left_of(place + 1) > left
+            node, place = (node.left, left) if is_left else (node.right, place - left)
+        return node, place
+
+    def counts(self, places: int) -> list[int]:
+        """How many of the first places are of each source."""
+        found = [0] * len(self.weights)
+        parts = [(self._root, places)]
+        while parts:
+            node, turns = parts.pop()
+            if isinstance(node, Fork):
+                left = node.left_of(turns)
+                parts += [(node.left, left), (node.right, turns - left)]
+            else:
+                found[node] = turns
+        return found
+
+    @cached_property
+    def _root(self) -> Fork | int:
+        later = count(len(self.weights))
+        heap: list[tuple[int, int, Fork | int]] = [
+            (weight, source, source) for source, weight in enumerate(self.weights)
+        ]
+        heapq.heapify(heap)
+        while len(heap) > 1:
+            right_weight, _, right = heapq.heappop(heap)
+            left_weight, _, left = heapq.heappop(heap)
+            weight = left_weight + right_weight
+            heapq.heappush(heap, (weight, next(later), Fork(weight, left_weight, left, right)))
+        return heap[0][2]
+
+
+def shares_of(weights: Sequence[float]) -> list[Fraction]:
+    """Weights as exact shares; 0.1 is a tenth, not the float next to it."""
+    exact = [Fraction(repr(weight)) for weight in weights]
+    return [weight / sum(exact) for weight in exact]
+
+
+def turns_of(shares: Sequence[Fraction]) -> Turns:
+    """Turns by exact shares, whose whole weights are the smallest that give them."""
+    whole = math.lcm(*(share.denominator for share in shares))
+    return Turns(tuple(int(share * whole) for share in shares))
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """The order of rows of several sources by turns, each shuffled through epochs of its own.
+
+    Rows are numbered on from source to source: `counts` are the rows of each. `identities` give
+    sources different orders, also where they hold as many rows.
+    """
+
+    turns: Turns
+    counts: tuple[int, ...]
+    identities: tuple[str, ...]
+
+    def __call__(self, place: int, seed: int) -> int:
+        source, turn = self.turns.at(place)
+        own_seed = zlib.crc32(f"{seed} {self.identities[source]}".encode())
+        return sum(self.counts[:source]) + Shuffled(self.counts[source])(turn, own_seed)
+
+
+class JoinedRows:
+    """One table after the other. Row r of a table is row r + the rows of all tables before it."""
+
+    def __init__(self, tables: Sequence[RowTable]):
+        self._tables = tuple(tables)
+        *self.starts, self._count = accumulate(map(len, self._tables), initial=0)
+        if self._count > LARGEST_TABLE:
+            raise UserError(
+                f"the sources of a mixture hold {self._count:,} rows, more than the "
+                f"{LARGEST_TABLE:,} that can be numbered: leave one out, or prepare longer rows."
+            )
+
+    def __len__(self) -> int:
+        return self._count
+
+    def read(self, rows: Sequence[int]) -> RowBatch:
+        """Rows as arrays: tokens (n x T+1), text_bytes (n) and row (n), all int32."""
+        row_N = np.array(rows, np.int64)
+        table_N = np.searchsorted(self.starts, row_N, side="right") - 1
+        found = []
+        for number, (table, start) in enumerate(zip(self._tables, self.starts, strict=True)):
+            part = table.read((row_N[table_N == number] - start).tolist())
+            found.append({**part, "row": part["row"] + np.int32(start)})
+        as_asked = np.argsort(np.argsort(table_N, kind="stable"))
+        return {name: np.concatenate([part[name] for part in found])[as_asked] for name in found[0]}
+
+
+class SpreadRows:
+    """Every row of several tables once, in an order whose every prefix has a fair part of each.
+
+    Rows of a table keep their order, and are numbered as in JoinedRows.
+    """
+
+    def __init__(self, tables: Sequence[RowTable]):
+        self._rows, self._turns = JoinedRows(tables), Turns(tuple(map(len, tables)))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def read(self, rows: Sequence[int]) -> RowBatch:
+        """The rows at these places of the order."""
+        turns = map(self._turns.at, rows)
+        return self._rows.read([self._rows.starts[table] + turn for table, turn in turns])

@@ -1,16 +1,24 @@
 """Prepared rows as a data source, for long runs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from hyla_lm.config.declare import check_given, configurable, setting
 from hyla_lm.errors import UserError
-from hyla_lm.input.manifest import MANIFEST, Manifest, read_manifest
-from hyla_lm.input.row_stream import RowStream, check_equal_states
-from hyla_lm.input.source import LanguageData, Reading, RowSet, check_fit, rows_of_folder
+from hyla_lm.input.manifest import (
+    MANIFEST,
+    Manifest,
+    ShardFile,
+    Verification,
+    read_manifest,
+    shard_files,
+    verify_before,
+)
+from hyla_lm.input.row_stream import Order, RowStream, Shuffled
+from hyla_lm.input.rows import RowSet
+from hyla_lm.input.source import LanguageData, Reading, open_rows
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.input.verification import ShardFile, Verification, shard_files, verify_before
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.storage import as_path
 
@@ -45,12 +53,11 @@ class Rows:
         tokenizer, attempts = Tokenizer(self.tokenizer), reading.attempts
         train, validation = read_manifest(self.train), read_manifest(self.validation)
         self._check_splits(train, validation)
-        check_fit(self.train, train, tokenizer, sequence_length, batch_size)
-        check_fit(self.validation, validation, tokenizer, sequence_length, 1)
-        rows = rows_of_folder(as_path(self.train), train, attempts)
-        held_out = rows_of_folder(as_path(self.validation), validation, attempts)
+        rows = open_rows(self.train, tokenizer, sequence_length, batch_size, attempts, train)
+        held_out = open_rows(self.validation, tokenizer, sequence_length, 1, attempts, validation)
         shards = shard_files(self.train, train) + shard_files(self.validation, validation)
-        text = PreparedText(rows, train, reading, self.verify, tuple(shards))
+        described = f"{train.source}, {train.summary()}"
+        text = RowText(rows, Shuffled(train.rows), described, reading, {self.verify: shards})
         return Opened(tokenizer, text, held_out)
 
     def _check_splits(self, train: Manifest, validation: Manifest) -> None:
@@ -108,52 +115,35 @@ class OwnRows:
 
 
 @dataclass(frozen=True)
-class PreparedText:
-    """The training rows of a folder, and the shards to verify, those of validation too."""
+class RowText:
+    """Training rows in an order, and the shards to verify by when, those of validation too."""
 
     rows: RowSet
-    manifest: Manifest
+    order: Order
+    described: str
     reading: Reading
-    verify: str
-    shards: tuple[ShardFile, ...]
+    shards: Mapping[str, Sequence[ShardFile]]
 
     def identity(self) -> str:
         return self.rows.identity
 
     def summary(self) -> str:
-        m = self.manifest
-        return (
-            f"{m.source}: {m.rows:,} rows of {m.sequence_length} tokens, {m.documents:,} "
-            f"documents, {m.text_bytes / 1e6:.1f} MB, {m.text_bytes / m.tokens:.2f} bytes a token"
-        )
+        return self.described
 
     def stream(self, shard: BatchShard, states: list[dict[str, Any]] | None) -> RowStream:
         """Of several processes, each verifies its part of the shards."""
-        state = None if states is None else check_equal_states(states)
-        rows_read = state["rows_read"] if state else 0
-        verification = verification_of([self], shard, self.reading.attempts, rows_read)
-        return RowStream(self.rows, shard, state, self.reading, verification)
+        mine = {when: shards[shard.index :: shard.count] for when, shards in self.shards.items()}
+        verification, attempts = None, self.reading.attempts
+        if "before" in mine:
+            verify_before(mine["before"], attempts)
+        if "background" in mine:
+            verification = Verification(mine["background"], attempts)
+        return RowStream(self.rows, shard, states, self.reading, self.order, verification)
 
 
 class Opened(NamedTuple):
     """What Rows name: the tokenizer, and the rows to train and to evaluate on."""
 
     tokenizer: Tokenizer
-    train: PreparedText
+    train: RowText
     validation: RowSet
-
-
-def verification_of(
-    texts: Sequence[PreparedText], shard: BatchShard, attempts: int, rows_read: int
-) -> Verification | None:
-    """Verifies one process's part of the shards of texts: at once, or as what it returns."""
-
-    def of(when: str) -> list[ShardFile]:
-        shards = [one for text in texts if text.verify == when for one in text.shards]
-        return shards[shard.index :: shard.count]
-
-    if any(text.verify == "before" for text in texts):
-        verify_before(of("before"), attempts)
-    if any(text.verify == "background" for text in texts):
-        return Verification(of("background"), attempts, rows_read)
-    return None

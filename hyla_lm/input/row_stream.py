@@ -1,19 +1,48 @@
 """Batches of rows through Grain: globally shuffled, reshuffled each epoch, exactly resumable."""
 
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, Protocol
 
 import grain
 import numpy as np
 from absl import flags
+from grain.experimental import index_shuffle
 
 from hyla_lm.errors import UserError
-from hyla_lm.input.order import Order, Shuffled
-from hyla_lm.input.source import Reading, RowSet, RowTable
-from hyla_lm.input.verification import Verification
-from hyla_lm.input.workers import end_with_parent
+from hyla_lm.input.manifest import Verification
+from hyla_lm.input.rows import RowBatch, RowSet, RowTable
+from hyla_lm.input.source import Reading
 from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.signals import end_with_parent
+
+ROUNDS = 4
+
+
+class Order(Protocol):
+    """An endless order of rows, picklable for worker processes."""
+
+    def __call__(self, place: int, seed: int) -> int:
+        """The number of the row at a place."""
+        ...
+
+
+@dataclass(frozen=True)
+class Shuffled:
+    """Every epoch of `count` places holds each of `count` rows once, in an order of its own."""
+
+    count: int
+
+    def __call__(self, place: int, seed: int) -> int:
+        epoch, index = divmod(place, self.count)
+        return index_shuffle(index, self.count - 1, _seed_of(epoch, seed), ROUNDS)
+
+
+@lru_cache(maxsize=8)
+def _seed_of(epoch: int, seed: int) -> int:
+    return zlib.crc32(f"{seed} {epoch}".encode())
 
 
 @dataclass(frozen=True)
@@ -31,7 +60,7 @@ class ShuffledBatches:
     def __len__(self) -> int:
         return 2**62 // self.shard.batch_size
 
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+    def __getitem__(self, index: int) -> RowBatch:
         start, seed = self.first + index * self.shard.batch_size, self.shard.seed
         return self.rows.read([self.order(start + place, seed) for place in self.shard.places])
 
@@ -39,31 +68,31 @@ class ShuffledBatches:
 class RowStream:
     """Endless shuffled batches of one process's shard.
 
-    The state is the number of rows that all processes have read, so a run can go on with the same
-    global batches on any number of processes, workers and threads. A `verification` that finds a
-    shard that is another ends the stream with its error. Without an `order`, every epoch holds each
-    row once, in an order of its own.
+    The state is the number of rows that all processes have read, so a run resumes with the same
+    global batches on any number of processes, workers and threads; `states` are those that the
+    processes saved. Without an `order`, every epoch holds each row once, in an order of its own. A
+    `verification` that finds a shard that is another ends the stream with its error.
     """
 
     def __init__(
         self,
         row_set: RowSet,
         shard: BatchShard,
-        state: dict[str, Any] | None = None,
+        states: list[dict[str, Any]] | None = None,
         reading: Reading | None = None,
-        verification: Verification | None = None,
         order: Order | None = None,
+        verification: Verification | None = None,
     ):
-        self._rows_read = int(state["rows_read"]) if state else 0
+        self._rows_read = int(check_equal_states(states)["rows_read"]) if states else 0
         self._batch_size, self._verification = shard.batch_size, verification
-        chosen = Shuffled(len(row_set.rows)) if order is None else order
+        chosen = order or Shuffled(len(row_set.rows))
         source = ShuffledBatches(row_set.rows, chosen, shard, self._rows_read)
         self._iterator = iter(_batches(source, reading or Reading()))
 
-    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
+    def __iter__(self) -> Iterator[RowBatch]:
         return self
 
-    def __next__(self) -> dict[str, np.ndarray]:
+    def __next__(self) -> RowBatch:
         if self._verification is not None:
             self._verification.check()
         batch = next(self._iterator)
@@ -99,7 +128,7 @@ def check_equal_states(states: list[dict[str, Any]]) -> dict[str, Any]:
 
 def evaluation_rows(
     row_set: RowSet, shard: BatchShard, bos: int, limit: int | None = None
-) -> Iterator[dict[str, np.ndarray]]:
+) -> Iterator[RowBatch]:
     """One process's shard of the first `limit` rows, in order, in whole batches.
 
     The last batch is filled with rows of BOS, whose targets have no weight; their row is -1.

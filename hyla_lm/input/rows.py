@@ -6,18 +6,85 @@ overlap by one token, so every token is a target once; the end of a shard's last
 BOS, which has no weight as a target.
 """
 
+import resource
 import zlib
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Protocol, SupportsIndex
 
 import numpy as np
-from etils import epath
+from array_record.python.array_record_module import ArrayRecordReader
 
 from hyla_lm.errors import UserError
-from hyla_lm.input.manifest import BYTE_COUNT_BYTES, Manifest, Shard
-from hyla_lm.input.records import Records
-from hyla_lm.storage import PathLike, as_path, sizes
+from hyla_lm.input.manifest import BYTE_COUNT_BYTES, Manifest
+from hyla_lm.storage import PathLike, as_path, retrying, sizes
 
 LARGEST_COUNT = 2**31 - 1
+READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
+BUFFER_BYTES = 32_768
+OPENING_THREADS = 32
+FILES_BESIDES = 512
+
+RowBatch = dict[str, np.ndarray]
+
+
+class RowTable(Protocol):
+    """Rows that can be read in any order."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, rows: Sequence[int]) -> RowBatch:
+        """Rows as arrays: tokens (n x T+1), text_bytes (n) and row (n), all int32."""
+        ...
+
+
+@dataclass(frozen=True)
+class RowSet:
+    """Rows of a folder or in memory, read in any order.
+
+    `identity` is a hash of their content, `text_bytes` the size of their text.
+    """
+
+    rows: RowTable
+    sequence_length: int
+    identity: str
+    text_bytes: int
+    baselines_bits_per_byte: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What rows hold; `tokens` are targets with weight, documents and bytes count whole ones."""
+
+    rows: int = 0
+    tokens: int = 0
+    documents: int = 0
+    text_bytes: int = 0
+    max_token_id: int = 0
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(
+            self.rows + other.rows,
+            self.tokens + other.tokens,
+            self.documents + other.documents,
+            self.text_bytes + other.text_bytes,
+            max(self.max_token_id, other.max_token_id),
+        )
+
+
+def count_rows(tokens: np.ndarray, text_bytes: np.ndarray, bos: int) -> Counts:
+    """Counts of n rows (n x T+1, n); a document starts at a BOS whose next token is no BOS."""
+    is_bos = tokens == bos
+    return Counts(
+        rows=len(tokens),
+        tokens=int(np.count_nonzero(~is_bos[:, 1:])),
+        documents=int(np.count_nonzero(is_bos[:, :-1] & ~is_bos[:, 1:])),
+        text_bytes=int(text_bytes.sum(dtype=np.int64)),
+        max_token_id=int(tokens.max()),
+    )
 
 
 def encode_rows(tokens: np.ndarray, text_bytes: np.ndarray, dtype: str) -> list[bytes]:
@@ -36,6 +103,93 @@ def decode_rows(records: Sequence[bytes], dtype: str) -> tuple[np.ndarray, np.nd
     return tokens.astype(np.int32), text_bytes[:, 0].astype(np.int32)
 
 
+class Records:
+    """All records of some ArrayRecord files as one sequence, picklable for worker processes.
+
+    Raises UserError, naming the file, for one that is damaged or cannot be read.
+    """
+
+    def __init__(self, files: Sequence[str], attempts: int = 1):
+        self.files, self._attempts = tuple(files), attempts
+        self._open()
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, index: SupportsIndex) -> bytes:
+        file, place = self.locate(int(index))
+        reader = self._readers[file]
+        return self._try(lambda: reader.read(place, place + 1)[0], file, place)
+
+    def locate(self, index: int) -> tuple[int, int]:
+        """The file that holds a record, and the record's place in it."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"record {index} of {len(self)}")
+        file = bisect_right(self._ends, index)
+        return file, index - (self._ends[file - 1] if file else 0)
+
+    def counts(self) -> list[int]:
+        """Records of each file."""
+        return [reader.num_records() for reader in self._readers]
+
+    def first_of_each(self) -> list[bytes]:
+        """The first record of each file."""
+        starts = [end - count for end, count in zip(self._ends, self.counts(), strict=True)]
+        with ThreadPoolExecutor(min(len(self.files), OPENING_THREADS)) as pool:
+            return list(pool.map(self.__getitem__, starts))
+
+    def _open(self) -> None:
+        _allow_open_files(len(self.files))
+        with ThreadPoolExecutor(min(len(self.files), OPENING_THREADS)) as pool:
+            self._readers = list(pool.map(self._open_file, range(len(self.files))))
+        self._ends = list(accumulate(self.counts()))
+
+    def _open_file(self, file: int) -> ArrayRecordReader:
+        reader = self._try(lambda: _reader(self.files[file]), file, None)
+        if reader.num_records() == 0:
+            raise UserError(f"{self.files[file]} holds no records: copy the shard again.")
+        return reader
+
+    def _try(self, action: Callable[[], Any], file: int, place: int | None) -> Any:
+        """Retries in a bucket: ArrayRecord raises RuntimeError for damage and network alike."""
+        path = self.files[file]
+        if "://" in path:
+            return retrying(action, self._attempts, path)
+        try:
+            return action()
+        except (OSError, RuntimeError) as error:
+            reason = str(error).strip().partition("\n")[0]
+            what = "it" if place is None else f"record {place}"
+            raise UserError(
+                f"{path}: {what} is damaged ({reason}): copy the shard again."
+            ) from error
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"files": self.files, "_attempts": self._attempts}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open()
+
+
+def _reader(path: str) -> ArrayRecordReader:
+    reader = ArrayRecordReader(path, READER_OPTIONS, file_reader_buffer_size=BUFFER_BYTES)
+    if not reader.ok():
+        reader.read([0])  # raises the reason
+    return reader
+
+
+def _allow_open_files(count: int) -> None:
+    """Raises this process's soft limit of open files if needed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = count + FILES_BESIDES
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise UserError(f"{count} files need `ulimit -n {needed}`, but the limit here is {hard}.")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
 class RowReader:
     """Random access to the rows of a folder, picklable for worker processes.
 
@@ -47,14 +201,20 @@ class RowReader:
         self._manifest = manifest
         paths = [as_path(folder) / shard.name for shard in manifest.shards]
         for path, shard, size in zip(paths, manifest.shards, sizes(paths), strict=True):
-            _check_size(path, shard, size)
+            if size is None:
+                raise UserError(f"{path} is missing: copy the shard or prepare the rows again.")
+            if size != shard.size_bytes:
+                raise UserError(
+                    f"{path} has {size} bytes, not the {shard.size_bytes} of its manifest: "
+                    "copy the shard again."
+                )
         self._records = Records([str(path) for path in paths], attempts)
         self._check_shards()
 
     def __len__(self) -> int:
         return self._manifest.rows
 
-    def read(self, rows: Sequence[int]) -> dict[str, np.ndarray]:
+    def read(self, rows: Sequence[int]) -> RowBatch:
         """Rows as arrays: tokens (n x T+1), text_bytes (n) and row (n), all int32."""
         if len(rows) == 0:
             tokens = np.empty((0, self._manifest.sequence_length + 1), np.int32)
@@ -128,17 +288,7 @@ class MemoryRows:
     def __len__(self) -> int:
         return len(self._tokens)
 
-    def read(self, rows: Sequence[int]) -> dict[str, np.ndarray]:
+    def read(self, rows: Sequence[int]) -> RowBatch:
         """Rows as arrays: tokens (n x T+1), text_bytes (n) and row (n), all int32."""
         index = np.array(rows, np.int32)
         return {"tokens": self._tokens[index], "text_bytes": self._text_bytes[index], "row": index}
-
-
-def _check_size(path: epath.Path, shard: Shard, size: int | None) -> None:
-    if size is None:
-        raise UserError(f"{path} is missing: copy the shard or prepare the rows again.")
-    if size != shard.size_bytes:
-        raise UserError(
-            f"{path} has {size} bytes, not the {shard.size_bytes} of its manifest: "
-            "copy the shard again."
-        )

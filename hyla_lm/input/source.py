@@ -1,18 +1,19 @@
 """The protocols of data sources: what gin names as data, and what a task reads from it."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
-from etils import epath
-
 from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import Manifest, check_manifest, read_manifest
-from hyla_lm.input.rows import RowReader
+from hyla_lm.input.rows import RowBatch, RowReader, RowSet
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.storage import as_path
+
+SETS = "LanguageModel.validation_sets"
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
 @dataclass(frozen=True)
@@ -25,18 +26,10 @@ class Reading:
     attempts: int = 5
 
 
-class RowTable(Protocol):
-    """Rows that can be read in any order, as dicts of tokens, text_bytes and row."""
-
-    def __len__(self) -> int: ...
-
-    def read(self, rows: Sequence[int]) -> dict[str, np.ndarray]: ...
-
-
 class Batches(Protocol):
     """An endless iterator of one process's shard of host batches, restorable from JSON."""
 
-    def __next__(self) -> dict[str, np.ndarray]: ...
+    def __next__(self) -> RowBatch: ...
 
     def state(self) -> dict[str, Any]:
         """The position after the last batch."""
@@ -51,7 +44,7 @@ class TrainingText(Protocol):
     """A text as training batches, with its identity."""
 
     def identity(self) -> str:
-        """A hash of the data; a run can only go on with the same one."""
+        """A hash of the data; a run can only resume with the same one."""
         ...
 
     def summary(self) -> str:
@@ -70,20 +63,6 @@ class TellsPasses(Protocol):
     def passes(self, rows: int) -> dict[str, str]:
         """Lines for the start-up summary: what a run of so many rows takes of each source."""
         ...
-
-
-@dataclass(frozen=True)
-class RowSet:
-    """Rows of a folder or in memory, read in any order.
-
-    `identity` is a hash of their content, `text_bytes` the size of their text.
-    """
-
-    rows: RowTable
-    sequence_length: int
-    identity: str
-    text_bytes: int
-    baselines_bits_per_byte: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -122,40 +101,65 @@ class InFolders(Protocol):
 
 
 def open_rows(
-    folder: str, tokenizer: Tokenizer, sequence_length: int, batch_size: int, attempts: int = 1
-) -> tuple[RowSet, Manifest]:
-    """Opens a folder of rows; raises UserError for one that does not fit or is damaged."""
-    manifest = read_manifest(folder)
-    check_fit(folder, manifest, tokenizer, sequence_length, batch_size)
-    return rows_of_folder(as_path(folder), manifest, attempts), manifest
+    folder: str,
+    tokenizer: Tokenizer,
+    sequence_length: int,
+    batch_size: int,
+    attempts: int = 1,
+    manifest: Manifest | None = None,
+) -> RowSet:
+    """Opens a folder of rows, whose manifest may be read already.
 
-
-def check_fit(
-    folder: str, manifest: Manifest, tokenizer: Tokenizer, sequence_length: int, batch_size: int
-) -> None:
-    """Raises UserError for rows of another length or tokenizer, or fewer than a batch."""
-    path = as_path(folder)
-    if manifest.sequence_length != sequence_length:
+    Raises UserError for rows of another length or tokenizer, fewer than a batch, or damaged.
+    """
+    path, m = as_path(folder), manifest or read_manifest(folder)
+    if m.sequence_length != sequence_length:
         raise UserError(
-            f"{path} holds rows of {manifest.sequence_length} tokens, not {sequence_length}: "
-            f"prepare rows of {sequence_length} or train on {manifest.sequence_length}.",
+            f"{path} holds rows of {m.sequence_length} tokens, not {sequence_length}: "
+            f"prepare rows of {sequence_length} or train on {m.sequence_length}.",
             "sequence_length",
         )
-    check_manifest(path, manifest, tokenizer)
-    if manifest.rows < batch_size:
+    check_manifest(path, m, tokenizer)
+    if m.rows < batch_size:
         raise UserError(
-            f"{path} holds {manifest.rows} rows, fewer than one batch of {batch_size}: prepare "
+            f"{path} holds {m.rows} rows, fewer than one batch of {batch_size}: prepare "
             "more rows or make batches smaller.",
             "batch_size",
         )
+    rows = RowReader(path, m, attempts)
+    return RowSet(rows, m.sequence_length, m.sha256, m.text_bytes, m.baselines_bits_per_byte)
 
 
-def rows_of_folder(folder: epath.Path, manifest: Manifest, attempts: int = 1) -> RowSet:
-    """The rows of a folder whose manifest was read."""
-    return RowSet(
-        RowReader(folder, manifest, attempts),
-        manifest.sequence_length,
-        manifest.sha256,
-        manifest.text_bytes,
-        manifest.baselines_bits_per_byte,
-    )
+def check_names(entries: Sequence[str]) -> None:
+    """Raises UserError for a validation set that is no "name=folder", or of the name of another."""
+    names = []
+    for entry in entries:
+        name, _, folder = entry.partition("=")
+        if not NAME.fullmatch(name) or not folder:
+            raise UserError(
+                f"{SETS} has {entry!r}: write a name of letters, digits, _ and -, and a folder "
+                "of rows, such as 'books=rows/books'."
+            )
+        if name in names:
+            raise UserError(f"{SETS} names {name!r} twice: give each set a name of its own.")
+        names.append(name)
+
+
+def open_named_rows(
+    entries: Sequence[str], data: LanguageData, sequence_length: int, attempts: int
+) -> dict[str, RowSet]:
+    """Validation sets by name; raises UserError for rows that do not fit, or are in the data."""
+    sets: dict[str, RowSet] = {}
+    used = dict.fromkeys([data.train.identity(), *data.trained_on], "trained on")
+    anyway = [data.validation.identity, *(rows.identity for rows in data.sets.values())]
+    used |= dict.fromkeys(anyway, "evaluated on anyway")
+    for entry in entries:
+        name, _, folder = entry.partition("=")
+        if name in data.sets:
+            raise UserError(f"{SETS} names {name!r}, a source of the data: give another name.")
+        rows = open_rows(folder, data.tokenizer, sequence_length, 1, attempts)
+        if how := used.get(rows.identity):
+            raise UserError(f"{SETS} has {entry!r}, rows that are {how}: give others.")
+        used[rows.identity] = f"those of {name!r}"
+        sets[name] = rows
+    return sets

@@ -1,30 +1,40 @@
-"""C4 and other text read straight from its files and tokenised while training."""
+"""Text read straight from its files and tokenised while training, exactly resumable at any token.
+
+The state of a stream is the start of its next row: the cursor of its document and the token inside
+it. To resume, the document is tokenised again and its first tokens are dropped.
+"""
 
 import hashlib
-from collections.abc import Generator
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import SupportsIndex
+from typing import Any, NamedTuple, Protocol, SupportsIndex
 
 import grain
 import numpy as np
+from grain.experimental import ThreadPrefetchIterDataset
 
 from hyla_lm.config.declare import check_given, configurable, setting
 from hyla_lm.errors import UserError
-from hyla_lm.input.documents import check_gzip, is_record_file, read_texts
-from hyla_lm.input.order import shuffled
+from hyla_lm.input.documents import TextRecords, check_gzip, is_record_file, read_texts
 from hyla_lm.input.packing import Block, Packer, encode_texts
-from hyla_lm.input.rows import MemoryRows
-from hyla_lm.input.source import LanguageData, Reading, RowSet
-from hyla_lm.input.text_records import TextRecords
-from hyla_lm.input.text_stream import Cursor, StreamedText
+from hyla_lm.input.row_stream import Shuffled
+from hyla_lm.input.rows import MemoryRows, RowBatch, RowSet
+from hyla_lm.input.source import LanguageData, Reading
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.storage import list_files, names_and_sizes
 
 TEXTS_PER_PART = 16
 PARTS_AHEAD = 8
+DOCUMENTS_PER_BLOCK = 64
+ROW_NUMBERS = 2**31
+
+Cursor = dict[str, int]
+Start = tuple[Cursor, int]
 
 
 @configurable
@@ -50,7 +60,6 @@ class C4Stream:
         check_given(self, "train", "validation", "tokenizer")
         tokenizer = Tokenizer(self.tokenizer)
         files = list_files(self.train, "C4Stream.train")
-        encoder = Encoder(tokenizer, self.tokenizer_threads)
         records = [is_record_file(file) for file in files]
         if any(records) and not all(records):
             raise UserError("C4Stream.train mixes ArrayRecord with other files: give one kind.")
@@ -58,32 +67,39 @@ class C4Stream:
 
         def documents_of(shard: BatchShard) -> "FileTexts | RecordTexts":
             if table is not None:
-                return RecordTexts(table, encoder, shard, reading)
-            return FileTexts(files, encoder, shard, reading.attempts)
+                return RecordTexts(table, shard, reading)
+            return FileTexts(files, shard, reading.attempts)
 
+        encode = partial(encode_texts, tokenizer=tokenizer, threads=self.tokenizer_threads)
         name = f"{files[0]} and {len(files) - 1} more" if len(files) > 1 else files[0]
-        content = content_of(files)
-        train = StreamedText(name, content, tokenizer, sequence_length, reading, documents_of)
-        return LanguageData(tokenizer, train, self._validation(encoder, sequence_length, reading))
+        content = hashlib.sha256("\n".join(names_and_sizes(files)).encode()).hexdigest()
+        train = StreamedText(
+            name, content, tokenizer, sequence_length, reading, documents_of, encode
+        )
+        chosen = self._validation(reading)
+        return LanguageData(
+            tokenizer, train, rows_in_memory(encode(chosen), tokenizer, sequence_length)
+        )
 
-    def _validation(self, encoder: "Encoder", sequence_length: int, reading: Reading) -> RowSet:
+    def _validation(self, reading: Reading) -> list[str]:
         files = list_files(self.validation, "C4Stream.validation")
         texts = (text for file in files for text in read_texts(file, reading.attempts))
         chosen = list(islice(texts, self.validation_documents))
         if not chosen:
             raise UserError("C4Stream.validation holds no document: give files with text.")
-        return rows_in_memory(encoder(chosen), encoder.tokenizer, sequence_length)
+        return chosen
 
 
-@dataclass(frozen=True)
-class Encoder:
-    """Tokenises documents on some threads."""
+class Documents(Protocol):
+    """An endless, repeatable sequence of documents; a cursor names a place in it."""
 
-    tokenizer: Tokenizer
-    threads: int
+    def start(self) -> Cursor:
+        """The cursor of the first document."""
+        ...
 
-    def __call__(self, texts: list[str]) -> Block:
-        return encode_texts(texts, self.tokenizer, self.threads)
+    def after(self, cursor: Cursor) -> Generator[tuple[Cursor, Any]]:
+        """The documents from the one at the cursor on, each with its own cursor."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -94,7 +110,6 @@ class FileTexts:
     """
 
     files: tuple[str, ...]
-    encode: Encoder
     shard: BatchShard
     attempts: int
 
@@ -112,19 +127,18 @@ class FileTexts:
         epoch, place, first = cursor["epoch"], cursor["file"], cursor["document"]
         with ThreadPoolExecutor(1) as pool:
             while True:
-                files, found = self._files_of(epoch), place > 0 or first > 0
+                files, holds_any = self._files_of(epoch), place > 0 or first > 0
                 checked = pool.submit(check_gzip, files[place], self.attempts)
                 for file_index in range(place, len(files)):
                     checked.result()
-                    ahead = files[file_index + 1] if file_index + 1 < len(files) else None
-                    if ahead is not None:
-                        checked = pool.submit(check_gzip, ahead, self.attempts)
+                    if file_index + 1 < len(files):
+                        checked = pool.submit(check_gzip, files[file_index + 1], self.attempts)
                     texts = read_texts(files[file_index], self.attempts)
                     for document, text in enumerate(islice(texts, first, None), first):
-                        found = True
+                        holds_any = True
                         yield {"epoch": epoch, "file": file_index, "document": document}, text
                     first = 0
-                if not found:
+                if not holds_any:
                     raise UserError(f"{files[0]} and the files after it hold no document.")
                 epoch, place = epoch + 1, 0
 
@@ -141,7 +155,6 @@ class RecordTexts:
     """
 
     texts: TextRecords
-    encode: Encoder
     shard: BatchShard
     reading: Reading
 
@@ -178,8 +191,145 @@ class ShuffledTexts:
         index, count = self.shard.index, self.shard.count
         start = self.first + int(part) * TEXTS_PER_PART
         places = (number * count + index for number in range(start, start + TEXTS_PER_PART))
-        seed, total = self.shard.seed, len(self.texts)
-        return [self.texts[shuffled(place, total, seed)] for place in places]
+        order = Shuffled(len(self.texts))
+        return [self.texts[order(place, self.shard.seed)] for place in places]
+
+
+@dataclass(frozen=True)
+class StreamedText:
+    """Documents as training text: each process streams its own part of them.
+
+    `content` identifies the text, and `encode` tokenises some documents.
+    """
+
+    name: str
+    content: str
+    tokenizer: Tokenizer
+    sequence_length: int
+    reading: Reading
+    documents_of: Callable[[BatchShard], Documents]
+    encode: Callable[[list[Any]], Block]
+
+    def identity(self) -> str:
+        return self.content
+
+    def summary(self) -> str:
+        return f"{self.name}, tokenised while training"
+
+    def stream(self, shard: BatchShard, states: list[dict[str, Any]] | None) -> "TextStream":
+        batches = PackedBatches(self, self.documents_of(shard), len(shard.places))
+        state = None if states is None else state_of_shard(states, shard)
+        return TextStream(batches, self.reading.ahead, state)
+
+
+class TextStream:
+    """Endless batches of one process, made ahead of training in a thread."""
+
+    def __init__(self, batches: "PackedBatches", ahead: int, state: dict[str, Any] | None):
+        prefetched = ThreadPrefetchIterDataset(batches, prefetch_buffer_size=ahead)
+        self._iterator = iter(prefetched)
+        if state is not None:
+            self._iterator.set_state(state)
+
+    def __iter__(self) -> Iterator[RowBatch]:
+        return self
+
+    def __next__(self) -> RowBatch:
+        return next(self._iterator)
+
+    def state(self) -> dict[str, Any]:
+        return self._iterator.get_state()
+
+    def close(self) -> None:
+        self._iterator.close()
+
+
+class PackedBatches(grain.IterDataset):
+    """Batches of rows packed from a process's documents."""
+
+    def __init__(self, text: StreamedText, documents: Documents, batch_size: int):
+        super().__init__()
+        self.text, self.documents, self.batch_size = text, documents, batch_size
+
+    def __iter__(self) -> "PackedIterator":
+        return PackedIterator(self)
+
+
+class Row(NamedTuple):
+    """A packed row, and where it starts: the cursor of a document and a token of it."""
+
+    tokens_T1: np.ndarray
+    text_bytes: int
+    start: Start
+
+
+class PackedIterator(grain.DatasetIterator):
+    """Iterates PackedBatches; its state is {"document": cursor, "token": n, "row": n}."""
+
+    def __init__(self, source: PackedBatches):
+        super().__init__()
+        self._source = source
+        self.set_state({"document": source.documents.start(), "token": 0, "row": 0})
+
+    def get_state(self) -> dict[str, Any]:
+        return dict(self._state)
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        text = self._source.text
+        self._state = dict(state)
+        self._stream = self._source.documents.after(state["document"])
+        self._packer = Packer(text.sequence_length, text.tokenizer)
+        self._skip = state["token"]
+        self._rest_start: Start = (state["document"], state["token"])
+        self._rows: deque[Row] = deque()
+
+    def close(self) -> None:
+        """Stops reading."""
+        self._stream.close()
+
+    def __next__(self) -> RowBatch:
+        while len(self._rows) < self._source.batch_size:
+            self._fill()
+        rows = [self._rows.popleft() for _ in range(self._source.batch_size)]
+        cursor, token = self._rows[0].start if self._rows else self._rest_start
+        first = self._state["row"]
+        self._state = {"document": cursor, "token": token, "row": first + len(rows)}
+        numbers = (first + np.arange(len(rows))) % ROW_NUMBERS
+        return {
+            "tokens": np.stack([row.tokens_T1 for row in rows]),
+            "text_bytes": np.array([row.text_bytes for row in rows], np.int32),
+            "row": numbers.astype(np.int32),
+        }
+
+    def _fill(self) -> None:
+        """Packs a block of documents; the rest that fills no row waits for the next."""
+        entries = list(islice(self._stream, DOCUMENTS_PER_BLOCK))
+        if not entries:
+            raise UserError("the training text holds no document: give files with text.")
+        block = self._source.text.encode([document for _, document in entries])
+        packed = self._packer.push(block, self._skip)
+        self._skip = 0
+        documents = block.document_at(packed.starts)
+        tokens = packed.starts - block.starts_D[documents]
+        starts: list[Start] = [
+            (entries[document][0], token)
+            for document, token in zip(documents.tolist(), tokens.tolist(), strict=True)
+        ]
+        if packed.starts[0] < 0:  # in an earlier block
+            starts[0] = self._rest_start
+        self._rows += map(Row, packed.tokens, packed.text_bytes.tolist(), starts[:-1])
+        self._rest_start = starts[-1]
+
+
+def state_of_shard(states: list[dict[str, Any]], shard: BatchShard) -> dict[str, Any]:
+    """This process's state; raises UserError if the checkpoint has another number of processes."""
+    if len(states) != shard.count:
+        raise UserError(
+            f"the checkpoint is of {len(states)} processes, each somewhere in text of its own, and "
+            f"cannot be continued by {shard.count}: resume it on {len(states)}, or train on "
+            "prepared rows (@Rows()), which any number of processes continues."
+        )
+    return states[shard.index]
 
 
 def rows_in_memory(block: Block, tokenizer: Tokenizer, sequence_length: int) -> RowSet:
@@ -191,9 +341,3 @@ def rows_in_memory(block: Block, tokenizer: Tokenizer, sequence_length: int) -> 
     identity = hashlib.sha256(tokens.tobytes() + text_bytes.tobytes()).hexdigest()
     rows = MemoryRows(tokens, text_bytes)
     return RowSet(rows, sequence_length, identity, int(text_bytes.sum()), {})
-
-
-def content_of(files: tuple[str, ...]) -> str:
-    """Hash of the files' names and sizes, which identifies the text of a run."""
-    entries = names_and_sizes(files)
-    return hashlib.sha256("\n".join(entries).encode()).hexdigest()

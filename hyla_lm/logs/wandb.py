@@ -15,7 +15,7 @@ from etils import epath
 from hyla_lm.config.declare import configurable, setting
 from hyla_lm.errors import Unavailable, UserError
 from hyla_lm.logs.sinks import Histogram, LoggedRun, Value
-from hyla_lm.storage import bucket_of, read_whole, write_retrying
+from hyla_lm.storage import bucket_of, read_whole, write_whole
 
 ID = ".wandb_id"  # file of a run's folder with its id at W&B
 FINISH_SECONDS = 120.0
@@ -105,7 +105,7 @@ def _id(folder: epath.Path) -> str:
     if (known := read_whole(folder / ID)) is not None:
         return known.decode().strip()
     new = uuid.uuid4().hex
-    write_retrying(folder / ID, f"{new}\n".encode())
+    write_whole(folder / ID, f"{new}\n".encode())
     return new
 
 

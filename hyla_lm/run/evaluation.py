@@ -17,7 +17,7 @@ import numpy as np
 
 from hyla_lm.ending import Preempted
 from hyla_lm.errors import UserError
-from hyla_lm.input.row_documents import Documents, joined, parts_of_rows, together
+from hyla_lm.input.packing import Documents, concatenated, joined, parts_of_rows
 from hyla_lm.metrics import HostMetrics, Metrics, add, means, to_host
 from hyla_lm.package import git_revision
 from hyla_lm.parallel import multihost
@@ -105,7 +105,7 @@ def evaluate(
         logged = program.task.logged_metrics(means(sums))
         metrics |= {f"{prefix}{key}": value for key, value in logged.items()}
         if documents:
-            parts[name] = together(documents)
+            parts[name] = concatenated(documents)
     losses = None if program.token_step is None else _gathered(program, step, parts, shard)
     return Evaluation(step, metrics, losses)
 

@@ -29,7 +29,6 @@ from hyla_lm.storage import (
     bucket_of,
     read_whole,
     size_of,
-    write_retrying,
     write_whole,
 )
 
@@ -129,7 +128,7 @@ class RunFolder:
             if not bucket_of(path):
                 with self._using("written"):
                     path.parent.mkdir(exist_ok=True)
-            write_retrying(path, content.encode() if isinstance(content, str) else content)
+            write_whole(path, content.encode() if isinstance(content, str) else content)
 
     def take(self, name: str) -> bytes | None:
         """The content of a file that a person put here, which is then removed; None without one."""
@@ -206,7 +205,7 @@ class RunFolder:
 
         kept = list(filter(is_kept, read_lines(self.path)))
         text = "".join(f"{json.dumps(line)}\n" for line in kept)
-        write_retrying(self._logs / LINES, text.encode())
+        write_whole(self._logs / LINES, text.encode())
         return kept
 
     def process_seconds(self) -> float:
@@ -217,7 +216,7 @@ class RunFolder:
         if whole and not whole[-1].endswith(b"\n"):
             del whole[-1]
         if content:
-            write_retrying(self._logs / PROCESS_SECONDS, b"".join(whole))
+            write_whole(self._logs / PROCESS_SECONDS, b"".join(whole))
         try:
             return float(whole[-1]) if whole else 0.0
         except ValueError as error:
@@ -326,7 +325,7 @@ class Mirror:
             return
         content = path.read_bytes()
         self._check_lock()
-        write_retrying(self._remote / path.relative_to(self._local).as_posix(), content)
+        write_whole(self._remote / path.relative_to(self._local).as_posix(), content)
         self._copied[path] = len(content)
 
     def _run(self) -> None:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from etils import epath
 
 from hyla_lm.errors import Unavailable, UserError
-from hyla_lm.storage import bucket_errors, bucket_of, look_at_bucket
+from hyla_lm.storage import bucket_errors, bucket_of, check_bucket_access
 
 LOCK = ".lock"
 LONGEST_CONTENT = 4096
@@ -83,7 +83,7 @@ class BucketLease:
     def __init__(self, folder: epath.Path):
         from google.cloud import storage
 
-        look_at_bucket(folder)
+        check_bucket_access(folder)
         self._folder, bucket = folder, bucket_of(folder)
         self._bucket = storage.Client().bucket(bucket.removeprefix("gs://"))
         self._name = str(folder / LOCK).removeprefix(f"{bucket}/")

@@ -22,7 +22,7 @@ from hyla_lm.logs.step_log import StepLog
 from hyla_lm.parallel import multihost
 from hyla_lm.run.folder import PROFILE, RunFolder
 from hyla_lm.run.watchdog import Watchdog
-from hyla_lm.storage import write_retrying
+from hyla_lm.storage import write_whole
 
 STEPS_ASKED = 5
 COUNT = re.compile(r"[1-9][0-9]{0,5}")
@@ -121,7 +121,7 @@ class Profiler:
         file = f"{socket.gethostname()}_{jax.process_index()}.xplane.pb"
         with trace.stopped() as content:
             place.mkdir(parents=True, exist_ok=True)
-            write_retrying(place / file, content)
+            write_whole(place / file, content)
         self._progress.say(f"trace of steps {trace.first} to {trace.reached}: {place}")
 
     def _note(self, *_: object) -> None:

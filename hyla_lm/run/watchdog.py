@@ -18,7 +18,7 @@ from etils import epath
 
 from hyla_lm.ending import reason_of
 from hyla_lm.parallel import multihost
-from hyla_lm.storage import write_retrying
+from hyla_lm.storage import write_whole
 
 EXIT_STATUS = 69  # EX_UNAVAILABLE: the same command goes on
 FRAMES_SHOWN = 6
@@ -84,7 +84,7 @@ class Watchdog:
             file.flush()
             faulthandler.dump_traceback(file, all_threads=True)
         local = Path(file.name)
-        writing = ThreadPoolExecutor(1).submit(write_retrying, self._path, local.read_bytes())
+        writing = ThreadPoolExecutor(1).submit(write_whole, self._path, local.read_bytes())
         try:
             writing.result(WRITE_SECONDS)
         except Exception as error:

@@ -14,9 +14,17 @@ from hyla_lm.attention.platform import platform
 from hyla_lm.config import gin_text
 from hyla_lm.config.declare import configurable, setting
 from hyla_lm.errors import UserError, naming_settings
-from hyla_lm.input.named_rows import check_names, open_named_rows
 from hyla_lm.input.row_stream import evaluation_rows
-from hyla_lm.input.source import Batches, DataSource, LanguageData, Reading, RowSet, TellsPasses
+from hyla_lm.input.rows import RowSet
+from hyla_lm.input.source import (
+    Batches,
+    DataSource,
+    LanguageData,
+    Reading,
+    TellsPasses,
+    check_names,
+    open_named_rows,
+)
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.metrics import Metrics, Pair
 from hyla_lm.model.config import Tokens

@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from itertools import islice
 from pathlib import Path
 
 from rich.console import Console
@@ -18,17 +17,15 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from hyla_lm.data.docstrings import collect, installed_roots
-from hyla_lm.data.document_files import DocumentFiles
-from hyla_lm.data.preparation import Preparation
-from hyla_lm.data.prepare import prepare
+from hyla_lm.data.preparation import Preparation, prepare
+from hyla_lm.data.text_files import TextFiles
 from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.input.manifest import read_manifest
-from hyla_lm.input.prepared import PreparedText
-from hyla_lm.input.source import Reading, rows_of_folder
+from hyla_lm.input.row_stream import RowStream
+from hyla_lm.input.source import Batches, Reading, open_rows
 from hyla_lm.input.stream import C4Stream
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.parallel.batch_shard import BatchShard
-from hyla_lm.storage import as_path
 from tests.data.c4_layouts import write_array_records, write_json_gz
 
 SEQUENCE_LENGTH, BATCH_SIZE = 512, 64
@@ -56,21 +53,20 @@ def measurements(folder: Path, tokenizer: Tokenizer) -> dict[str, Callable[[], i
 
     def prepare_rows() -> int:
         output = str(folder / f"rows{next(done)}")
-        source = DocumentFiles(train)
+        source = TextFiles(train)
         request = Preparation(source, tokenizer, output, "train", SEQUENCE_LENGTH, SHARDS)
         return prepare(request).tokens
 
     def read_rows() -> int:
-        output = folder / "rows0"
-        manifest = read_manifest(output)
-        split = rows_of_folder(as_path(output), manifest)
-        batches = 2 * manifest.rows // BATCH_SIZE
-        return drained(PreparedText(split, manifest, READING, "off", ()), batches)
+        split = open_rows(str(folder / "rows0"), tokenizer, SEQUENCE_LENGTH, BATCH_SIZE)
+        stream = RowStream(split, BatchShard(BATCH_SIZE), reading=READING)
+        return drained(stream, 2 * len(split.rows) // BATCH_SIZE)
 
     def stream(files: tuple[str, ...]) -> int:
         source = C4Stream(files, files[:1], tokenizer.path, validation_documents=1)
         data = source.open(SEQUENCE_LENGTH, BATCH_SIZE, READING)
-        return drained(data.train, read_manifest(folder / "rows0").rows // BATCH_SIZE)
+        batches = read_manifest(folder / "rows0").rows // BATCH_SIZE
+        return drained(data.train.stream(BatchShard(BATCH_SIZE), None), batches)
 
     return {
         "tokenise alone": tokenise,
@@ -81,10 +77,9 @@ def measurements(folder: Path, tokenizer: Tokenizer) -> dict[str, Callable[[], i
     }
 
 
-def drained(text, batches: int) -> int:
+def drained(stream: Batches, batches: int) -> int:
     """Tokens of the first batches."""
-    stream = text.stream(BatchShard(BATCH_SIZE), None)
-    tokens = sum(batch["tokens"][:, 1:].size for batch in islice(stream, batches))
+    tokens = sum(next(stream)["tokens"][:, 1:].size for _ in range(batches))
     stream.close()
     return tokens
 

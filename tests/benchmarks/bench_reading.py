@@ -16,13 +16,13 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from hyla_lm.data.docstrings import collect, installed_roots
-from hyla_lm.data.row_writer import write_rows
+from hyla_lm.data.preparation import write_rows
 from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.input.mixture import RowMixture
-from hyla_lm.input.order import Shuffled
 from hyla_lm.input.prepared import Rows
-from hyla_lm.input.row_stream import RowStream
-from hyla_lm.input.source import Reading, RowSet
+from hyla_lm.input.row_stream import RowStream, Shuffled
+from hyla_lm.input.rows import RowSet
+from hyla_lm.input.source import Reading
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.parallel.batch_shard import BatchShard
 

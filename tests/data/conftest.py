@@ -9,7 +9,7 @@ import pytest
 
 from hyla_lm.cli.parser import Command
 from hyla_lm.config.declare import split_arguments
-from hyla_lm.data.row_writer import write_rows
+from hyla_lm.data.preparation import write_rows
 from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.input.manifest import Manifest
 from hyla_lm.input.tokenizer import Tokenizer
@@ -49,9 +49,12 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> Tok
     return Tokenizer(str(path))
 
 
-@pytest.fixture
-def packed(tmp_path: Path, texts: list[str], tokenizer: Tokenizer) -> tuple[Path, Manifest]:
-    folder = tmp_path / "rows"
+@pytest.fixture(scope="session")
+def packed_once(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], tokenizer: Tokenizer
+) -> tuple[Path, Manifest]:
+    """A folder of rows of the texts in three shards, not to be changed."""
+    folder = tmp_path_factory.mktemp("packed") / "rows"
     return folder, write_rows(texts, tokenizer, folder, split="train", shards=3, **PACKED)
 
 

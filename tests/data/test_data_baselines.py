@@ -12,9 +12,10 @@ from hyla_lm.data.baselines import (
     compressor_bits_per_byte,
     count_bigrams,
 )
-from hyla_lm.data.row_writer import write_rows
+from hyla_lm.data.preparation import write_rows
 from hyla_lm.input.rows import RowReader
 from hyla_lm.input.tokenizer import Tokenizer
+from tests.data.conftest import PACKED
 
 
 def test_by_hand() -> None:
@@ -31,9 +32,8 @@ def test_rows_count_every_pair_and_sum_to_one(
     tmp_path: Path, texts: list[str], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hyla_lm.data.baselines.ROWS_PER_CHUNK", 7)
-    packing = {"source": "test", "sequence_length": 16, "seed": 0}
-    train = write_rows(texts[:50], tokenizer, tmp_path / "t", split="train", **packing)
-    manifest = write_rows(texts[50:], tokenizer, tmp_path / "v", split="validation", **packing)
+    train = write_rows(texts[:50], tokenizer, tmp_path / "t", split="train", **PACKED)
+    manifest = write_rows(texts[50:], tokenizer, tmp_path / "v", split="validation", **PACKED)
     rows = RowReader(tmp_path / "t", train)
     bigram = count_bigrams(rows, 512, tokenizer.bos)
     assert bigram.counts.sum() == train.tokens

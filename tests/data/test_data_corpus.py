@@ -1,16 +1,105 @@
-"""Collecting docstrings, and corpora on disk."""
+"""Prose of docstrings: which paragraphs count, how they are re-joined, and corpora on disk."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from hyla_lm.data.corpus import Document, split_of, write_documents
-from hyla_lm.data.docstrings import collect
-from hyla_lm.errors import UserError
+from hyla_lm.data.docstrings import Document, collect, split_of, write_documents
+from hyla_lm.data.prose import is_prose, paragraphs
 from hyla_lm.input.documents import read_texts
 
 SENTENCES = [f"This is sentence number {n}, and it is long enough." for n in "abcdef"]
+NUMPY = """Sum of array elements over
+a given axis.
+
+Parameters
+----------
+axis : int, optional
+    Axis along which a sum
+    is performed.
+dtype : dtype
+
+Returns
+-------
+ndarray
+    An array with the same shape.
+
+Examples
+--------
+>>> add([1, 2])
+This is output of the example.
+
+=====  =====
+Name   Is the value.
+=====  =====
+"""
+GOOGLE = """Adds the numbers:
+
+Args:
+  first: The first number, which
+    may be negative.
+  second (int): The `second` number of :class:`~a.Pair`.
+
+Returns:
+  The sum of both.
+
+Run it so::
+
+  The code is here.
+
+* It is **fast**.
+* It has ``{braces}`` in it.
+
+:param third: The third of the numbers.
+:rtype: int
+.. note:: This is a note.
+"""
+
+
+def test_numpy_docstring() -> None:
+    assert paragraphs(NUMPY) == [
+        "Sum of array elements over a given axis.",
+        "Axis along which a sum is performed.",
+        "An array with the same shape.",
+    ]
+
+
+def test_google_and_sphinx_docstrings() -> None:
+    assert paragraphs(GOOGLE) == [
+        "The first number, which may be negative.",
+        "The second number of a.Pair.",
+        "The sum of both.",
+        "It is fast.",
+        "The third of the numbers.",
+        "This is a note.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("This is a sentence.", True),
+        ('He said that it "works."', True),
+        ("Is it so?", True),
+        ("Too short.", False),
+        ("this has no end of a sentence", False),
+        ("This trails off and ...", False),
+        ("The set {1, 2} is small.", False),
+        ("Please enable javascript in the browser.", False),
+        ("The lorem ipsum of a page.", False),
+        ("x = the + value of it.", False),
+        ("In 1 2 3 4 5 6 7 8 9 0 (1) [2] [3].", False),
+        ("The lone surrogate \ud800 is not text.", False),
+    ],
+)
+def test_line_rules(text: str, kept: bool) -> None:
+    assert is_prose(text) is kept
+
+
+@pytest.mark.parametrize("docstring", ["", "\n\n", "----", "::", "```", ">>> 1", " - \n - "])
+def test_odd_docstrings_hold_no_prose(docstring: str) -> None:
+    assert paragraphs(docstring) == []
 
 
 def module(*paragraphs: str) -> str:
@@ -77,42 +166,17 @@ def test_workers_read_what_one_process_reads(
     assert len(alone.documents) == 40
 
 
-def test_split_is_stable() -> None:
+def test_the_split_of_a_document_is_that_of_its_url() -> None:
     urls = [f"python://module{n}.py" for n in range(5000)]
     chosen = [url for url in urls if split_of(url) == "validation"]
     assert chosen[:2] == ["python://module10.py", "python://module27.py"]
     assert 60 < len(chosen) < 140
 
 
-def test_documents_round_trip_and_repeat_bytewise(tmp_path: Path) -> None:
+def test_documents_come_back_and_repeat_bytewise(tmp_path: Path) -> None:
     documents = [Document("one\ntwo é", "python://a.py"), Document("three", "python://b.py")]
     first, second = tmp_path / "a.json.gz", tmp_path / "b.json.gz"
     for path in (first, second):
         write_documents(path, documents)
     assert list(read_texts(str(first))) == ["one\ntwo é", "three"]
     assert first.read_bytes() == second.read_bytes()
-
-
-def test_reads_plain_lines_and_text(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n\n{"text": "two"}\n')
-    (tmp_path / "a.txt").write_text("three\nfour\n")
-    assert list(read_texts(str(tmp_path / "a.jsonl"))) == ["one", "two"]
-    assert list(read_texts(str(tmp_path / "a.txt"))) == ["three\nfour\n"]
-
-
-@pytest.mark.parametrize("content", [b"no json\n", b'{"url": "x"}\n', b"[1]\n", b"\xff\n"])
-def test_damaged_documents_are_named(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(content)
-    with pytest.raises(UserError, match="a.jsonl"):
-        list(read_texts(str(path)))
-
-
-def test_absent_and_cut_files_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "a.json.gz"
-    with pytest.raises(UserError, match="does not exist"):
-        list(read_texts(str(path)))
-    write_documents(path, [Document("some text" * 50, "u")])
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(UserError, match="cut short"):
-        list(read_texts(str(path)))

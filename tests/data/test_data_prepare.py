@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hyla_lm.data import prepare
+from hyla_lm.data import preparation, prepare
 from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.data.verify import verify
 from hyla_lm.errors import UserError
@@ -38,19 +38,19 @@ LIMITED = """
 import resource, runpy, sys
 limit = int(sys.argv.pop(1))
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-runpy.run_module("data.prepare", run_name="__main__", alter_sys=True)
+runpy.run_module("hyla_lm", run_name="__main__", alter_sys=True)
 """
 KILLED = """
 import os, pkgutil, signal, sys
 from unittest.mock import patch
-from hyla_lm.data.prepare import main
+from hyla_lm.cli.main import main
 after, count, *arguments = sys.argv[1:]
 real, calls = pkgutil.resolve_name(after), []
 def dying(*given, **named):
     calls.append(real(*given, **named))
     return calls[-1] if len(calls) < int(count) else os.kill(os.getpid(), signal.SIGKILL)
 with patch(after, dying):
-    main(arguments)
+    main(["data", "prepare", *arguments])
 """
 
 
@@ -122,8 +122,13 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("shards", [None, 1, 2, 6])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("layout", "shards"),
+    [
+        *(("json.gz", shards) for shards in (None, 1, 2, 6)),
+        *(("jsonl", 2), ("ArrayRecord", None), ("ArrayRecord", 6), ("txt", 2)),
+    ],
+)
 def test_shards_hold_every_document_of_their_files_once(
     asked: Request, tmp_path: Path, layout: str, shards: int | None
 ) -> None:
@@ -167,9 +172,8 @@ def test_every_run_gives_the_same_bytes(asked: Request, whole: Contents, workers
     ("after", "count", "finished"),
     [
         ("hyla_lm.data.preparation.write_whole", 1, 0),  # the request
-        ("hyla_lm.data.row_writer.encode_rows", 1, 0),  # some rows of a shard
-        ("hyla_lm.data.row_writer.encode_rows", 3, 1),
-        ("hyla_lm.data.row_writer._checked_rows", 2, 1),  # a shard before its rename
+        ("hyla_lm.data.row_writer.encode_rows", 3, 1),  # some rows of a shard
+        ("hyla_lm.data.row_writer._check_written", 2, 1),  # a shard before its rename
         ("hyla_lm.data.preparation.write_shard", 2, 1),  # its rename
         ("hyla_lm.data.preparation.write_whole", 3, 2),  # its report
         ("hyla_lm.data.preparation.write_whole", 4, 3),  # the last report
@@ -201,7 +205,7 @@ def error_of(process: subprocess.Popen[str]) -> str:
     """What a run that fails says in its last line, and no traceback before it."""
     error = process.communicate()[1]
     assert process.returncode == 2 and "Traceback" not in error
-    return error[error.index("data.prepare: ") :]
+    return error[error.index("hyla-lm data: ") :]
 
 
 def wait_until(condition: Callable[[], object]) -> None:
@@ -233,7 +237,7 @@ def test_the_workers_of_a_killed_run_end_and_it_goes_on(long: Request, tmp_path:
 def test_a_file_that_cannot_grow_is_reported_and_the_run_goes_on(
     asked: Request, whole: Contents, limit: int, shards: int
 ) -> None:
-    error = error_of(asked.start(program=("-c", LIMITED, str(limit))))
+    error = error_of(asked.start(program=("-c", LIMITED, str(limit), "data", "prepare")))
     assert "cannot be written" in error and "File too large" in error
     check_unfinished(asked, whole, shards)
     assert asked.run() == whole
@@ -269,7 +273,7 @@ def test_a_request_that_is_repeated_changes_nothing(
 ) -> None:
     asked.run()
     before = places(asked.folder)
-    monkeypatch.setattr(prepare, "run_here", None)
+    monkeypatch.setattr(preparation, "_run_here", None)
     assert (asked.run(), places(asked.folder)) == (whole, before)
 
 

@@ -1,7 +1,6 @@
 """The sample corpus as a data source: reproducible, built once, and never half there."""
 
 import hashlib
-import platform
 import signal
 import sys
 from collections.abc import Callable
@@ -9,23 +8,23 @@ from pathlib import Path
 
 import pytest
 
-import hyla_lm
 from hyla_lm.cli.main import main
-from hyla_lm.config import gin_files
 from hyla_lm.data import sample_corpus
-from hyla_lm.data.sample_corpus import SampleCorpus, build_folder
+from hyla_lm.data.sample_corpus import SampleCorpus
 from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import read_manifest
 from hyla_lm.input.source import DataSource, open_rows
 from hyla_lm.input.tokenizer import Tokenizer
 from tests import preloaded
 
-KILLED_BUILD = """
+CHECKOUT = Path(sample_corpus.__file__).resolve().parents[1]
+BUILD = """
 import os, pathlib, signal, sys
 from hyla_lm.data import sample_corpus
-sample_corpus.installed_roots = lambda: [pathlib.Path(sys.argv[1])]
-sample_corpus.baselines = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-sample_corpus.SampleCorpus(sys.argv[2], 512, 16).prepare()
+sample_corpus.installed_roots = lambda: [pathlib.Path({root!r})]
+if sys.argv[2:] == ["killed"]:
+    sample_corpus.baselines = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+sample_corpus.SampleCorpus(sys.argv[1], 512, 16).prepare()
 """
 
 
@@ -52,8 +51,8 @@ def test_prepare_is_reproducible_and_builds_once(
     rows = first.prepare()
     second.prepare()
     made = hashes(tmp_path / "a")
-    assert made == hashes(tmp_path / "b") and len(made) == 7
-    monkeypatch.setattr("hyla_lm.data.sample_corpus.build_folder", None)
+    assert made == hashes(tmp_path / "b") and len(made) == 9
+    monkeypatch.setattr("hyla_lm.data.sample_corpus.write_rows", None)
     assert first.prepare() == rows
     for folder in (rows.train, rows.validation):
         open_rows(folder, Tokenizer(rows.tokenizer), 16, 1)
@@ -74,40 +73,23 @@ def test_sequence_lengths_share_corpus_and_tokenizer(
 
 
 def test_a_killed_build_leaves_nothing_that_passes(tmp_path: Path, small_root: Path) -> None:
-    command = [sys.executable, "-c", KILLED_BUILD, str(small_root), str(tmp_path)]
-    checkout = Path(sample_corpus.__file__).resolve().parents[1]
-    killed = preloaded.run(command, cwd=checkout, capture_output=True, timeout=60)
+    code = BUILD.format(root=str(small_root))
+    command = [sys.executable, "-c", code, str(tmp_path), "killed"]
+    killed = preloaded.run(command, cwd=CHECKOUT, capture_output=True, timeout=60)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     home = next(tmp_path.glob("sample-*"))
-    assert len(list(home.rglob("manifest.json"))) == 2 and not list(home.glob("rows-*"))
+    assert len(list(home.rglob("manifest.json"))) == 1
     rows = SampleCorpus(str(tmp_path), 512, 16).prepare()
     assert read_manifest(Path(rows.validation)).baselines_bits_per_byte
 
 
-def test_the_first_of_two_builders_wins(tmp_path: Path) -> None:
-    target = tmp_path / "folder"
-
-    def build(folder: Path) -> None:
-        (folder / "file").write_text("second")
-        target.mkdir()
-        (target / "file").write_text("first")
-
-    build_folder(target, [Path("file")], build)
-    assert (target / "file").read_text() == "first"
-    assert [path.name for path in tmp_path.glob("*fold*")] == ["folder"]
-
-
-def test_an_incomplete_folder_is_named(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "other").write_text("")
-    with pytest.raises(UserError, match="delete that folder"):
-        build_folder(tmp_path / "folder", [Path("file")], lambda f: (f / "file").touch())
-
-
-def test_gin_binds_it() -> None:
-    bindings = ["SampleCorpus.cache = '/a'", "SampleCorpus.vocab_size = 512"]
-    read = gin_files.read([], bindings, SampleCorpus)
-    assert read.values == (SampleCorpus(cache="/a", vocab_size=512),)
+def test_two_at_once_make_the_same_rows(tmp_path: Path, small_root: Path) -> None:
+    code = BUILD.format(root=str(small_root))
+    commands = [[sys.executable, "-c", code, str(tmp_path / "both")] for _ in range(2)]
+    both = [preloaded.Popen(command, cwd=CHECKOUT) for command in commands]
+    assert [process.wait() for process in both] == [0, 0]
+    SampleCorpus(str(tmp_path / "one"), 512, 16).prepare()
+    assert hashes(tmp_path / "both") == hashes(tmp_path / "one")
 
 
 def test_unfit_settings(tmp_path: Path) -> None:
@@ -116,12 +98,6 @@ def test_unfit_settings(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="SampleCorpus.cache"):
         SampleCorpus(str(tmp_path / "file"), 512, 16).prepare()
-
-
-def test_key_names_the_producer_and_the_python_version() -> None:
-    key = sample_corpus.environment_key()
-    assert hyla_lm.__version__ in key
-    assert platform.python_version() in key
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 from hyla_lm.config.gin_files import Written
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
-from hyla_lm.input.manifest import Manifest, read_manifest
+from hyla_lm.input.manifest import Manifest, read_manifest, shard_files, verify_before
 from hyla_lm.input.prepared import Rows
 from hyla_lm.input.rows import RowReader
 from hyla_lm.input.source import Reading
-from hyla_lm.input.verification import shard_files, verify_before
 from tests.conftest import SEQUENCE_LENGTH
 
 pytestmark = pytest.mark.usefixtures("programs_once")
@@ -136,14 +135,13 @@ def test_a_manifest_with_other_values(
 @patient
 @given(name=st.sampled_from(["split", "rows", "shards", "format", "special_ids"]), deep=DEEP)
 @example(name="shards", deep="[" * 100_000 + "]" * 100_000)
-def test_a_manifest_with_depth_or_repeats(
+def test_a_manifest_with_depth(
     copied: Rows, tiny_rows: Rows, whole: dict[str, np.ndarray], name: str, deep: str
 ) -> None:
     text = Path(tiny_rows.train, "manifest.json").read_text()
-    for value in (deep, deep + "]" * len(deep), '"train"', "535"):
-        doubled = text.replace("{", f'{{"{name}": {value},', 1).encode()
-        Path(copied.train, "manifest.json").write_bytes(doubled)
-        assert refused(lambda: read_manifest(copied.train))
+    for value in (deep, deep + "]" * len(deep)):
+        more = text.replace("{", f'{{"{name}": {value},', 1).encode()
+        check_manifest_text(copied, whole, more)
     check_manifest_text(copied, whole, deep.encode())
 
 

@@ -217,7 +217,7 @@ from hyla_lm.run import watchdog
 
 watchdog.WRITE_SECONDS, watchdog.LAST_SECONDS = 0.5, 2
 if sys.argv[2] == "write":
-    watchdog.write_retrying = lambda *_: time.sleep(10**6)
+    watchdog.write_whole = lambda *_: time.sleep(10**6)
 elif sys.argv[2] == "everything":
     watchdog.faulthandler.dump_traceback = lambda *_, **__: time.sleep(10**6)
 watchdog.Watchdog(0.5, epath.Path(sys.argv[1]))

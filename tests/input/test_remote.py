@@ -15,15 +15,14 @@ import numpy as np
 import pytest
 
 from hyla_lm import storage as files
-from hyla_lm.data.document_files import DocumentFiles
-from hyla_lm.data.preparation import Preparation
-from hyla_lm.data.prepare import prepare
+from hyla_lm.data.preparation import Preparation, prepare
+from hyla_lm.data.text_files import TextFiles
 from hyla_lm.data.verify import verify
 from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import read_manifest
 from hyla_lm.input.prepared import Rows
-from hyla_lm.input.records import Records
 from hyla_lm.input.row_stream import RowStream
+from hyla_lm.input.rows import Records
 from hyla_lm.input.source import Reading, open_rows
 from hyla_lm.input.stream import C4Stream
 from hyla_lm.input.tokenizer import Tokenizer
@@ -100,12 +99,7 @@ def test_rows_of_a_bucket_are_those_of_the_disk(
     assert_equal(row_batches(remote_rows, threads, 12), expected)
 
 
-def test_a_tokenizer_and_a_manifest_of_a_bucket(tiny_rows: Rows, remote_rows: Rows) -> None:
-    assert Tokenizer(remote_rows.tokenizer).sha256 == Tokenizer(tiny_rows.tokenizer).sha256
-    assert read_manifest(remote_rows.train) == read_manifest(tiny_rows.train)
-
-
-@pytest.mark.parametrize("page", [1, 2, 1000])
+@pytest.mark.parametrize("page", [1, 1000])
 def test_globs_of_a_bucket_find_whole_sets(
     bucket: FakeBucket, remote_rows: Rows, page: int
 ) -> None:
@@ -141,7 +135,7 @@ def test_c4_of_a_bucket_is_that_of_the_disk(
 
 
 def preparation(tokenizer: Tokenizer, c4: Path, folder: str) -> Preparation:
-    source = DocumentFiles(list_files([f"{c4}/json/c4-train.*"], "--input"))
+    source = TextFiles(list_files([f"{c4}/json/c4-train.*"], "--input"))
     return Preparation(source, tokenizer, folder, "train", SEQUENCE_LENGTH, 3)
 
 
@@ -265,9 +259,8 @@ def test_a_store_that_keeps_failing_is_given_up(
 
 
 def test_reading_ahead_hides_latency(bucket: FakeBucket, remote_rows: Rows) -> None:
-    split, _ = open_rows(
-        remote_rows.train, Tokenizer(remote_rows.tokenizer), SEQUENCE_LENGTH, BATCH
-    )
+    tokenizer = Tokenizer(remote_rows.tokenizer)
+    split = open_rows(remote_rows.train, tokenizer, SEQUENCE_LENGTH, BATCH)
     bucket.delay = 0.03
     seconds = []
     for threads in (1, 16):
@@ -297,7 +290,7 @@ def test_without_a_client_the_extra_is_named(bucket: FakeBucket) -> None:
     script = """
 import sys
 sys.modules["gcsfs"] = None
-from hyla_lm.config import UserError
+from hyla_lm.errors import UserError
 from hyla_lm.input.tokenizer import Tokenizer
 try:
     Tokenizer("gs://bucket/tokenizer.model").content

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyla_lm.input.packing import Packer, encode_texts
-from hyla_lm.input.row_documents import GOES_ON, Documents, joined, parts_of_rows
+from hyla_lm.input.packing import CONTINUED, Documents, Packer, encode_texts, joined, parts_of_rows
 from hyla_lm.input.tokenizer import Tokenizer
 from tests.conftest import sentences
 
@@ -83,7 +82,7 @@ def test_a_document_that_the_rows_begin_or_end_inside_counts_as_the_part_seen() 
     numbers = np.arange(len(tokens))
     later, early = slice(1, None), slice(0, 4)
     found = joined([parts(tokens[later], nats[later], numbers[later], bytes_each[later])])
-    assert (found.row_N[0], found.place_N[0], found.tokens_N[0]) == (1, GOES_ON, 6)
+    assert (found.row_N[0], found.place_N[0], found.tokens_N[0]) == (1, CONTINUED, 6)
     found = joined([parts(tokens[early], nats[early], numbers[early], bytes_each[early])])
     assert found.tokens_N.tolist() == [10, 5] and found.row_N.tolist() == [0, 2]
 

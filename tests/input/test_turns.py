@@ -3,8 +3,7 @@
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from hyla_lm.input.order import Mixed
-from hyla_lm.input.turns import shares_of, turns_of
+from hyla_lm.input.mixture import Mixed, shares_of, turns_of
 
 weights = (
     st.floats(1e-6, 1e6) | st.integers(1, 1000) | st.sampled_from([1.618**-i for i in range(9)])

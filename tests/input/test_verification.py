@@ -7,7 +7,6 @@ from collections import Counter
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
@@ -15,10 +14,10 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from hyla_lm.cli.main import main
 from hyla_lm.data.row_writer import WRITER_OPTIONS
 from hyla_lm.errors import UserError
-from hyla_lm.input import verification
+from hyla_lm.input import manifest
 from hyla_lm.input.prepared import Rows
-from hyla_lm.input.records import Records
 from hyla_lm.input.row_stream import RowStream
+from hyla_lm.input.rows import Records
 from hyla_lm.input.source import Reading
 from hyla_lm.parallel.batch_shard import BatchShard
 from tests.conftest import SEQUENCE_LENGTH
@@ -52,20 +51,17 @@ def reorder(folder: str) -> Path:
     return shard
 
 
-def stream(rows: Rows, shard: BatchShard | None = None, state: Any = None) -> RowStream:
+def stream(rows: Rows, shard: BatchShard | None = None) -> RowStream:
     data = rows.open(SEQUENCE_LENGTH, BATCH, Reading(attempts=1))
-    opened = data.train.stream(shard or BatchShard(BATCH), None if state is None else [state])
+    opened = data.train.stream(shard or BatchShard(BATCH), None)
     assert isinstance(opened, RowStream)
     return opened
 
 
-def end_of(batches: RowStream) -> str:
-    """The sentence that ends a stream."""
-    with pytest.raises(UserError) as error:
-        for _ in batches:
-            time.sleep(0.01)
-    batches.close()  # does not tell it twice
-    return str(error.value)
+def wait_for(batches: RowStream) -> None:
+    assert batches._verification is not None
+    batches._verification._thread.join(30)
+    assert not batches._verification._thread.is_alive()
 
 
 def train(rows: Rows, gin_file: Path, workdir: Path) -> int:
@@ -75,27 +71,26 @@ def train(rows: Rows, gin_file: Path, workdir: Path) -> int:
 
 
 @pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize(
+    ("when", "consequence"),
+    [("background", "; every step so far may have read it"), ("before", "")],
+)
 def test_another_shard_ends_a_run(
-    rows: Rows, tiny_gin: Path, tmp_path: Path, split: str, capsys: pytest.CaptureFixture[str]
+    rows: Rows,
+    tiny_gin: Path,
+    tmp_path: Path,
+    split: str,
+    when: str,
+    consequence: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     shard = reorder(getattr(rows, split))
-    assert train(rows, tiny_gin, tmp_path / "run") == 2
-    assert "validation/" not in (tmp_path / "run" / "metrics.jsonl").read_text()
+    assert train(replace(rows, verify=when), tiny_gin, tmp_path / "run") == 2
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text()
+    assert "validation/" not in lines if when == "background" else lines == ""
     assert capsys.readouterr().err.splitlines()[-1] == (
-        f"hyla-lm: {shard} is not the shard its manifest describes (sha256): copy it again; "
-        "every step so far may have read it."
-    )
-
-
-@pytest.mark.parametrize("split", SPLITS)
-def test_another_shard_is_found_before_the_first_step(
-    rows: Rows, tiny_gin: Path, tmp_path: Path, split: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shard = reorder(getattr(rows, split))
-    assert train(replace(rows, verify="before"), tiny_gin, tmp_path / "run") == 2
-    assert not (tmp_path / "run" / "metrics.jsonl").read_text()
-    assert capsys.readouterr().err.splitlines()[-1] == (
-        f"hyla-lm: {shard} is not the shard its manifest describes (sha256): copy it again."
+        f"hyla-lm: {shard} is not the shard its manifest describes (sha256): copy it again"
+        f"{consequence}."
     )
 
 
@@ -106,7 +101,7 @@ def test_nothing_is_verified_where_it_is_switched_off(
     assert train(replace(rows, verify="off"), tiny_gin, tmp_path / "run") == 0
 
 
-def test_verification_before_a_run_tells_bytes_and_seconds(
+def test_verification_before_a_run_logs_bytes_and_seconds(
     rows: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "hyla_lm"):
@@ -115,16 +110,15 @@ def test_verification_before_a_run_tells_bytes_and_seconds(
     assert message.startswith("verified 4 shards, 0.00 GB in ") and message.endswith(" s")
 
 
-def test_sound_shards_are_verified_once_without_a_word(
+def test_processes_verify_every_shard_once_between_them_without_a_word(
     rows: Rows, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, plain = Counter[str](), verification.chunks
+    read, plain = Counter[str](), manifest.chunks
     monkeypatch.setattr(
-        verification, "chunks", lambda path, n: (read.update([str(path)]), plain(path, n))[1]
+        manifest, "chunks", lambda path, n: (read.update([str(path)]), plain(path, n))[1]
     )
     with caplog.at_level(logging.INFO, "hyla_lm"):
-        parts = [stream(rows, BatchShard(BATCH, 0, index, 3)) for index in range(3)]
-        for part in parts:
+        for part in [stream(rows, BatchShard(BATCH, 0, index, 3)) for index in range(3)]:
             wait_for(part)
             next(part)
             part.close()
@@ -133,16 +127,10 @@ def test_sound_shards_are_verified_once_without_a_word(
     assert caplog.messages == []
 
 
-def wait_for(batches: RowStream) -> None:
-    assert batches._verification is not None
-    batches._verification._thread.join(30)
-    assert not batches._verification._thread.is_alive()
-
-
-def test_what_a_run_did_not_verify_is_told_at_its_end(
+def test_what_a_run_did_not_verify_is_logged_at_its_end(
     rows: Rows, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verification, "BUSY_SHARE", 1e-9)
+    monkeypatch.setattr(manifest, "BUSY_SHARE", 1e-9)
     batches = stream(rows)
     list(islice(batches, 3))
     started = time.monotonic()
@@ -152,7 +140,7 @@ def test_what_a_run_did_not_verify_is_told_at_its_end(
     assert caplog.messages == ["verified 0 of 4 shards; hyla-lm data verify reads all of them"]
 
 
-def test_a_shard_found_after_the_last_batch_is_told_at_the_end(rows: Rows) -> None:
+def test_a_fault_after_the_last_batch_is_raised_at_the_end(rows: Rows) -> None:
     shard = reorder(rows.train)
     batches = stream(rows)
     wait_for(batches)
@@ -160,31 +148,13 @@ def test_a_shard_found_after_the_last_batch_is_told_at_the_end(rows: Rows) -> No
         batches.close()
 
 
-def test_a_resumed_run_names_the_rows_that_may_be_wrong(rows: Rows) -> None:
-    reorder(rows.train)
-    assert end_of(stream(rows, state={"rows_read": 1280})).endswith(
-        "(sha256): copy it again; the steps since row 1,280, and earlier ones unless it was "
-        "verified then, may have read it."
-    )
-
-
-def test_resumed_runs_begin_with_other_shards(rows: Rows) -> None:
-    data = rows.open(SEQUENCE_LENGTH, BATCH, Reading())
-    shards = data.train.shards  # type: ignore[attr-defined]
-    firsts = set()
-    for rows_read in range(0, 320_000, 8000):
-        verifying = verification.Verification(shards, 1, rows_read)
-        firsts.add(verifying._shards[0])
-        assert sorted(verifying._shards) == sorted(shards)
-        verifying._thread.join()
-    assert firsts == set(shards)
-
-
-def test_a_shard_that_is_gone_ends_a_run(rows: Rows) -> None:
+def test_a_shard_that_disappears_ends_a_run(rows: Rows) -> None:
     [shard] = Path(rows.validation).glob("*.arrayrecord")
-    data = rows.open(SEQUENCE_LENGTH, BATCH, Reading(attempts=1))
+    text = rows.open(SEQUENCE_LENGTH, BATCH, Reading(attempts=1)).train
     shard.unlink()
-    opened = data.train.stream(BatchShard(BATCH), None)
-    assert isinstance(opened, RowStream)
-    sentence = end_of(opened)
-    assert sentence.startswith(f"{shard} cannot be read (") and "copy the shard again" in sentence
+    batches = text.stream(BatchShard(BATCH), None)
+    assert isinstance(batches, RowStream)
+    wait_for(batches)
+    with pytest.raises(UserError, match=rf"{shard} cannot be read \(.*copy the shard again"):
+        next(batches)
+    batches.close()  # does not raise it twice

@@ -67,7 +67,7 @@ def train(gin_file: Path, workdir: Path, where: str = "never", number: int = sig
     command = [sys.executable, "-c", KILLER, where, str(int(number)), *arguments]
     done = preloaded.run(command, capture_output=True, text=True)
     assert done.returncode in (0, -signal.SIGKILL, EXIT_STATUS), done.stderr
-    expected = ("INFO:hyla_lm.input.verification",)  # how far it came
+    expected = ("INFO:hyla_lm.input.manifest",)  # how far it came
     lines = done.stderr.splitlines()
     foreign = [line for line in lines if not any(part in line for part in expected)]
     assert done.returncode != 0 or not foreign, "a run that goes well says nothing on stderr"

@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hyla_lm.data.document_files import DocumentFiles
-from hyla_lm.data.preparation import Preparation
-from hyla_lm.data.prepare import prepare
+from hyla_lm.data.preparation import Preparation, prepare
+from hyla_lm.data.text_files import TextFiles
 from hyla_lm.input.rows import RowReader
 from hyla_lm.input.source import Reading
 from hyla_lm.input.stream import C4Stream
@@ -55,7 +54,7 @@ def documents_of_stream(files: Path, c4: C4) -> Documents:
 
 
 def preparation(c4: C4, output: Path) -> Preparation:
-    files = DocumentFiles(list_files([f"{c4.json}/c4-train*"], "--input"))
+    files = TextFiles(list_files([f"{c4.json}/c4-train*"], "--input"))
     return Preparation(files, c4.tokenizer, str(output), "train", LENGTH, 4)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hyla_lm.cli.main import main
-from hyla_lm.data.row_writer import write_rows
+from hyla_lm.data.preparation import write_rows
 from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import read_manifest, write_manifest

@@ -7,7 +7,7 @@ from functools import reduce
 import numpy as np
 
 from hyla_lm.errors import UserError
-from hyla_lm.input.row_documents import Documents
+from hyla_lm.input.packing import Documents
 from hyla_lm.run.evaluation import rows_of
 from hyla_lm.tools.compare.runs import ReadRun
 

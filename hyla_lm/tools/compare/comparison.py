@@ -8,7 +8,7 @@ import numpy as np
 
 from hyla_lm.config.declare import wrong_choice
 from hyla_lm.errors import UserError
-from hyla_lm.input.row_documents import Documents
+from hyla_lm.input.packing import Documents
 from hyla_lm.run.restored import open_run
 from hyla_lm.tools.compare.budget import LN2, AtBudget, curves, losses_at, of_one_set
 from hyla_lm.tools.compare.intervals import Interval, differences, holm

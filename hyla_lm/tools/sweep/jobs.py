@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hyla_lm.errors import UserError
-from hyla_lm.storage import write_retrying
+from hyla_lm.storage import write_whole
 from hyla_lm.tools.sweep.runs import Run
 from hyla_lm.tpu import launch
 
@@ -31,7 +31,7 @@ def write_jobs(runs: Sequence[Run], options: Sequence[str], name: str, folder: s
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
         for path, lines in jobs.items():
-            write_retrying(path, "".join(f"{line}\n" for line in lines).encode())
+            write_whole(path, "".join(f"{line}\n" for line in lines).encode())
     except OSError as error:
         raise UserError(
             f"--emit_jobs={folder} cannot be written ({error.strerror}): give another folder."

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hyla_lm.errors import UserError
 from hyla_lm.run.lock import DiskLock
-from hyla_lm.storage import as_path, bucket_of, read_whole, write_retrying
+from hyla_lm.storage import as_path, bucket_of, read_whole, write_whole
 from hyla_lm.tools.sweep.runs import Run
 
 NAME = "sweep.json"
@@ -73,7 +73,7 @@ class Record:
 
     def write(self) -> None:
         content = {"points": self._points, "failures": self.failures}
-        write_retrying(self._path, (json.dumps(content, indent=1) + "\n").encode())
+        write_whole(self._path, (json.dumps(content, indent=1) + "\n").encode())
 
     def ended(self, run: Run, failure: str) -> None:
         """Notes how a run ended: why it failed, or nothing."""

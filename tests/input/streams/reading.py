@@ -41,15 +41,16 @@ def batches(
     count: int,
     shard: BatchShard = ONE,
     states: list[dict] | None = None,
+    of: str = "tokens",
 ) -> tuple[np.ndarray, list[dict]]:
-    """Tokens of the next batches, and the state after each (with that before the first)."""
+    """An array of the next batches, and the state after each (with that before the first)."""
     stream = data.train.stream(shard, states)
-    saved, tokens = [stream.state()], []
+    saved, arrays = [stream.state()], []
     for batch in islice(stream, count):
-        tokens.append(batch["tokens"])
+        arrays.append(batch[of])
         saved.append(stream.state())
     stream.close()
-    return np.stack(tokens), saved
+    return np.stack(arrays), saved
 
 
 def unpacked(tokens: np.ndarray) -> list[int]:

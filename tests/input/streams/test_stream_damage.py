@@ -1,6 +1,5 @@
 """Text that cannot be streamed: damaged shards, no documents, settings that do not fit."""
 
-import json
 import random
 import shutil
 from itertools import islice
@@ -15,7 +14,7 @@ from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.storage import list_files
 from tests.data.c4_layouts import write_array_records, write_json_gz
-from tests.input.streams.reading import BATCH, KINDS, SHARDS, TEXTS, batches, opened, source_of
+from tests.input.streams.reading import BATCH, KINDS, TEXTS, batches, opened, source_of
 
 
 @pytest.fixture(params=KINDS)
@@ -84,20 +83,6 @@ def test_records_without_text_are_named(tmp_path: Path, tokenizer: Tokenizer) ->
     writer.close()
     with pytest.raises(UserError, match=shard.name):
         run_through(tmp_path, tokenizer)
-
-
-def test_a_shard_that_tfds_counts_differently_is_named(
-    folders: dict[str, Path], tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    folder = Path(shutil.copytree(folders["ArrayRecord"], tmp_path / "copy"))
-    shards = sorted(folder.glob("c4-train*"))
-    lengths = [len(range(index, len(TEXTS), SHARDS)) for index in range(SHARDS)]
-    splits = [{"name": "train", "shardLengths": [str(length) for length in lengths]}]
-    (folder / "dataset_info.json").write_text(json.dumps({"splits": splits}))
-    run_through(folder, tokenizer)
-    shutil.copy(shards[0], shards[3])
-    with pytest.raises(UserError, match=f"{shards[3].name} holds 49 records.*48"):
-        run_through(folder, tokenizer)
 
 
 def test_files_without_documents_are_named(tmp_path: Path, tokenizer: Tokenizer) -> None:

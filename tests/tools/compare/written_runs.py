@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hyla_lm.input.row_documents import Documents
+from hyla_lm.input.packing import Documents
 from hyla_lm.run.evaluation import DocumentLosses
 
 FACTS = {

@@ -1,0 +1,247 @@
+"""Faults in folders of rows: verify and a run refuse them, and name the shard or the row."""
+
+import hashlib
+import json
+import shutil
+import zlib
+from contextlib import closing
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from array_record.python.array_record_module import ArrayRecordWriter
+
+from hyla_lm.data.verify import verify
+from hyla_lm.errors import UserError
+from hyla_lm.input.manifest import MANIFEST, Manifest, Shard, read_manifest, write_manifest
+from hyla_lm.input.row_stream import RowStream, evaluation_rows
+from hyla_lm.input.rows import RowReader, encode_rows
+from hyla_lm.input.source import Reading, open_rows
+from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.parallel.batch_shard import BatchShard
+
+Packed = tuple[Path, Manifest]
+VOCAB_SIZE, LENGTH = 512, 16
+WRONG = 13  # the row of a forged folder that has a fault
+
+
+@pytest.fixture
+def packed(packed_once: Packed, tmp_path: Path) -> Packed:
+    """A copy of a folder of three shards, to damage."""
+    return Path(shutil.copytree(packed_once[0], tmp_path / "rows")), packed_once[1]
+
+
+def check_refused(folder: Path, tokenizer: Tokenizer, what: str) -> None:
+    """Neither verify nor a run takes the folder, and both say why."""
+    for model in (None, tokenizer):
+        with pytest.raises(UserError, match=what):
+            verify(str(folder), tokenizer=model)
+    with pytest.raises(UserError, match=what):
+        open_rows(str(folder), tokenizer, LENGTH, 8)
+
+
+def test_a_whole_folder_passes(packed_once: Packed, tokenizer: Tokenizer) -> None:
+    folder, manifest = packed_once
+    assert verify(str(folder)) == verify(str(folder), 2, tokenizer) == manifest
+    assert len(open_rows(str(folder), tokenizer, LENGTH, 8).rows) == manifest.rows
+
+
+def test_shards_that_are_not_whole_are_named(packed: Packed, tokenizer: Tokenizer) -> None:
+    folder, manifest = packed
+    first, second, _ = (folder / shard.name for shard in manifest.shards)
+    whole = second.read_bytes()
+    for data in (b"", whole[:65_536], whole[:-1], bytes(len(whole)), first.read_bytes()):
+        second.write_bytes(data)
+        check_refused(folder, tokenizer, second.name)
+    second.unlink()
+    check_refused(folder, tokenizer, f"{second.name} is missing")
+
+
+def test_a_bit_of_a_row_that_differs_is_found_at_that_row_and_by_verify(packed: Packed) -> None:
+    folder, manifest = packed
+    shard, row = folder / manifest.shards[1].name, manifest.shards[0].rows + 50
+    reader = RowReader(folder, manifest)
+    before = reader.read([row - 1])["tokens"]
+    content = bytearray(shard.read_bytes())
+    content[content.index(reader._records[row]) + 3] ^= 64
+    shard.write_bytes(content)
+    damaged = RowReader(folder, manifest)
+    assert (damaged.read([row - 1])["tokens"] == before).all()
+    with pytest.raises(UserError, match=f"{shard.name}: record 50 is damaged"):
+        damaged.read([row])
+    with pytest.raises(UserError, match=f"{shard.name} does not have the SHA-256"):
+        verify(str(folder))
+
+
+@pytest.mark.parametrize("name", ["tokens", "documents", "text_bytes", "max_token_id"])
+def test_counts_that_are_off_by_one_are_named(packed: Packed, name: str) -> None:
+    folder, manifest = packed
+    for offset in (-1, 1):
+        write_manifest(folder, replace(manifest, **{name: getattr(manifest, name) + offset}))
+        with pytest.raises(UserError, match=f"manifest.json (counts .* {name} but|has ids up to)"):
+            verify(str(folder))
+
+
+def test_other_facts_of_a_shard_are_refused(packed: Packed, tokenizer: Tokenizer) -> None:
+    folder, manifest = packed
+    first, second, third = manifest.shards
+    for name in ("size_bytes", "rows", "first_row_crc32"):
+        shards = (first, replace(second, **{name: getattr(second, name) + 1}), third)
+        rows = sum(shard.rows for shard in shards)
+        write_manifest(folder, replace(manifest, shards=shards, rows=rows))
+        check_refused(folder, tokenizer, second.name)
+
+
+def test_contradictions_in_a_manifest_are_refused(packed: Packed, tokenizer: Tokenizer) -> None:
+    folder, manifest = packed
+    for changed in (
+        replace(manifest, shards=manifest.shards * 2, rows=2 * manifest.rows),
+        replace(manifest, rows=manifest.rows + 1),
+        replace(manifest, shards=()),
+        replace(manifest, special_ids={}),
+        replace(manifest, dtype="uint32"),
+        replace(manifest, max_token_id=VOCAB_SIZE),
+    ):
+        write_manifest(folder, changed)
+        check_refused(folder, tokenizer, MANIFEST)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("rows", value) for value in ("535", True, 535.0)),
+        *(("sequence_length", value) for value in (0, 2**64)),
+        *(("format", value) for value in (1, "2", 2.0)),
+        *(("tokens", 0), ("text_bytes", 2**63), ("max_token_id", None), ("seed", 0.5)),
+        *(("split", None), ("source", ["tests"]), ("special_ids", {"bos": "1"})),
+        *(("shards", [1]), ("tokenizer_sha256", "0" * 63), ("surplus", 1)),
+        *(("baselines_bits_per_byte", {"gzip": value}) for value in ("2", 10**400, float("nan"))),
+    ],
+    ids=repr,
+)
+def test_a_manifest_of_values_that_cannot_be_is_named(
+    packed: Packed, field: str, value: object
+) -> None:
+    path = packed[0] / MANIFEST
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
+    with pytest.raises(UserError, match=f"{path} (is no rows manifest|has format)"):
+        read_manifest(packed[0])
+
+
+NAMES = ("../a", "/etc/passwd", "gs://bucket/shard", "a\\b", "..", "", "a\nb", "\ud800", "é" * 128)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("name", name) for name in (*NAMES, 7)),
+        *(("size_bytes", 0), ("rows", -1), ("rows", 2**31), ("first_row_crc32", 2**32)),
+        *(("sha256", "A" * 64), ("sha256", "../" * 21 + "a"), ("sha256", None), ("surplus", 1)),
+    ],
+    ids=ascii,
+)
+def test_a_shard_of_a_manifest_that_cannot_be_is_named(
+    packed: Packed, field: str, value: object
+) -> None:
+    path = packed[0] / MANIFEST
+    fields = json.loads(path.read_text())
+    fields["shards"][1][field] = value
+    path.write_text(json.dumps(fields))
+    with pytest.raises(UserError, match=rf"{path} is no rows manifest \(.*{field}"):
+        read_manifest(packed[0])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "null", "{}", "\x00", '{"format": ' + "[" * 100_000, '{"a": ' + "9" * 5000],
+    ids=["empty", "open", "list", "null", "object", "zero", "deep", "huge"],
+)
+def test_a_file_that_is_no_manifest_is_named(packed: Packed, text: str) -> None:
+    path = packed[0] / MANIFEST
+    path.write_text(text)
+    with pytest.raises(UserError, match=rf"{path} is no rows manifest \("):
+        read_manifest(packed[0])
+
+
+def forge(folder: Path, manifest: Manifest, records: list[bytes], **facts: Any) -> Path:
+    """Makes the rows a folder of one shard of such records, and a manifest that fits it."""
+    path = folder / manifest.shards[1].name
+    writer = ArrayRecordWriter(str(path), "group_size:1")
+    for record in records:
+        writer.write(record)
+    writer.close()
+    data = path.read_bytes()
+    sha256, crc = hashlib.sha256(data).hexdigest(), zlib.crc32(records[0])
+    shard = Shard(path.name, len(data), len(records), sha256, crc)
+    write_manifest(folder, replace(manifest, rows=len(records), shards=(shard,), **facts))
+    return path
+
+
+def test_a_row_of_another_width_is_named(packed: Packed, tokenizer: Tokenizer) -> None:
+    folder, manifest = packed
+    reader = RowReader(folder, manifest)
+    records = [reader._records[row] for row in range(20)]
+    path = forge(folder, manifest, [*records[:9], records[9][:-2], *records[10:]])
+    what = f"{path.name}: row 9 has 36 bytes where the manifest says 38"
+    with pytest.raises(UserError, match=what):
+        verify(str(folder))
+    rows = open_rows(str(folder), tokenizer, LENGTH, 8).rows
+    assert (rows.read([8])["tokens"] == reader.read([8])["tokens"]).all()
+    with pytest.raises(UserError, match=what):
+        rows.read([9])
+
+
+WRONG_ROWS = (
+    (VOCAB_SIZE, 20, f"holds the id {VOCAB_SIZE}, beyond the vocabulary of {VOCAB_SIZE}"),
+    (2**16 - 1, 20, f"holds the id 65535, beyond the vocabulary of {VOCAB_SIZE}"),
+    (7, 1001, "counts 1001 bytes of text, more than the 1000 of all rows"),
+    (7, 2**32 - 1, "counts 4294967295 bytes of text, more than the 1000 of all rows"),
+)
+
+
+@pytest.mark.parametrize(
+    ("token", "text_bytes", "what", "how"),
+    [
+        *((*row, how) for row in WRONG_ROWS for how in ("in order", "shuffled", "verified")),
+        (*WRONG_ROWS[0], "by workers"),
+    ],
+)
+def test_a_row_with_content_that_cannot_be_is_named(
+    packed: Packed, tokenizer: Tokenizer, token: int, text_bytes: int, what: str, how: str
+) -> None:
+    folder, manifest = packed
+    tokens, counts = np.full((24, LENGTH + 1), 7), np.full(24, 20)
+    tokens[WRONG, 5], counts[WRONG] = token, text_bytes
+    records = encode_rows(tokens, counts, "uint16")
+    path = forge(folder, manifest, records, text_bytes=1000, max_token_id=7)
+    with pytest.raises(UserError) as error:
+        if how == "verified":
+            verify(str(folder))
+        split = open_rows(str(folder), tokenizer, LENGTH, 8)
+        reading = Reading(workers=2 if how == "by workers" else 0)
+        shuffled = RowStream(split, BatchShard(8), reading=reading)
+        batches = evaluation_rows(split, BatchShard(8), 1) if how == "in order" else shuffled
+        with closing(batches):
+            list(islice(batches, 3))
+    assert str(error.value) == f"{path}: row {WRONG} {what}: prepare the rows again."
+
+
+def test_the_last_id_and_the_whole_text_in_a_row_are_sound(
+    packed: Packed, tokenizer: Tokenizer
+) -> None:
+    folder, manifest = packed
+    records = encode_rows(np.full((8, LENGTH + 1), VOCAB_SIZE - 1), np.full(8, 1000), "uint16")
+    forge(folder, manifest, records, text_bytes=1000, max_token_id=VOCAB_SIZE - 1)
+    row = open_rows(str(folder), tokenizer, LENGTH, 8).rows.read([5])
+    assert (row["tokens"].max(), row["text_bytes"][0]) == (VOCAB_SIZE - 1, 1000)
+
+
+def test_an_id_of_32_bits_beyond_the_vocabulary_is_named(packed: Packed) -> None:
+    folder, manifest = packed
+    records = encode_rows(np.full((1, LENGTH + 1), 2**31 + 5), np.ones(1, int), "uint32")
+    path = forge(folder, manifest, records, vocab_size=70_000, dtype="uint32")
+    with pytest.raises(UserError, match=f"{path}: row 0 holds the id {2**31 + 5}, beyond the"):
+        verify(str(folder))
