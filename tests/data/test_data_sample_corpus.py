@@ -23,7 +23,7 @@ import os, pathlib, signal, sys
 from hyla_lm.data import sample_corpus
 sample_corpus.installed_roots = lambda: [pathlib.Path({root!r})]
 if sys.argv[2:] == ["killed"]:
-    sample_corpus.baselines = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    sample_corpus.baselines = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
 sample_corpus.SampleCorpus(sys.argv[1], 512, 16).prepare()
 """
 
