@@ -70,13 +70,13 @@ def installed_roots() -> list[Path]:
 def collect(roots: Sequence[Path]) -> Collection:
     """One document for each module under the roots: its prose without repeated paragraphs."""
     files = sorted(file for root in roots for file in _python_files(root))
-    seen: set[str] = set()
+    earlier: set[str] = set()
     documents, unreadable, repeated = [], 0, 0
     for (url, _), prose in zip(files, _read_all(files), strict=True):
-        fresh = [text for text in dict.fromkeys(prose or ()) if text not in seen]
+        fresh = [text for text in dict.fromkeys(prose or ()) if text not in earlier]
         unreadable += prose is None
         repeated += len(prose or ()) - len(fresh)
-        seen.update(fresh)
+        earlier.update(fresh)
         if _is_long_enough(fresh):
             documents.append(Document("\n".join(fresh), url))
     return Collection(documents, len(files), unreadable, repeated)
@@ -124,8 +124,8 @@ def _docstrings(node: ast.AST) -> Iterator[str]:
             yield from _docstrings(child)
 
 
-def _is_long_enough(kept: Iterable[str]) -> bool:
-    text = " ".join(kept)
+def _is_long_enough(texts: Iterable[str]) -> bool:
+    text = " ".join(texts)
     ends = (word for word in text.split() if TERMINAL.search(word))
     sentences = sum(1 for _ in islice(ends, MIN_SENTENCES))
     return sentences == MIN_SENTENCES and len(text) >= MIN_CHARACTERS

@@ -187,12 +187,11 @@ def cut(text: str, fraction: float) -> tuple[str, str]:
     head or tail would be blank is all head.
     """
     target, reach = len(text) - round(len(text) * fraction), round(len(text) * fraction / 2)
-    place = target
+    border = target
     for sign in ("\n", " "):
-        found = text.rfind(sign, target - reach, target) + 1
-        found = found or text.find(sign, target, target + reach) + 1
-        if found:
-            place = found
+        before = text.rfind(sign, target - reach, target) + 1
+        if after_sign := before or text.find(sign, target, target + reach) + 1:
+            border = after_sign
             break
-    head, tail = text[:place], text[place:]
+    head, tail = text[:border], text[border:]
     return (head, tail) if head.strip() and tail.strip() else (text, "")

@@ -104,18 +104,18 @@ def _named(given: str) -> Sequence[str]:
     return [given] if is_folder else list_files([given], "--input")
 
 
-def _walk(folder: epath.Path, seen: set[str], skipped: Counter[str]) -> Iterator[str]:
-    """The text files below a folder; a folder in `seen`, as a link may lead to, is not entered."""
-    if _identity(folder) in seen:
+def _walk(folder: epath.Path, entered: set[str], skipped: Counter[str]) -> Iterator[str]:
+    """The text files below a folder; a folder that is `entered`, as by a link, is left out."""
+    if _identity(folder) in entered:
         return
-    seen.add(_identity(folder))
+    entered.add(_identity(folder))
     with storage_errors(f"--input: {folder}", "listed", "change its permissions"):
         entries = sorted(folder.iterdir())
     for path in entries:
         if path.name.startswith("."):
             skipped["hidden"] += 1
         elif path.is_dir():
-            yield from _walk(path, seen, skipped)
+            yield from _walk(path, entered, skipped)
         elif is_text_file(path.name):
             yield str(path)
         else:

@@ -92,16 +92,16 @@ def train_tokenizer(
 
 def sample(texts: Iterable[str], limit: int) -> list[str]:
     """The texts of least hash, about `limit` bytes in all; their order does not matter."""
-    kept: list[tuple[int, str]] = []
+    chosen: list[tuple[int, str]] = []
     size = 0
     for text in texts:
         data = text.encode()
         rank = int.from_bytes(hashlib.sha256(data).digest()[:8], "big")
-        heapq.heappush(kept, (-rank, text))
+        heapq.heappush(chosen, (-rank, text))
         size += len(data)
-        while size > limit and len(kept) > 1:
-            size -= len(heapq.heappop(kept)[1].encode())
-    return [text for _, text in sorted(kept)]
+        while size > limit and len(chosen) > 1:
+            size -= len(heapq.heappop(chosen)[1].encode())
+    return [text for _, text in sorted(chosen)]
 
 
 def _cut(text: str, size: int) -> Iterator[str]:
@@ -117,8 +117,8 @@ def distinct_lines(texts: Iterable[str]) -> list[str]:
     for text in texts:
         for line in LONG_WORD.sub(r"\1", text).splitlines():
             copies.update(_cut(line, MAX_PIECE_CHARACTERS))
-    kept = ((line, copy) for line, n in copies.items() for copy in range(min(n, MOST_COPIES)))
-    return [line for line, _ in sorted(kept, key=lambda entry: _rank(f"{entry[1]} {entry[0]}"))]
+    entries = ((line, copy) for line, n in copies.items() for copy in range(min(n, MOST_COPIES)))
+    return [line for line, _ in sorted(entries, key=lambda entry: _rank(f"{entry[1]} {entry[0]}"))]
 
 
 def _rank(text: str) -> bytes:

@@ -116,18 +116,18 @@ def list_files(patterns: Sequence[str], what: str) -> tuple[str, ...]:
     A glob over the whole shard number must match every shard. To take some shards, give their
     first digits ("c4-train.0000*") or name the files. `what` names the setting in errors.
     """
-    found: list[str] = []
+    listed: list[str] = []
     for pattern in patterns:
         with storage_errors(f"{what} = {pattern}", "listed", "correct the path"):
             files = _matching(pattern)
         if not files:
             raise UserError(f"{what} = {pattern} matches no file: correct the path.")
         _check_complete(files, pattern, what)
-        found += files
-    for file, following in pairwise(sorted(found)):
+        listed += files
+    for file, following in pairwise(sorted(listed)):
         if file == following:
             raise UserError(f"{what} names {file} twice: name each file once.")
-    return tuple(found)
+    return tuple(listed)
 
 
 def _matching(pattern: str) -> list[str]:
@@ -168,10 +168,10 @@ def names_and_sizes(files: Sequence[str]) -> list[str]:
 def size_of(path: PathLike) -> int | None:
     """The size of a file in bytes; None if it is missing. Raises UserError if the store fails."""
     try:
-        found = retrying(as_path(path).stat, READ_ATTEMPTS, path)
+        status = retrying(as_path(path).stat, READ_ATTEMPTS, path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return None if found.is_directory else found.length
+    return None if status.is_directory else status.length
 
 
 def read_whole(path: PathLike) -> bytes | None:

@@ -125,10 +125,10 @@ def _check_alike(opened: Mapping[str, Opened]) -> None:
                 f"of {names[0]!r} with {first.path}, another tokenizer: prepare all with one."
             )
     for what in ("train", "validation"):
-        seen: dict[str, str] = {}
+        first_with: dict[str, str] = {}
         for name, one in opened.items():
             identity = one.train.identity() if what == "train" else one.validation.identity
-            other = seen.setdefault(identity, name)
+            other = first_with.setdefault(identity, name)
             if other != name:
                 raise UserError(
                     f"RowMixture: Rows.{what} of {other!r} and of {name!r} hold the same rows: "
@@ -196,7 +196,7 @@ class Turns:
 
     def counts(self, places: int) -> list[int]:
         """How many of the first places are of each source."""
-        found = [0] * len(self.weights)
+        taken = [0] * len(self.weights)
         parts = [(self._root, places)]
         while parts:
             node, turns = parts.pop()
@@ -204,8 +204,8 @@ class Turns:
                 left = node.left_of(turns)
                 parts += [(node.left, left), (node.right, turns - left)]
             else:
-                found[node] = turns
-        return found
+                taken[node] = turns
+        return taken
 
     @cached_property
     def _root(self) -> Fork | int:
@@ -271,12 +271,12 @@ class JoinedRows:
         """Rows as arrays: tokens (n x T+1), text_bytes (n) and row (n), all int32."""
         row_N = np.array(rows, np.int64)
         table_N = np.searchsorted(self.starts, row_N, side="right") - 1
-        found = []
+        parts = []
         for number, (table, start) in enumerate(zip(self._tables, self.starts, strict=True)):
-            part = table.read((row_N[table_N == number] - start).tolist())
-            found.append({**part, "row": part["row"] + np.int32(start)})
+            batch = table.read((row_N[table_N == number] - start).tolist())
+            parts.append({**batch, "row": batch["row"] + np.int32(start)})
         as_asked = np.argsort(np.argsort(table_N, kind="stable"))
-        return {name: np.concatenate([part[name] for part in found])[as_asked] for name in found[0]}
+        return {name: np.concatenate([part[name] for part in parts])[as_asked] for name in parts[0]}
 
 
 class SpreadRows:

@@ -57,7 +57,7 @@ class TrainingText(Protocol):
 
 
 @runtime_checkable
-class TellsPasses(Protocol):
+class HasPasses(Protocol):
     """A text of several sources, or a task that trains on one."""
 
     def passes(self, rows: int) -> dict[str, str]:

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from hyla_lm.diagnostics.norms import KINDS
-from hyla_lm.input.source import TellsPasses
+from hyla_lm.input.source import HasPasses
 from hyla_lm.logs.throughput import (
     count_applied_parameters,
     count_parameters,
@@ -60,7 +60,7 @@ def startup_lines(program: Program[Task], params: Any, first_step: int) -> dict[
 def _passes(program: Program[Task]) -> dict[str, str]:
     """What the whole run takes of each source of its data, where there are several."""
     task, train = program.task, program.experiment.train
-    return task.passes(train.steps * train.batch_size) if isinstance(task, TellsPasses) else {}
+    return task.passes(train.steps * train.batch_size) if isinstance(task, HasPasses) else {}
 
 
 def modern_parts(c: ModelConfig) -> str:

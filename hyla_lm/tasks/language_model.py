@@ -19,9 +19,9 @@ from hyla_lm.input.rows import RowSet
 from hyla_lm.input.source import (
     Batches,
     DataSource,
+    HasPasses,
     LanguageData,
     Reading,
-    TellsPasses,
     check_names,
     open_named_rows,
 )
@@ -280,8 +280,8 @@ class LanguageModelTask:
         }
 
     def passes(self, rows: int) -> dict[str, str]:
-        """See hyla_lm.input.source.TellsPasses."""
-        return self.data.train.passes(rows) if isinstance(self.data.train, TellsPasses) else {}
+        """See hyla_lm.input.source.HasPasses."""
+        return self.data.train.passes(rows) if isinstance(self.data.train, HasPasses) else {}
 
     def train_stream(self, shard: BatchShard, states: list[dict[str, Any]] | None) -> Batches:
         return self.data.train.stream(shard, states)

@@ -223,16 +223,6 @@ def test_a_killed_worker_is_reported_and_the_run_goes_on(long: Request, tmp_path
     assert long.run() == replace(long, folder=tmp_path / "whole").run()
 
 
-def test_the_workers_of_a_killed_run_end_and_it_goes_on(long: Request, tmp_path: Path) -> None:
-    process = long.start("--workers=2")
-    workers = workers_of(process, long.folder)
-    process.kill()
-    process.communicate()
-    assert len(workers) == 2
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
-    assert long.run("--workers=2") == replace(long, folder=tmp_path / "whole").run()
-
-
 @pytest.mark.parametrize(("limit", "shards"), [(0, 0), (100, 0), (70_000, 0), (140_000, 1)])
 def test_a_file_that_cannot_grow_is_reported_and_the_run_goes_on(
     asked: Request, whole: Contents, limit: int, shards: int
@@ -241,24 +231,6 @@ def test_a_file_that_cannot_grow_is_reported_and_the_run_goes_on(
     assert "cannot be written" in error and "File too large" in error
     check_unfinished(asked, whole, shards)
     assert asked.run() == whole
-
-
-# The request and each report take one page of 4 KiB; the shards take 32, 48 and 32.
-@pytest.mark.parametrize(("pages", "shards"), [(1, 0), (20, 0), (33, 1), (70, 1), (116, 3)])
-def test_a_full_disk_is_reported_and_the_run_goes_on(
-    asked: Request, whole: Contents, tmp_path: Path, pages: int, shards: int
-) -> None:
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={pages * 4}k", "tmpfs", str(tmp_path)]
-    if subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("to mount a small disk takes root")
-    try:
-        with pytest.raises(UserError, match=".* cannot be written .*No space left"):
-            asked.run()
-        check_unfinished(asked, whole, shards)
-        subprocess.run(["mount", "-o", "remount,size=64m", tmp_path], check=True)
-        assert asked.run() == whole
-    finally:
-        subprocess.run(["umount", tmp_path], check=True)
 
 
 def check_unfinished(asked: Request, whole: Contents, shards: int) -> None:

@@ -1,6 +1,5 @@
 """Mixtures of row folders: what is read, by how many processes, what is refused, and a run."""
 
-import pickle
 import shutil
 import time
 from collections.abc import Sequence
@@ -16,11 +15,10 @@ from hyla_lm.data.preparation import write_rows
 from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import read_manifest
-from hyla_lm.input.mixture import JoinedRows, Mixed, RowMixture, SpreadRows, shares_of, turns_of
+from hyla_lm.input.mixture import RowMixture
 from hyla_lm.input.prepared import Rows
-from hyla_lm.input.row_stream import RowStream, evaluation_rows
-from hyla_lm.input.rows import MemoryRows, RowSet
-from hyla_lm.input.source import LanguageData, Reading
+from hyla_lm.input.row_stream import evaluation_rows
+from hyla_lm.input.source import Batches, LanguageData, Reading
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.run.evaluation import read_documents
@@ -85,12 +83,12 @@ def batches_of(
         opened(mixture, reading).train.stream(BatchShard(BATCH, 5, i, processes), states)
         for i in range(processes)
     ]
-    found = [[next(stream) for stream in streams] for _ in range(count)]
+    steps = [[next(stream) for stream in streams] for _ in range(count)]
     for stream in streams:
         stream.close()
     return {
-        name: np.stack([np.concatenate([part[name] for part in parts]) for parts in found])
-        for name in found[0][0]
+        name: np.stack([np.concatenate([part[name] for part in parts]) for parts in steps])
+        for name in steps[0][0]
     }
 
 
@@ -179,50 +177,10 @@ def test_all_shards_of_all_sources_are_verified_as_each_says(
             drain(text.stream(BatchShard(BATCH), None))
 
 
-def drain(stream: RowStream) -> None:
+def drain(stream: Batches) -> None:
     until = time.monotonic() + 5
     while time.monotonic() < until:
         next(stream)
-
-
-class CountedRows:
-    """Rows in memory that count how many were read."""
-
-    def __init__(self, count: int):
-        tokens = np.zeros((count, SEQUENCE_LENGTH + 1), np.int32)
-        self._rows = MemoryRows(tokens, np.zeros(count))
-        self.rows_read = 0
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def read(self, rows: Sequence[int]) -> dict[str, np.ndarray]:
-        self.rows_read += len(rows)
-        return self._rows.read(rows)
-
-
-@pytest.mark.parametrize(("threads", "ahead", "most"), [(1, 3, 3), (1, 8, 8), (4, 2, 4)])
-def test_reading_runs_ahead_by_no_more_than_is_stated(threads: int, ahead: int, most: int) -> None:
-    """The larger of read_ahead and read_threads; what bounds the memory."""
-    tables = [CountedRows(100), CountedRows(300)]
-    rows = RowSet(JoinedRows(tables), SEQUENCE_LENGTH, "", 0, {})
-    order = Mixed(turns_of(shares_of((1, 2))), (100, 300), ("a", "b"))
-    stream = RowStream(rows, BatchShard(BATCH), None, Reading(threads, ahead), order=order)
-    for taken in range(1, 4):
-        next(stream)
-        time.sleep(0.1)
-        assert sum(table.rows_read for table in tables) == (taken + most) * BATCH
-    stream.close()
-
-
-def test_tables_that_are_joined_travel_to_worker_processes() -> None:
-    tables = [MemoryRows(np.full((n, 3), n), np.full(n, n)) for n in (2, 5)]
-    for table in (JoinedRows(tables), SpreadRows(tables)):
-        copy = pickle.loads(pickle.dumps(table))
-        read = copy.read(range(7))
-        assert sorted(read["row"]) == list(range(7)) and len(copy) == 7
-        assert (read["text_bytes"] == np.where(read["row"] < 2, 2, 5)).all()
-        assert copy.read([])["tokens"].shape == (0, 3)
 
 
 def test_sources_that_do_not_go_together_are_one_sentence(

@@ -76,22 +76,12 @@ def test_documents_are_those_of_a_plain_loop(
     assert found.bytes_N.sum() == pytest.approx(text_bytes.sum(), rel=1e-12)
 
 
-def test_a_document_that_the_rows_begin_or_end_inside_counts_as_the_part_seen() -> None:
-    tokens = packed([[5] * 9, [6] * 9], 4)
-    nats, bytes_each = np.ones((len(tokens), 4)), np.full(len(tokens), 8)
-    numbers = np.arange(len(tokens))
-    later, early = slice(1, None), slice(0, 4)
-    found = joined([parts(tokens[later], nats[later], numbers[later], bytes_each[later])])
-    assert (found.row_N[0], found.place_N[0], found.tokens_N[0]) == (1, CONTINUED, 6)
-    found = joined([parts(tokens[early], nats[early], numbers[early], bytes_each[early])])
-    assert found.tokens_N.tolist() == [10, 5] and found.row_N.tolist() == [0, 2]
-
-
 def test_a_missing_row_parts_a_document() -> None:
     tokens = packed([[5] * 14], 4)
     nats, numbers, kept = np.ones((4, 4)), np.arange(4), [0, 1, 3]
     found = joined([parts(tokens[kept], nats[kept], numbers[kept], np.full(3, 4))])
     assert found.row_N.tolist() == [0, 3] and found.tokens_N.tolist() == [8, 3]
+    assert found.place_N.tolist() == [0, CONTINUED]
 
 
 def test_bytes_are_exact_where_documents_fill_rows_and_add_up_to_the_text(tiny_rows) -> None:

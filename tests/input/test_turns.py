@@ -34,13 +34,6 @@ def test_a_place_has_the_turn_that_counting_gives(weights: list[float], first: i
         assert turns.counts(place + 1) == taken
 
 
-@given(mixtures, st.integers(1, 1000))
-def test_a_multiple_of_the_weights_divides_exactly(weights: list[float], times: int) -> None:
-    turns = turns_of(shares_of(weights))
-    whole = [times * weight for weight in turns.weights]
-    assert turns.counts(sum(whole)) == whole
-
-
 def test_only_the_proportion_of_weights_matters() -> None:
     assert turns_of(shares_of((0.7, 0.2, 0.1))).weights == (7, 2, 1)
     assert turns_of(shares_of((70, 20.0, 10))).weights == (7, 2, 1)

@@ -130,36 +130,20 @@ def test_what_does_not_fit_is_named(
 
 
 def test_a_tokenizer_is_trained_on_a_task(c4: C4, tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "hyla_lm",
-        "data",
-        "tokenizer",
-        "--task=c4_lm",
-        "--vocab_size=320",
-    ]
-    command += [f"--output={tmp_path / 'model'}", f"--gin.SeqioTasks.tfds_folder='{c4.tfrecord}'"]
-    subprocess.run(command, cwd=ROOT, check=True)
+    options = [f"--output={tmp_path / 'model'}", f"--gin.SeqioTasks.tfds_folder='{c4.tfrecord}'"]
+    assert main(["data", "tokenizer", "--task=c4_lm", "--vocab_size=320", *options]) == 0
     train_tokenizer(TRAIN, 320, tmp_path / "of_texts", for_code=True)
     of_texts = Tokenizer(str(tmp_path / "of_texts"))
     assert Tokenizer(str(tmp_path / "model")).sha256 == of_texts.sha256
 
 
-def test_the_command_prepares_a_task(c4: C4, tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "hyla_lm",
-        "data",
-        "prepare",
-        "--task=c4_lm",
-        "--sequence_length=16",
-    ]
-    command += [f"--tokenizer={c4.tokenizer.path}", f"--output={tmp_path / 'rows'}", "--workers=2"]
-    command += [f"--gin.SeqioTasks.tfds_folder='{c4.tfrecord}'"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert f"{len(TRAIN)} documents" in done.stdout
+def test_the_command_prepares_a_task(
+    c4: C4, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [f"--tokenizer={c4.tokenizer.path}", f"--output={tmp_path / 'rows'}", "--workers=2"]
+    options += ["--sequence_length=16", f"--gin.SeqioTasks.tfds_folder='{c4.tfrecord}'"]
+    assert main(["data", "prepare", "--task=c4_lm", *options]) == 0
+    assert f"{len(TRAIN)} documents" in capsys.readouterr().out
 
 
 def test_importing_hyla_lm_loads_no_tensorflow_even_where_it_is_installed() -> None:
