@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from hyla_lm.errors import UserError
+from hyla_lm.input import stream
 from hyla_lm.input.stream import C4Stream
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.parallel.batch_shard import BatchShard
@@ -53,7 +54,10 @@ def test_threads_and_read_ahead_change_nothing(
         assert plain[1] == hurried[1]
 
 
-def test_every_saved_state_continues_exactly(source: C4Stream) -> None:
+def test_every_saved_state_continues_exactly(
+    source: C4Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "DOCUMENTS_PER_BLOCK", 3)  # so that five batches have several
     data = opened(source)
     tokens, states = batches(data, 200)
     text_bytes = batches(data, 200, of="text_bytes")[0]
