@@ -106,16 +106,6 @@ def test_seeds_of_one_configuration_are_a_group_named_by_what_differs(tmp_path: 
     assert value_of({}, "ModelConfig.remat") == "False"
 
 
-def test_groups_that_differ_in_much_are_named_by_their_folders(tmp_path: Path) -> None:
-    widths = "\n".join(f"ModelConfig.{name} = 96" for name in ("head_dim", "mlp_dim"))
-    more = f"{widths}\nModelConfig.num_layers = 5\nOptimizerConfig.warmup_steps = 7"
-    runs = [
-        read_run(write_run(tmp_path / name, {1: ONE}, settings, seed))
-        for name, settings, seed in (("small", "", 0), ("large", more, 0), ("large2", more, 1))
-    ]
-    assert [group.name for group in grouped(runs)] == ["small", "large and 1 more"]
-
-
 def test_runs_of_one_configuration_differ_by_their_seeds_only(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / f"{n}", {1: one}, seed=n) for n, one in enumerate((ONE, TWO))]
     found = hyla_lm.compare(runs)

@@ -2,8 +2,6 @@
 
 import json
 import sys
-import threading
-import time
 from pathlib import Path
 from textwrap import indent
 
@@ -45,38 +43,29 @@ def program(body: str) -> tuple[str, ...]:
 
 
 class Sweep:
-    """Trains runs by a stand-in; `shown` has the lines that a person reads."""
+    """Trains runs by a stand-in, three at once; `shown` has the lines that a person reads."""
 
     def __init__(self, tmp_path: Path):
         self.folder, self.shown = tmp_path / "sweep", list[str]()
         self.folder.mkdir(exist_ok=True)
 
     def processes(self, body: str) -> Processes:
-        return Processes(program(body), str(self.folder), self.shown.append)
+        self.running = Processes(program(body), str(self.folder), self.show)
+        return self.running
+
+    def show(self, line: str) -> None:
+        """Stops all where one run waits."""
+        self.shown.append(line)
+        if "waits" in line:
+            self.running.stop()
 
     def status(self, runs: list[Run], body: str = "", metric: Metric = METRIC) -> int:
-        """The status of a sweep; it is stopped when one of its runs waits."""
-        processes = self.processes(body)
-        stopper = threading.Thread(target=self._stop_when_one_waits, args=(processes,))
-        self._is_over = False
-        stopper.start()
+        """How the sweep ends, and in `failures` what it recorded."""
+        self.shown.clear()
         record = Record(str(self.folder), runs)
-        try:
-            train_runs(runs, metric, record, processes, 3, self.shown.append)
-        finally:
-            self._is_over = True
-            stopper.join()
+        train_runs(runs, metric, record, self.processes(body), 3, self.show)
+        self.failures = json.loads((self.folder / "sweep.json").read_text())["failures"]
         return status_of(summarize(metric, runs, record.failures))
-
-    def _stop_when_one_waits(self, processes: Processes) -> None:
-        while not self._is_over and not any("waits" in line for line in self.shown):
-            time.sleep(0.01)
-        if not self._is_over:
-            processes.stop()
-
-    @property
-    def failures(self) -> dict[str, str]:
-        return json.loads((self.folder / "sweep.json").read_text())["failures"]
 
 
 @pytest.fixture
@@ -120,7 +109,6 @@ def test_a_stop_leaves_the_rest_to_the_same_command(planned: Plan, sweep: Sweep,
         sweep.status(planned(), of_one)
     assert any(line.endswith("seed=0: stopped") for line in sweep.shown)
     assert sweep.failures == {}
-    sweep.shown.clear()
     assert sweep.status(planned()) == DONE
     stopped = sweep.processes("")
     stopped.stop()
@@ -134,7 +122,6 @@ def test_a_failed_run_is_noted_the_others_train_and_it_is_tried_again(
     assert sweep.status(planned(), body) == FAILED
     assert sum(": finished" in line for line in sweep.shown) == 5
     assert sweep.failures == {"learning_rate=0.2/seed=0": "step 7: loss nan. Lower it."}
-    sweep.shown.clear()
     assert sweep.status(planned()) == DONE
     assert sweep.shown[0] == "6 runs, 5 of them finished" and sweep.failures == {}
 
