@@ -20,10 +20,10 @@ compare: .venv/core
 # A process a core, up to four of some GB each. Tests of a file stay together, since they share what they made.
 # Tests of what runs on CPU as it is defined compile as for users, all others in a third of the time.
 # Tests that wait more than they compute run beside those, in a process that shares their cores.
-AS_FOR_USERS := tests/plan tests/test_benchmarks.py tests/test_quickstart.py tests/running/test_same_bits.py \
+AS_FOR_USERS := tests/plan tests/test_benchmarks.py tests/test_quickstart.py tests/run/test_same_bits.py \
 	tests/kernels/test_attention.py tests/kernels/test_prefixes.py tests/kernels/test_reference.py \
 	tests/parallel/test_multihost_quickstart.py
-WAITING := tests/faults/test_hang.py tests/faults/test_silent_peer.py tests/faults/test_ways_out.py \
+WAITING := tests/run/test_watchdog.py tests/faults/test_silent_peer.py tests/faults/test_ways_out.py \
 	tests/faults/test_workers_end.py tests/parallel/test_liveness.py tests/parallel/test_rendezvous.py tests/tpu
 OTHERS := $(addprefix --ignore=,$(AS_FOR_USERS) $(WAITING))
 QUICKLY := JAX_DISABLE_MOST_OPTIMIZATIONS=1 JAX_TRACEBACK_IN_LOCATIONS_LIMIT=0 \

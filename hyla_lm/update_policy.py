@@ -1,17 +1,20 @@
-"""Updates whose numbers went wrong: the policy, and a train step that skips them.
+"""Updates whose numbers went wrong: the policy, a step that skips them, the check that stops a run.
 
 A skipped update leaves parameters and optimizer as they were, in the compiled step. The step
-counter goes on and the batch is gone; the learning-rate schedule counts the updates made.
+counter advances and the batch is gone; the learning-rate schedule counts the updates made.
 `optax.apply_if_finite` is not used: it makes the bad update once its limit is reached, sees neither
 the loss nor the parameters, and knows no spikes.
 """
 
-from collections.abc import Callable
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from hyla_lm.config.declare import configurable, setting
@@ -20,6 +23,7 @@ from hyla_lm.tasks.protocol import Batch
 from hyla_lm.train_step import StepOutput, TrainState, TrainStep
 
 ACTIONS = ("stop", "skip")
+LARGEST_NAMED, NORMS_NAMED, ROWS_NAMED = 5, 5, 32  # in messages
 
 
 @configurable
@@ -56,12 +60,12 @@ class UpdatePolicy:
 
     @property
     def is_on(self) -> bool:
-        """Whether the train step looks at its numbers and its state counts."""
+        """Whether the train step judges its numbers and its state counts."""
         return self.nonfinite == "skip" or self.spike_factor is not None
 
 
 class Guard(NamedTuple):
-    """What the state keeps: updates skipped and made, and the running mean of gradient norms.
+    """What the state holds: updates skipped and made, and the running mean of gradient norms.
 
     The mean is that of all updates made, and of about the last `spike_memory` once there are more.
     """
@@ -79,7 +83,7 @@ class GuardedState(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What was found of one update; `mean_norm` is from before it, `skipped` counts it."""
+    """What the step says of one update; `mean_norm` is from before it, `skipped` counts it."""
 
     is_finite: jax.Array
     is_spike: jax.Array
@@ -151,3 +155,88 @@ def counted(guard: Guard, verdict: Verdict, memory: int) -> Guard:
     change = (verdict.gradient_norm - guard.mean_norm) / jnp.clip(made, 1, memory)
     mean_norm = guard.mean_norm + jnp.where(verdict.is_skipped, 0, change)
     return Guard(verdict.skipped, made, mean_norm)
+
+
+class BadUpdate(UserError):
+    """An update's numbers went wrong; the checkpoints are from before it."""
+
+
+class UpdateCheck:
+    """Reads the numbers of each update once they are known.
+
+    `learning_rate` is that of the update with a number from 0 on, `kernels` names the attention
+    kernel of each layer, and `saved_steps` lists the checkpoints: they are for messages.
+    """
+
+    def __init__(
+        self,
+        policy: UpdatePolicy,
+        learning_rate: Callable[[int], float],
+        kernels: Callable[[], Sequence[str]],
+        saved_steps: Callable[[], Sequence[int]],
+    ):
+        self._policy, self._learning_rate, self._kernels = policy, learning_rate, kernels
+        self._saved_steps = saved_steps
+        self._norms: deque[float] = deque(maxlen=NORMS_NAMED)
+
+    def check_update(self, step: int, output: StepOutput, rows: np.ndarray) -> str:
+        """Raises BadUpdate for an update that stops the run.
+
+        Returns a sentence on an update that was skipped, and nothing of any other.
+        """
+        objective, norm, verdict = jax.device_get(
+            (output.objective, output.metrics["gradient_norm"][0], output.verdict)
+        )
+        total, count = map(float, objective)
+        loss = total / count if count else total
+        norm = float(norm if verdict is None else verdict.gradient_norm)
+        is_finite = math.isfinite(loss) and math.isfinite(norm)
+        is_finite = is_finite if verdict is None else bool(verdict.is_finite)
+        if is_finite and (verdict is None or not verdict.is_spike):
+            self._norms.append(norm)
+            return ""
+        what = f"step {step}: loss {loss:.4g}, gradient norm {norm:.4g} {_named(output, rows)}"
+        if verdict is not None and verdict.is_skipped:
+            skipped, limit = int(verdict.skipped), self._policy.skip_limit
+            if skipped <= limit:
+                return f"{what}. The update is skipped, number {skipped} of this run."
+            why = (
+                f"{skipped} updates were skipped, above UpdatePolicy.skip_limit = {limit}: raise "
+                "it if such updates are to be expected."
+            )
+        elif is_finite:
+            why = (
+                f"The gradient norm is above UpdatePolicy.spike_factor = "
+                f"{self._policy.spike_factor:g} times its running mean "
+                f"{float(verdict.mean_norm):.4g}: see these rows, set UpdatePolicy.spike to "
+                "'skip', or raise the factor."
+            )
+        else:
+            why = self._advice(step)
+        steps = self._saved_steps()
+        saved = f"The last checkpoint is of step {steps[-1]}." if steps else "Nothing was saved."
+        raise BadUpdate(f"{what}. {why} {saved}")
+
+    def _advice(self, step: int) -> str:
+        """What to change after an update that is not finite, by the updates before it."""
+        before = "It is the first update"
+        if step > 1:
+            before = f"The update before had the learning rate {self._learning_rate(step - 2):.3g}"
+        if self._norms:
+            before += f", and gradient norms were {', '.join(f'{n:.3g}' for n in self._norms)}"
+        return (
+            f"{before}. If they rose, or the rate is large, lower OptimizerConfig.learning_rate or "
+            "OptimizerConfig.clip_norm; else see these rows, try "
+            "ModelConfig.attention_implementation = 'reference' (it is "
+            f"{' + '.join(dict.fromkeys(self._kernels()))}), or resume from an older checkpoint."
+        )
+
+
+def _named(output: StepOutput, rows: np.ndarray) -> str:
+    """The rows of an update, and its largest gradients."""
+    norms = {name: float(norm) for name, norm in output.gradient_norms.items()}
+    worst = sorted(norms, key=lambda name: (math.isfinite(norms[name]), -norms[name]))
+    largest = ", ".join(f"{name} {norms[name]:.3g}" for name in worst[:LARGEST_NAMED])
+    numbers = sorted(rows.tolist())
+    more = f" and {len(numbers) - ROWS_NAMED} more" if len(numbers) > ROWS_NAMED else ""
+    return f"on rows {numbers[:ROWS_NAMED]}{more}; largest gradients: {largest}"

@@ -35,11 +35,11 @@ LONGEST = (
     *("parallel/test_multihost_quickstart.py", "parallel/test_multihost.py"),
     *("docs/test_extending.py", "faults/test_checkpoints.py"),
     *("faults/test_kills.py", "kernels/test_units_on_lanes.py", "kernels/test_blocked.py"),
-    *("faults/test_lying_kernels.py", "model/test_model.py", "golden/test_golden_models.py"),
+    *("diagnostics/test_canary.py", "model/test_model.py", "golden/test_golden_models.py"),
     *("kernels/test_tpu_softmax_linear.py", "kernels/test_pallas_tpu.py"),
     *("model/test_model_forms.py", "kernels/test_pairwise.py", "golden/test_golden_attention.py"),
-    *("faults/test_bad_updates.py", "evals/populations/test_train_many.py"),
-    *("run/test_resume.py", "parallel/test_mesh.py", "running/test_same_bits.py"),
+    *("run/test_bad_updates.py", "evals/populations/test_train_many.py"),
+    *("run/test_resume.py", "parallel/test_mesh.py", "run/test_same_bits.py"),
     *("model/test_loss.py", "test_package.py", "data/test_data_prepare.py"),
     *("checkpoint/test_beginning.py", "kernels/test_prefixes.py", "run/test_numerics.py"),
     *("evals/latent_codes/test_latent_code.py", "run/buckets/test_bucket_runs.py"),
@@ -49,7 +49,7 @@ LONGEST = (
     *("tasks/test_sample_command.py", "export/test_folder.py", "evals/test_suites.py"),
     *("run/test_lock.py", "faults/test_guarded_meshes.py", "model/test_width.py"),
     *("run/buckets/test_lease.py", "input/test_remote.py", "tools/test_coordcheck.py"),
-    *("running/test_details.py",),
+    *("diagnostics/test_runs.py",),
 )
 TESTS = Path(__file__).parent
 LAY_OUT = program.lay_out

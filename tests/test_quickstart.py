@@ -10,9 +10,9 @@ import pytest
 
 from hyla_lm.cli.main import main
 from hyla_lm.config.read_experiment import read_experiment
-from hyla_lm.logs.throughput import count_parameters
 from hyla_lm.model.config import Tokens
 from hyla_lm.model.decoder import Decoder
+from hyla_lm.model.flops import count_parameters
 from hyla_lm.tasks.language_model import LanguageModel
 
 GIN = Path(__file__).parents[1] / "gin"

@@ -18,14 +18,14 @@ from hyla_lm.ending import Preempted
 from hyla_lm.errors import UserError
 from hyla_lm.evals.populations.population import Population, of_run
 from hyla_lm.evals.tasks.generated import GeneratedTask
-from hyla_lm.logs.console import TrainingProgress
-from hyla_lm.logs.pace import Pace, intervals
+from hyla_lm.logs.console import Console, time_left
 from hyla_lm.metrics import HostMetrics, means, to_host
 from hyla_lm.parallel.devices import devices
 from hyla_lm.parallel.preemption import PreemptionGuard
-from hyla_lm.run.duties import VALIDATION, at_checkpoint, at_evaluation, redone_tags
+from hyla_lm.run.due_actions import DUE_ACTIONS, VALIDATION, at_checkpoint, at_evaluation
 from hyla_lm.run.folder import RunFolder
 from hyla_lm.run.program import Program, make_program
+from hyla_lm.run.run import redone_tags
 from hyla_lm.run.store import RunStore
 from hyla_lm.run.summary import LEARNING_RATE, STEP_SECONDS, summary_of, window_tags
 from hyla_lm.signals import end_on_error_within
@@ -86,7 +86,7 @@ def train_many(
         stack.push(end_on_error_within(e.checkpoint.stop_seconds))
         guard.begin()
         runs = [_Run(m, store, first, last) for m, store in zip(members, stores, strict=True)]
-        progress = stack.enter_context(TrainingProgress(e.train.steps, first))
+        progress = stack.enter_context(closing(Console(e.train.steps, first)))
         return _Training(population, runs, guard, progress, last).train(first)
 
 
@@ -96,7 +96,7 @@ class _Run:
     def __init__(self, member: Member, store: RunStore, first: int, last: int):
         self.program, self.store = member.program, store
         e = member.program.experiment
-        redone = (f"{VALIDATION}/",) if first == last else redone_tags(e, first)
+        redone = (f"{VALIDATION}/",) if first == last else redone_tags(DUE_ACTIONS, e, first)
         store.begin(self.program, first, redone)
         before = store.folder.read_summary()
         self.diverged_at = before.get("diverged_at") if before.get("step") == first else None
@@ -147,7 +147,7 @@ class _Training:
         population: Population,
         runs: Sequence[_Run],
         guard: PreemptionGuard,
-        progress: TrainingProgress,
+        progress: Console,
         last: int,
     ):
         self.population, self.runs, self.guard = population, runs, guard
@@ -156,10 +156,10 @@ class _Training:
         self.validation: list[dict[str, float]] = [{} for _ in runs]
         self._pending: tuple[int, int, Sums] | None = None
         self._compiled: set[int] = set()
-        self._pace = Pace(last, intervals(self.experiment))
         self._started = self._clock = time.monotonic()
 
     def train(self, first: int) -> list[dict[str, Any]]:
+        self._first = first
         self.state = self.population.init() if first == 0 else _stacked_states(self.runs, first)
         for begin, end in windows(first, self.last, self.experiment.log.every):
             self._look(begin)
@@ -185,16 +185,14 @@ class _Training:
         return sums
 
     def _look(self, step: int) -> None:
-        """What the runs owe at a step, decided as by hyla_lm.run.duties."""
+        """What the runs owe at a step, decided as by hyla_lm.run.due_actions."""
         for run in self.runs:
             run.store.check()
         e, is_last = self.experiment, step == self.last
         if is_last or at_checkpoint(e, step):
-            with self._pace.measured("save"):
-                self._save(step)
+            self._save(step)
         if is_last or at_evaluation(e, step):
-            with self._pace.measured("evaluate"):
-                self._evaluate(step)
+            self._evaluate(step)
         if not is_last and self.guard.requested():
             self._save(step)
             raise Preempted(f"stopped after step {step}, which is saved")
@@ -212,8 +210,9 @@ class _Training:
             for index, run in enumerate(self.runs)
         ]
         self.progress.advance(end)
-        left = self._pace.left(end)
-        self.progress.show(
+        per_step = (time.monotonic() - self._started) / (end - self._first)
+        left = time_left(per_step * (self.last - end))
+        self.progress.show_step(
             end, next(filter(None, told), "all diverged"), per_second * len(self.runs), left
         )
 
@@ -221,7 +220,6 @@ class _Training:
         """Of each run in a window."""
         now = time.monotonic()
         seconds, self._clock = now - self._clock, now
-        self._pace.stepped(seconds / steps)
         tokens = self.population.program.tokens_per_step * steps
         return {"perf/tokens_per_second": tokens / seconds, STEP_SECONDS: seconds / steps}
 
@@ -245,7 +243,7 @@ class _Training:
                 line = {f"{VALIDATION}/{name}": value for name, value in metrics.items()}
                 run.store.write(step, line)
                 place = "/".join(run.store.folder.path.parts[-2:])
-                self.progress.say(f"step {step}  {place}  {self.task.describe(metrics)}")
+                self.progress.print(f"step {step}  {place}  {self.task.describe(metrics)}")
         self._clock = time.monotonic()
 
     def _metrics_of_sets(self, examples: int) -> list[dict[str, float]]:

@@ -18,7 +18,7 @@ from hyla_lm.checkpoint.checksums import checksums, leaves_by_path, sha256_of
 from hyla_lm.config import declare as config
 from hyla_lm.config.experiment import Branch, WarmStart
 from hyla_lm.errors import UserError
-from hyla_lm.logs.costs import SECONDS
+from hyla_lm.logs.step_log import SECONDS
 from hyla_lm.parallel.mesh import path_of
 from hyla_lm.run.program import Program, identity
 from hyla_lm.run.store import RunStore

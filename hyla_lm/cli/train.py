@@ -27,8 +27,12 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
     with signals():
         from hyla_lm.config.read_experiment import read_experiment
         from hyla_lm.parallel import multihost
-        from hyla_lm.train import Start, train
+        from hyla_lm.train import train
 
-        start = Start(options.step, options.strict_numerics)
         with multihost.joined(options.workdir):
-            train(read_experiment(options.gin_file, bindings), options.workdir, start)
+            train(
+                read_experiment(options.gin_file, bindings),
+                options.workdir,
+                options.step,
+                options.strict_numerics,
+            )

@@ -1,20 +1,25 @@
-"""What goes on inside attention on a few rows: figures, histograms and latent codes, by layer.
+"""Diagnostics of attention on a few rows: figures, histograms and pictures of each layer.
 
-All of it is of visible pairs: a key is not after its query, and of the same document.
+Figures and histograms are of visible pairs: a key is not after its query, and of the same document.
+Histograms are counted on the device. Pictures are of latent codes: queries down, keys across,
+masked pairs white.
 """
 
-from collections.abc import Callable
+import io
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding
+from PIL import Image
 
 from hyla_lm.attention.scores import scaled_scores, visible_pairs
 from hyla_lm.attention.softmax.reference import over_visible_keys
-from hyla_lm.diagnostics.counts import Counts, counts
 from hyla_lm.diagnostics.norms import by_layer
+from hyla_lm.logs.sinks import Histogram, Value
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.inspection import LayerView, attention_layers
 from hyla_lm.parallel.mesh import REPLICATED, batch_ways
@@ -22,9 +27,24 @@ from hyla_lm.tasks.protocol import Batch, Objective
 from hyla_lm.train_step import split_batch
 
 ROWS, POSITIONS = 8, 256
+BINS = 64
+SMALLEST = 256  # pixels of a side, below which a pair becomes a square of several
+GAP = 4
+WHITE = 255.0
+GREY, RED, BLUE = (np.array(c) for c in ((224.0, 224, 224), (196.0, 30, 30), (30.0, 70, 196)))
 
 
-class LayerLook(NamedTuple):
+class Counts(NamedTuple):
+    """How many values are in each of BINS equal bins from `low` to `high`, with their moments."""
+
+    count_N: jax.Array
+    low: jax.Array
+    high: jax.Array
+    sum: jax.Array
+    sum_squares: jax.Array
+
+
+class LayerDiagnostics(NamedTuple):
     """One attention layer; None is what has no meaning there. The code is that of one row.
 
     `figures` are scalars by the names in hyla_lm.logs.sinks.
@@ -39,23 +59,25 @@ class LayerLook(NamedTuple):
     covariance_HxH: jax.Array
 
 
-class Look(NamedTuple):
+class Diagnostics(NamedTuple):
     """Every attention layer, and the parameters of every layer."""
 
-    layers: list[LayerLook]
+    layers: list[LayerDiagnostics]
     parameters: dict[str, Counts]
 
 
-def make_look(task: Objective, model: Decoder, mesh: Mesh) -> Callable[[Any, Batch], Look]:
-    """The compiled look at parameters and a global batch; all devices hold the result.
+def make_diagnostics(
+    task: Objective, model: Decoder, mesh: Mesh
+) -> Callable[[Any, Batch], Diagnostics]:
+    """The compiled diagnostics of parameters on a global batch; all devices hold the result.
 
-    At least ROWS rows are looked at, a few for each part of the mesh, and the first POSITIONS of a
+    They take at least ROWS rows, a few for each part of the mesh, and the first POSITIONS of a
     causal model, for which the rest does not matter.
     """
     config = replace(model.config, attention_implementation="auto")
     parts = mesh.shape["model"]
 
-    def look(params: Any, batch: Batch) -> Look:
+    def diagnose(params: Any, batch: Batch) -> Diagnostics:
         inputs, segment_BxT = task.inputs(some_rows(batch, batch_ways(mesh)))
         if config.causal and inputs.shape[1] > POSITIONS:
             length = POSITIONS // parts * parts
@@ -63,12 +85,12 @@ def make_look(task: Objective, model: Decoder, mesh: Mesh) -> Callable[[Any, Bat
             segment_BxT = None if segment_BxT is None else segment_BxT[:, :length]
         layers = attention_layers(model.clone(config=config), params, inputs, segment_BxT)
         of_layers = by_layer(params, config.scan_layers)
-        return Look(
-            [look_at(layer) for layer in layers],
+        return Diagnostics(
+            [diagnose_layer(layer) for layer in layers],
             {name: counts(leaves) for name, leaves in of_layers.items()},
         )
 
-    return jax.jit(look, out_shardings=NamedSharding(mesh, REPLICATED))
+    return jax.jit(diagnose, out_shardings=NamedSharding(mesh, REPLICATED))
 
 
 def some_rows(batch: Batch, ways: int) -> Batch:
@@ -79,8 +101,8 @@ def some_rows(batch: Batch, ways: int) -> Batch:
     return {name: value[0] for name, value in split_batch(batch, of_device // taken).items()}
 
 
-def look_at(layer: LayerView) -> LayerLook:
-    """What is seen of one layer."""
+def diagnose_layer(layer: LayerView) -> LayerDiagnostics:
+    """The diagnostics of one layer."""
     request, code_BxHxTxS = layer.request, layer.code_BxHxTxS
     spec, (batch, heads, *pairs) = request.spec, code_BxHxTxS.shape
     visible = visible_pairs(
@@ -89,12 +111,12 @@ def look_at(layer: LayerView) -> LayerLook:
     visible_Bx1xTxS = jnp.broadcast_to(visible, (batch, 1, *pairs))
     count = jnp.sum(visible_Bx1xTxS)
     score_BxHxTxS = scaled_scores(request.q_BxTxHxK, request.k_BxSxHxK, request.bias)
-    seen_BxHxTxS = jnp.where(visible_Bx1xTxS, score_BxHxTxS, 0)
+    visible_score_BxHxTxS = jnp.where(visible_Bx1xTxS, score_BxHxTxS, 0)
     mean_H = jnp.sum(code_BxHxTxS, (0, 2, 3)) / count
     covariance_HxH = covariance(code_BxHxTxS, mean_H, visible_Bx1xTxS)
     figures = {
-        "score_rms": jnp.sqrt(jnp.sum(jnp.square(seen_BxHxTxS)) / (count * heads)),
-        "score_max": jnp.max(jnp.abs(seen_BxHxTxS)),
+        "score_rms": jnp.sqrt(jnp.sum(jnp.square(visible_score_BxHxTxS)) / (count * heads)),
+        "score_max": jnp.max(jnp.abs(visible_score_BxHxTxS)),
         "code_rank": participation_ratio(covariance_HxH),
     }
     if spec.normalizes_over_keys:
@@ -103,7 +125,7 @@ def look_at(layer: LayerView) -> LayerLook:
     shown = visible_Bx1xTxS[:, 0, :, :, None] if of_pairs else jnp.ones((), bool)
     if spec.activation == "relu":
         figures["dead_units"] = dead_share(units, shown)
-    return LayerLook(
+    return LayerDiagnostics(
         figures,
         counts([code_BxHxTxS], visible_Bx1xTxS),
         counts(units, shown) if units else None,
@@ -142,3 +164,123 @@ def dead_share(units: list[jax.Array], shown: jax.Array) -> jax.Array:
     axes = (0, 1, 2) if shown.ndim else (0, 1)
     is_dead = [~jnp.any(shown & (unit != 0), axis=axes) for unit in units]
     return jnp.mean(jnp.concatenate([dead.ravel() for dead in is_dead]))
+
+
+def counts(values: Sequence[jax.Array], counted: jax.Array | None = None) -> Counts:
+    """The counts of all values, or of those that are `counted` (broadcastable to each array).
+
+    Bins are compared with, not scattered into, so that arrays split over devices stay where they
+    are.
+    """
+    is_counted = True if counted is None else counted
+    arrays = [x.astype(jnp.float32) for x in values]
+
+    def total(of: list[jax.Array]) -> jax.Array:
+        return sum((jnp.sum(jnp.where(is_counted, x, 0)) for x in of), jnp.zeros(()))
+
+    low = jnp.stack([jnp.min(jnp.where(is_counted, x, jnp.inf)) for x in arrays]).min()
+    high = jnp.stack([jnp.max(jnp.where(is_counted, x, -jnp.inf)) for x in arrays]).max()
+    per_value = BINS / jnp.where(high > low, high - low, 1)
+
+    def count(x: jax.Array) -> jax.Array:
+        bin_of = jnp.clip(((x - low) * per_value).astype(jnp.int32), 0, BINS - 1)
+        bin_of = jnp.where(is_counted, bin_of, -1)
+        axes = range(1, bin_of.ndim + 1)
+        bins = jnp.arange(BINS).reshape(BINS, *[1] * bin_of.ndim)
+        return jnp.sum(bin_of[None] == bins, axis=axes, dtype=jnp.int32)
+
+    count_N = sum((count(x) for x in arrays), jnp.zeros(BINS, jnp.int32))
+    return Counts(count_N, low, high, total(arrays), total([jnp.square(x) for x in arrays]))
+
+
+def figures(found: Diagnostics) -> dict[str, float]:
+    """The scalars of every layer by their tag."""
+    return {
+        f"attention/{name}/layer_{number}": float(value)
+        for number, layer in enumerate(found.layers)
+        for name, value in layer.figures.items()
+    }
+
+
+def histograms_and_pictures(found: Diagnostics) -> dict[str, Value]:
+    """What sinks show beside the figures, by tag; the diagnostics are on the host."""
+    values: dict[str, Value] = {
+        f"optim/parameter_values/{name}": histogram(counted)
+        for name, counted in found.parameters.items()
+    }
+    for number, layer in enumerate(found.layers):
+        values[f"attention/code_values/layer_{number}"] = histogram(layer.code_values)
+        if layer.unit_values is not None:
+            values[f"attention/unit_values/layer_{number}"] = histogram(layer.unit_values)
+        code, visible = np.asarray(layer.code_HxTxS), np.asarray(layer.visible_TxS)
+        mean_H, covariance_HxH = np.asarray(layer.mean_H), np.asarray(layer.covariance_HxH)
+        picture = code_picture(code, visible, mean_H, covariance_HxH)
+        values[f"attention/code_picture/layer_{number}"] = picture
+        values[f"attention/head_pictures/layer_{number}"] = head_pictures(code, visible)
+    return values
+
+
+def histogram(counted: Counts) -> Histogram:
+    """The histogram that sinks take."""
+    low, high = float(counted.low), float(counted.high)
+    edge_N1 = np.linspace(low, high if high > low else low + 1, len(counted.count_N) + 1)
+    return Histogram(
+        np.asarray(counted.count_N), edge_N1, float(counted.sum), float(counted.sum_squares)
+    )
+
+
+def code_picture(
+    code_HxTxS: np.ndarray, visible_TxS: np.ndarray, mean_H: np.ndarray, covariance_HxH: np.ndarray
+) -> bytes:
+    """A PNG whose red, green and blue are the first three principal components over heads.
+
+    Grey is the mean code; full colour is twice the deviation of the first component, whose scale
+    all three have.
+    """
+    axes_Hx3, deviation = principal_axes(covariance_HxH)
+    place_TxSx3 = np.einsum("hts,hc->tsc", code_HxTxS - mean_H[:, None, None], axes_Hx3)
+    share_TxSx3 = np.clip(place_TxSx3 / (2 * deviation or 1), -1, 1)
+    return png(np.where(visible_TxS[..., None], (1 + share_TxSx3) * WHITE / 2, WHITE))
+
+
+def principal_axes(covariance_HxH: np.ndarray) -> tuple[np.ndarray, float]:
+    """The first three principal axes, zeros where there are fewer, and the first's deviation.
+
+    The largest entry of an axis is positive, so that pictures of one run have the same colours.
+    """
+    variance_H, axes_HxH = np.linalg.eigh(covariance_HxH.astype(np.float64))
+    axes_Hx3 = np.zeros((len(variance_H), 3))
+    found = axes_HxH[:, ::-1][:, :3]
+    largest = np.take_along_axis(found, np.abs(found).argmax(0)[None], axis=0)
+    axes_Hx3[:, : found.shape[1]] = found * np.where(largest < 0, -1, 1)
+    return axes_Hx3, float(np.sqrt(max(variance_H[-1], 0)))
+
+
+def head_pictures(code_HxTxS: np.ndarray, visible_TxS: np.ndarray) -> bytes:
+    """A PNG of all heads side by side: red is positive, blue negative, light grey zero.
+
+    Full colour is the magnitude that 1 % of the visible entries exceed.
+    """
+    seen = np.abs(code_HxTxS[:, visible_TxS])
+    share_HxTxSx1 = np.clip(code_HxTxS / (np.quantile(seen, 0.99) or 1), -1, 1)[..., None]
+    end = np.where(share_HxTxSx1 > 0, RED, BLUE)
+    colour = GREY + np.abs(share_HxTxSx1) * (end - GREY)
+    panels = np.where(visible_TxS[None, :, :, None], colour, WHITE)
+    scale = scale_of(visible_TxS)
+    gap = np.full((visible_TxS.shape[0], -(-GAP // scale), 3), WHITE)
+    beside = [part for panel in panels for part in (gap, panel)][1:]
+    return png(np.concatenate(beside, axis=1), scale)
+
+
+def scale_of(visible_TxS: np.ndarray) -> int:
+    """The pixels of a pair's side."""
+    return max(1, SMALLEST // max(visible_TxS.shape))
+
+
+def png(colour_TxSx3: np.ndarray, scale: int | None = None) -> bytes:
+    """The PNG of colours from 0 to 255, each pair a square of `scale` pixels."""
+    side = scale or scale_of(colour_TxSx3[..., 0])
+    pixels = np.rint(colour_TxSx3).astype(np.uint8).repeat(side, axis=0).repeat(side, axis=1)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()

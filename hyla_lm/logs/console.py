@@ -1,36 +1,29 @@
-"""Output to the terminal: the start-up summary, progress and closing lines."""
+"""What a person sees of a run in the terminal: tables, progress and lines."""
 
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
-from rich.console import Console
+import rich.console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 MIN_SECONDS_BETWEEN_LINES = 5.0
+MINUTE, HOUR = 60, 3600
 
 
-def show_summary(title: str, lines: Mapping[str, str]) -> None:
-    """Prints a two-column table."""
-    table = Table(title=title, show_header=False, title_justify="left", box=None, padding=(0, 2))
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for name, value in lines.items():
-        table.add_row(name, value)
-    Console().print(table)
+class Console:
+    """A bar with loss, tokens/s and time left on a terminal; plain lines elsewhere.
 
+    Only process 0 prints; for the others, `prints` is False.
+    """
 
-class TrainingProgress(AbstractContextManager["TrainingProgress"]):
-    """A bar with loss, tokens/s and time left on a terminal; plain lines elsewhere."""
-
-    def __init__(self, steps: int, done: int, speaks: bool = True):
-        self._speaks = speaks
-        self._steps = steps
+    def __init__(self, steps: int, done: int, prints: bool = True):
+        self._prints, self._steps = prints, steps
         self._last_line = float("-inf")
         self._bar: Progress | None = None
-        if speaks and sys.stdout.isatty():
+        if prints and sys.stdout.isatty():
             self._bar = Progress(
                 TextColumn("step"),
                 MofNCompleteColumn(),
@@ -38,13 +31,9 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
                 TextColumn("{task.description}"),
             )
             self._id = self._bar.add_task("", total=steps, completed=done)
-
-    def __enter__(self) -> "TrainingProgress":
-        if self._bar:
             self._bar.start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         if self._bar:
             self._bar.stop()
 
@@ -61,25 +50,43 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
         if self._bar:
             self._bar.update(self._id, completed=step)
 
-    def show(
+    def show_step(
         self, step: int, described: str, tokens_per_second: float | None, left: str = ""
     ) -> None:
         """Shows the metrics of a logged step, its speed if it is known, and the time left."""
         speed = "" if tokens_per_second is None else f"{tokens_per_second:,.0f} tokens/s"
-        told = "  ".join(filter(None, (described, speed, left)))
+        text = "  ".join(filter(None, (described, speed, left)))
         if self._bar:
-            self._bar.update(self._id, description=told)
+            self._bar.update(self._id, description=text)
             return
         now = time.monotonic()
-        if not self._speaks:
-            return
         if now - self._last_line >= MIN_SECONDS_BETWEEN_LINES or step == self._steps:
             self._last_line = now
-            print(f"step {step}/{self._steps}  {told}", flush=True)
+            self.print(f"step {step}/{self._steps}  {text}")
 
-    def say(self, line: str) -> None:
-        """Prints a line above the bar."""
+    def print(self, line: str) -> None:
+        """Prints a line, above the bar if there is one."""
         if self._bar:
             self._bar.console.print(line, highlight=False)
-        elif self._speaks:
+        elif self._prints:
             print(line, flush=True)
+
+
+def print_table(title: str, rows: Mapping[str, str]) -> None:
+    """Prints a table of two columns."""
+    table = Table(title=title, show_header=False, title_justify="left", box=None, padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in rows.items():
+        table.add_row(name, value)
+    rich.console.Console().print(table)
+
+
+def time_left(seconds: float) -> str:
+    """The time as a person says it: "12 s left", "3 min left", "2 h 5 min left"."""
+    if seconds < MINUTE:
+        return f"{seconds:.0f} s left"
+    minutes = round(seconds / MINUTE)
+    if seconds < HOUR:
+        return f"{minutes} min left"
+    return f"{minutes // 60:,} h {minutes % 60} min left"

@@ -78,91 +78,47 @@ ACCURACY = "Training and validation: accuracy"
 SECONDS = "Time: seconds of a due action"
 # The first pattern that fits a tag describes it.
 TAGS = (
-    Tag("train/loss_nats", "Cross-entropy of training, in nats per token.", LOSS),
-    Tag(
-        "train/bits_per_byte",
-        "Cross-entropy of training in bits, divided by the UTF-8 bytes of the text.",
-        BITS_PER_BYTE,
-    ),
-    Tag(
-        "train/accuracy",
-        "Share of the training targets that were the likeliest by the model.",
-        ACCURACY,
-    ),
+    Tag("train/loss_nats", "Training cross-entropy, nats per token.", LOSS),
+    Tag("train/bits_per_byte", "Training cross-entropy, bits per byte of text.", BITS_PER_BYTE),
+    Tag("train/accuracy", "Share of targets that were the likeliest by the model.", ACCURACY),
     Tag("train/code_loss", "Auxiliary loss on the latent codes, without its weight (CodeLoss)."),
     Tag("train/*", "Mean over the training steps since the point before."),
-    Tag("validation/*loss_nats", "Cross-entropy of a validation set, in nats per token.", LOSS),
+    Tag("validation/*loss_nats", "Cross-entropy of a validation set, nats per token.", LOSS),
     Tag(
-        "validation/*bits_per_byte",
-        "Cross-entropy of a validation set in bits, divided by the UTF-8 bytes of its text.",
-        BITS_PER_BYTE,
+        "validation/*bits_per_byte", "Cross-entropy of a set, bits per byte of text.", BITS_PER_BYTE
     ),
-    Tag(
-        "validation/*accuracy",
-        "Share of a validation set's targets that were the likeliest.",
-        ACCURACY,
-    ),
+    Tag("validation/*accuracy", "Share of a set's targets that were the likeliest.", ACCURACY),
     Tag("validation/*", "Mean over a set that is not trained on."),
     Tag("optim/learning_rate", "Learning rate of the last update."),
-    Tag(
-        "optim/skipped_updates",
-        "Updates left out since step 0, because their numbers went wrong (UpdatePolicy).",
-    ),
+    Tag("optim/skipped_updates", "Updates skipped since step 0 (UpdatePolicy)."),
     Tag("optim/gradient_norm", "Norm of all gradients before clipping; mean over the steps."),
-    Tag(
-        "optim/gradient_norm/*",
-        "Norm of the gradients of one layer before clipping; mean over the steps.",
-        "Layers: norm of the gradients by layer",
-    ),
-    Tag(
-        "optim/update_norm",
-        "Norm of what the optimizer adds to all parameters in a step; mean over the steps.",
-    ),
-    Tag(
-        "optim/update_norm/*",
-        "Norm of what the optimizer adds to the parameters of one layer; mean over the steps.",
-        "Layers: norm of the updates by layer",
-    ),
+    Tag("optim/gradient_norm/*", "Gradient norm of one layer.", "Layers: gradient norm"),
+    Tag("optim/update_norm", "Norm of what the optimizer adds in a step; mean over the steps."),
+    Tag("optim/update_norm/*", "Norm of one layer's update.", "Layers: update norm"),
     Tag("optim/parameter_norm", "Norm of all parameters after the update; mean over the steps."),
-    Tag(
-        "optim/parameter_norm/*",
-        "Norm of the parameters of one layer after the update; mean over the steps.",
-        "Layers: norm of the parameters by layer",
-    ),
+    Tag("optim/parameter_norm/*", "Parameter norm of one layer.", "Layers: parameter norm"),
     Tag("optim/parameter_values/*", "Histogram of the parameters of one layer."),
     Tag(
         "attention/score_rms/*",
-        "Root mean square of the scores q.k / sqrt(K) + bias of one layer, before normalisation, "
-        "over visible pairs.",
+        "Root mean square of the scores q.k / sqrt(K) + bias of one layer, at visible pairs.",
     ),
     Tag(
-        "attention/score_max/*",
-        "Largest magnitude of a score of one layer, before normalisation, over visible pairs.",
-        "Layers: largest score by layer",
+        "attention/score_max/*", "Largest magnitude of a score of a layer.", "Layers: largest score"
     ),
     Tag(
         "attention/entropy/*",
-        "Entropy over the keys of the softmax of one layer, in nats; mean over queries and heads.",
-        "Layers: entropy of attention by layer",
+        "Entropy over keys of one layer's softmax, nats; mean over queries and heads.",
+        "Layers: entropy of attention",
     ),
     Tag(
         "attention/code_rank/*",
-        "Effective rank of the latent code of one layer, from 1 to the number of heads: the "
+        "Effective rank of one layer's latent code, from 1 to the number of heads: the "
         "participation ratio of its covariance over heads, at visible pairs.",
-        "Layers: effective rank of the latent code by layer",
+        "Layers: effective rank of the latent code",
     ),
-    Tag(
-        "attention/dead_units/*",
-        "Share of the value units of one layer that are zero for every visible pair.",
-    ),
-    Tag(
-        "attention/code_values/*",
-        "Histogram of the latent code of one layer, over heads and visible pairs.",
-    ),
-    Tag(
-        "attention/unit_values/*",
-        "Histogram of the value units of one layer, over visible pairs.",
-    ),
+    Tag("attention/dead_units/*", "Share of value units that are zero for every visible pair."),
+    Tag("attention/code_values/*", "Histogram of one layer's latent code, at visible pairs."),
+    Tag("attention/unit_values/*", "Histogram of one layer's value units, at visible pairs."),
     Tag(
         "attention/code_picture/*",
         "Latent code of one layer for a validation row, queries down and keys across. Red, green "
@@ -170,52 +126,27 @@ TAGS = (
     ),
     Tag(
         "attention/head_pictures/*",
-        "Latent code of one layer for a validation row, the heads side by side: red is positive, "
-        "blue negative, light grey zero; masked pairs are white.",
+        "Latent code of one layer, heads side by side: red is positive, blue negative, grey zero.",
     ),
-    Tag("perf/step_seconds", "Seconds per training step, without due actions such as evaluation."),
-    Tag(
-        "perf/tokens_per_second",
-        "Training speed of all devices together, without due actions such as evaluation.",
-    ),
+    Tag("perf/step_seconds", "Seconds per training step, without what is done between steps."),
+    Tag("perf/tokens_per_second", "Training speed of all devices, without what is between steps."),
     Tag("perf/tokens_per_second_per_chip", "Training speed divided by the number of devices."),
-    Tag(
-        "perf/mfu",
-        "Share of the devices' bfloat16 peak that the model's own operations reach, by formula.",
-    ),
+    Tag("perf/mfu", "Share of the devices' bfloat16 peak that the model's operations reach."),
     Tag("perf/data_wait_share", "Share of the time of steps in which training waited for data."),
-    Tag(
-        "perf/device_memory_gb",
-        "Memory in use on the fullest device of the first process, in GB of 10^9 bytes.",
-    ),
-    Tag(
-        "perf/device_memory_peak_gb",
-        "Largest memory in use so far on a device of the first process, in GB of 10^9 bytes.",
-    ),
-    Tag("perf/host_memory_gb", "Memory of the first process on its host, in GB of 10^9 bytes."),
-    Tag("perf/compile_seconds", "Seconds that compiling the train step took, once per process."),
+    Tag("perf/device_memory_gb", "GB (10^9) in use on the fullest device of process 0."),
+    Tag("perf/device_memory_peak_gb", "Most GB (10^9) in use so far on a device of process 0."),
+    Tag("perf/host_memory_gb", "GB (10^9) of memory of process 0 on its host."),
+    Tag("perf/compile_seconds", "Seconds of compiling the train step, once per process."),
     Tag("perf/save_seconds", "Seconds in which training waited for a save to start.", SECONDS),
     Tag("perf/evaluation_seconds", "Seconds of an evaluation of the validation sets.", SECONDS),
     Tag("perf/details_seconds", "Seconds of attention diagnostics.", SECONDS),
-    Tag(
-        "perf/goodput",
-        "Share of the processes' time, over all restarts, that went into steps of the final run.",
-    ),
+    Tag("perf/goodput", "Share of all processes' time that went into steps of the final run."),
     Tag("perf/*", "Speed or cost of the run."),
     Tag("canary/loss", "Loss of the kernel that trains, on the rows of the canary."),
     Tag("canary/reference_loss", "Loss of the reference kernel, on the rows of the canary."),
-    Tag(
-        "canary/loss_difference",
-        "Relative difference of the loss of the kernel that trains from the reference's.",
-    ),
-    Tag(
-        "canary/gradient_difference",
-        "Relative difference of the gradients of the kernel that trains from the reference's.",
-    ),
-    Tag(
-        "suites/*_standard_error",
-        "Standard error, over seeds, of a metric of small models with this run's attention.",
-    ),
+    Tag("canary/loss_difference", "Relative difference of the losses of the two kernels."),
+    Tag("canary/gradient_difference", "Relative difference of the gradients of the two kernels."),
+    Tag("suites/*_standard_error", "Standard error, over seeds, of a metric of a suite's models."),
     Tag("suites/*", "Mean over seeds of a metric of small models with this run's attention."),
 )
 

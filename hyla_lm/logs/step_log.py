@@ -1,65 +1,147 @@
-"""What is written about training steps: window means and speed.
+"""What is measured of training steps: the means of their metrics, and where the time of a run goes.
 
-A step is looked at while the next one runs. The window of metrics not yet written goes into the
-checkpoint, so a resumed run writes the same means.
+The output of a step is read while the next one runs. Sums that are not written yet go into the
+checkpoint, so that a resumed run writes the same means.
+
+Goodput is the share of the time of all processes that went into steps of the final run. The seconds
+of those steps are saved with each checkpoint, so steps that are trained again count once. The
+seconds of the processes are in a file that only grows, so they outlive the lines that a resumed run
+writes again. Those of a killed process count up to the last line that it wrote.
 """
 
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
-from hyla_lm.logs.alarm import Alarm
-from hyla_lm.logs.console import TrainingProgress
-from hyla_lm.logs.costs import Costs
-from hyla_lm.logs.pace import Pace
-from hyla_lm.logs.throughput import model_flops_utilization
+from hyla_lm.logs.console import Console, time_left
 from hyla_lm.metrics import HostMetrics, add, means, to_host
+from hyla_lm.model.flops import model_flops_utilization
+from hyla_lm.run.folder import RunFolder
 from hyla_lm.run.program import Program
 from hyla_lm.run.store import RunStore
 from hyla_lm.run.summary import LEARNING_RATE, OPTIM, STEP_SECONDS, flops_per_token, window_tags
 from hyla_lm.tasks.protocol import Task
 from hyla_lm.train_step import StepOutput
+from hyla_lm.update_policy import UpdateCheck
 
 GRADIENT_NORM = "gradient_norm"
 SKIPPED = f"{OPTIM}/skipped_updates"
+SECONDS = "seconds"  # of RunClock.saved(), in the data of checkpoints
+GB = 1e9
+OWN_PAGES = Path("/proc/self/statm")
+
+
+class RunClock:
+    """Where the time of a run goes: its steps, what is done between them, its processes.
+
+    `saved` is what the checkpoint has of it, and `began` the time at which the process began.
+    Steps are left out of the speed while `is_timed` is False.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        saved: Mapping[str, float],
+        began: float,
+        now: Callable[[], float] = time.monotonic,
+    ):
+        self._folder, self._began, self._now = folder, began, now
+        self._in_steps = saved.get("kept", 0.0)
+        self._before = max(saved.get("all", 0.0), folder.process_seconds())
+        self._noted: dict[str, float] = {}
+        self._last, self.is_timed, self._is_warm = now(), True, False
+        self._steps, self._seconds, self._waited = 0, 0.0, 0.0
+
+    def restart(self) -> None:
+        """Leaves what happened since the last step, such as an evaluation, out of the speed."""
+        self._last = self._now()
+
+    def step_ended(self) -> None:
+        """Times a step; the first one of a process is left out of the speed."""
+        now = self._now()
+        seconds, self._last = now - self._last, now
+        self._in_steps += seconds
+        if not self.is_timed:
+            return
+        if self._is_warm:
+            self._steps, self._seconds = self._steps + 1, self._seconds + seconds
+        else:
+            self._is_warm, self._waited = True, 0.0
+
+    @contextmanager
+    def waiting_for_data(self) -> Iterator[None]:
+        """Counts the block as time in which training waits for the next batch."""
+        began = self._now()
+        yield
+        self._waited += self._now() - began if self.is_timed else 0
+
+    def speed(self) -> tuple[float, float] | None:
+        """Seconds per step and the share of waiting for data since the last call, where timed."""
+        steps, seconds, waited = self._steps, max(self._seconds, 1e-9), self._waited
+        self._steps, self._seconds, self._waited = 0, 0.0, 0.0
+        return (seconds / steps, waited / seconds) if steps else None
+
+    @contextmanager
+    def measured(self, name: str) -> Iterator[None]:
+        """Notes the seconds of the block, for the next line."""
+        began = self._now()
+        yield
+        self._noted[f"perf/{name}"] = self._now() - began
+
+    def noted(self) -> dict[str, float]:
+        """The seconds noted since the last call, by tag."""
+        noted, self._noted = self._noted, {}
+        self.note_process_seconds()
+        return noted
+
+    def goodput(self) -> float:
+        return self._in_steps / max(self._all, 1e-9)
+
+    def saved(self) -> dict[str, float]:
+        """What a checkpoint has of it: seconds of the steps up to it, and of all processes."""
+        return {"kept": self._in_steps, "all": self._all}
+
+    def note_process_seconds(self) -> None:
+        """Writes the seconds of all processes to where a killed one leaves them."""
+        self._folder.note_process_seconds(self._all)
+
+    @property
+    def _all(self) -> float:
+        return self._before + self._now() - self._began
 
 
 class StepLog:
-    """Looks at each step's output one step late; writes window means every LogConfig.every steps.
+    """Reads the output of each step one step late; writes means every LogConfig.every steps.
 
-    `window` holds the sums not yet written. Steps are left out of the speed while `is_timed` is
-    False.
+    `window` holds the sums that are not written yet.
     """
 
     def __init__(
         self,
         program: Program[Task],
         store: RunStore,
-        progress: TrainingProgress,
-        pace: Pace,
-        costs: Costs,
+        console: Console,
+        clock: RunClock,
         window: Mapping[str, Any],
+        check: UpdateCheck,
     ):
-        self._program, self._store, self._progress = program, store, progress
-        self._pace, self._costs = pace, costs
-        self._every = program.experiment.log.every
-        self._alarm = Alarm(program, store, progress)
+        self._program, self._store, self._console = program, store, console
+        self._clock, self._check = clock, check
+        self._every, self._last = program.experiment.log.every, program.experiment.train.steps
         self._pending: tuple[int, StepOutput, np.ndarray] | None = None
         self.window: HostMetrics = {name: (pair[0], pair[1]) for name, pair in window.items()}
-        self._has_compiled, self.is_timed = False, True
-        self._clock = time.monotonic()
-        self._steps_timed, self._window_seconds, self._wait_seconds = 0, 0.0, 0.0
+        self._first: tuple[int, float] | None = None  # a step, and when it had ended
 
     def record(self, step: int, output: StepOutput, rows: np.ndarray) -> None:
-        """A step was dispatched: look at the one before it."""
+        """A step was dispatched: reads the one before it."""
         self.flush()
         self._pending = (step, output, rows)
-
-    def waited(self, seconds: float) -> None:
-        """Time spent waiting for the next batch."""
-        self._wait_seconds += seconds if self.is_timed else 0
 
     def flush(self) -> None:
         """Waits for the dispatched step, checks it and writes the window if it is full."""
@@ -67,64 +149,69 @@ class StepLog:
             return
         step, output, rows = self._pending
         self._pending = None
-        self._alarm.look(step, output, rows)
+        if skipped := self._check.check_update(step, output, rows):
+            self._console.print(skipped)
         norms = output.norms.metrics() if output.norms is not None else {}
         self.window = add(self.window, norms | to_host(output.metrics))
-        self._tick()
-        self._progress.advance(step)
-        if step % self._every == 0 or step == self._program.experiment.train.steps:
-            skipped = None if output.verdict is None else int(output.verdict.skipped)
-            self._write_window(step, skipped)
+        self._clock.step_ended()
+        self._console.advance(step)
+        self._first = self._first or (step, time.monotonic())
+        if step % self._every == 0 or step == self._last:
+            self._write_window(step, None if output.verdict is None else output.verdict.skipped)
 
-    def restart_clock(self) -> None:
-        """Leaves what happened since the last step, such as an evaluation, out of the speed."""
-        self._clock = time.monotonic()
-
-    def _tick(self) -> None:
-        """Times a step; the first of a process compiles and is left out."""
-        now = time.monotonic()
-        seconds = now - self._clock
-        self._costs.stepped(seconds)
-        if not self.is_timed:
-            self._clock = now
-            return
-        if self._has_compiled:
-            self._window_seconds += seconds
-            self._steps_timed += 1
-        else:
-            self._wait_seconds = 0.0
-        self._has_compiled, self._clock = True, now
-
-    def _write_window(self, step: int, skipped: int | None) -> None:
-        """The means of the updates made; `skipped` counts all others since step 0."""
+    def _write_window(self, step: int, skipped: jax.Array | None) -> None:
+        """Writes the means of the updates made; `skipped` counts all others since step 0."""
         task = self._program.task
         sums, self.window = self.window, {}
         values = task.logged_metrics(means(sums)) if sums[GRADIENT_NORM][1] else {}
         line = window_tags(values)
-        line[LEARNING_RATE] = float(self._program.schedule(max(step - 1 - (skipped or 0), 0)))
+        skips = 0 if skipped is None else int(skipped)
+        line[LEARNING_RATE] = float(self._program.schedule(max(step - 1 - skips, 0)))
         if skipped is not None:
-            line[SKIPPED] = skipped
+            line[SKIPPED] = skips
         speed = self._speed()
-        self._steps_timed, self._window_seconds, self._wait_seconds = 0, 0.0, 0.0
-        self._store.write(step, line | speed | self._costs.take_all())
-        told = task.describe(values) if values else "no update made"
-        if STEP_SECONDS in speed:
-            self._pace.stepped(speed[STEP_SECONDS])
-        left = self._pace.left(step)
-        self._progress.show(step, told, speed.get("perf/tokens_per_second"), left)
+        costs = {**self._clock.noted(), **memory(), "perf/goodput": self._clock.goodput()}
+        self._store.write(step, line | speed | costs)
+        described = task.describe(values) if values else "no update made"
+        self._console.show_step(
+            step, described, speed.get("perf/tokens_per_second"), self._time_left(step)
+        )
 
     def _speed(self) -> dict[str, float]:
-        """Of the window's timed steps; empty where there is none."""
-        if self._steps_timed == 0:
+        """The speed of the steps since the last call; empty where none was timed."""
+        measured = self._clock.speed()
+        if measured is None:
             return {}
-        seconds = max(self._window_seconds, 1e-9)
-        tokens_per_second = self._program.tokens_per_step * self._steps_timed / seconds
+        seconds, data_wait_share = measured
+        tokens_per_second = self._program.tokens_per_step / seconds
         speed = {
             "perf/tokens_per_second": tokens_per_second,
             "perf/tokens_per_second_per_chip": tokens_per_second / self._program.mesh.size,
-            STEP_SECONDS: seconds / self._steps_timed,
-            "perf/data_wait_share": self._wait_seconds / seconds,
+            STEP_SECONDS: seconds,
+            "perf/data_wait_share": data_wait_share,
         }
         flops = flops_per_token(self._program)
         utilization = model_flops_utilization(tokens_per_second, flops)
         return speed if utilization is None else {**speed, "perf/mfu": utilization}
+
+    def _time_left(self, step: int) -> str:
+        """By the mean time per step of this process, what was done between steps included."""
+        assert self._first is not None
+        first, ended = self._first
+        done, seconds = step - first, time.monotonic() - ended
+        return time_left(seconds / done * (self._last - step)) if done else ""
+
+
+def memory() -> dict[str, float]:
+    """GB in use on the fullest device, where devices tell, and by this process on Linux."""
+    of_devices = [device.memory_stats() or {} for device in jax.local_devices()]
+    names = {"bytes_in_use": "device_memory_gb", "peak_bytes_in_use": "device_memory_peak_gb"}
+    used = {
+        f"perf/{tag}": max(stats[name] for stats in of_devices) / GB
+        for name, tag in names.items()
+        if all(name in stats for stats in of_devices)
+    }
+    if OWN_PAGES.exists():
+        pages = int(OWN_PAGES.read_text().split()[1])
+        used["perf/host_memory_gb"] = pages * os.sysconf("SC_PAGE_SIZE") / GB
+    return used

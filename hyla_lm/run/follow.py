@@ -17,7 +17,7 @@ from hyla_lm.errors import UserError
 from hyla_lm.logs.tensorboard import TensorBoard
 from hyla_lm.parallel import multihost
 from hyla_lm.parallel.preemption import PreemptionGuard
-from hyla_lm.run.duties import VALIDATION
+from hyla_lm.run.due_actions import VALIDATION
 from hyla_lm.run.evaluation import Evaluation, evaluate
 from hyla_lm.run.folder import EVALUATOR, RunFolder
 from hyla_lm.run.program import Program, identity

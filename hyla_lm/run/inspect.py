@@ -10,7 +10,7 @@ from etils import epath
 
 from hyla_lm.checkpoint.checkpoint import differences, read_checkpoints
 from hyla_lm.checkpoint.checksums import describe_changes, leaves_by_path
-from hyla_lm.logs.costs import SECONDS
+from hyla_lm.logs.step_log import SECONDS
 from hyla_lm.storage import as_path
 
 EQUAL, DIFFERENT = 0, 1

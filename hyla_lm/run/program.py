@@ -1,5 +1,8 @@
-"""From an experiment to a compiled-to-be program: mesh, model, state layout and steps."""
+"""From an experiment to its program: mesh, model, layout of the state and steps to compile."""
 
+import hashlib
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -12,6 +15,7 @@ from jax.sharding import Mesh
 
 from hyla_lm.config import declare as config
 from hyla_lm.config.experiment import Experiment
+from hyla_lm.diagnostics.canary import make_canary_step
 from hyla_lm.diagnostics.norms import norms_of
 from hyla_lm.errors import UserError
 from hyla_lm.metrics import Metrics
@@ -22,8 +26,6 @@ from hyla_lm.optim import make_optimizer, make_schedule
 from hyla_lm.parallel.devices import devices as all_devices
 from hyla_lm.parallel.mesh import batch_sharding, batch_ways, make_mesh, state_sharding
 from hyla_lm.parallel.sharded_attention import check_mesh
-from hyla_lm.run.canary import make_canary_step
-from hyla_lm.run.numerics import hash_of_step, numerics_of
 from hyla_lm.tasks.code_loss import with_code_loss
 from hyla_lm.tasks.language_model import LanguageModelTask
 from hyla_lm.tasks.protocol import Batch, Objective, Task
@@ -31,6 +33,12 @@ from hyla_lm.train_step import TrainState, TrainStep, init_state, make_train_ste
 from hyla_lm.update_policy import guard_init, guard_step
 
 PACKAGES = ("hyla_lm", "jax", "jaxlib", "libtpu", "flax", "optax")
+HASH_DIGITS = 16
+FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+# Where an operation was written in which file: a line that moves changes it, and no number.
+PLACES = re.compile(
+    r", metadata=\{[^}]*\}|^(FileNames|FunctionNames|FileLocations|StackFrames)$.*?^$", re.M | re.S
+)
 
 # In the identity of runs whose state has a guard; others have none, as before there were policies.
 GUARDED = "UpdatePolicy (nonfinite = 'skip' or a spike_factor)"
@@ -198,6 +206,32 @@ def meta_of(program: Program[Task]) -> dict[str, Any]:
         "versions": versions(),
         "numerics": numerics_of(program.mesh, program.step_hash),
     }
+
+
+def numerics_of(mesh: Mesh, compiled_step: str = "") -> dict[str, Any]:
+    """Devices in the order of the mesh, flags, and the hash of the step, where it is compiled."""
+    devices = list(mesh.devices.flat)
+    cores = _cores() if devices[0].platform == "cpu" else None
+    return {
+        "device_kind": devices[0].device_kind,
+        "devices": " ".join(f"{device.process_index}.{device.id}" for device in devices),
+        "mesh": {axis: size for axis, size in mesh.shape.items()},
+        "cpu_cores": cores,
+        "matmul_precision": jax.config.values["jax_default_matmul_precision"],
+        "compiled_step": compiled_step,
+        **{name: os.environ.get(name, "") for name in FLAGS},
+    }
+
+
+def _cores() -> int | None:
+    """The cores that this process may use, where the system knows."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def hash_of_step(compiled: jax.stages.Compiled) -> str:
+    """The hash of the optimized instructions of a compiled step, wherever in files they stand."""
+    text = PLACES.sub("", compiled.as_text() or "")
+    return hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
 
 
 def versions() -> dict[str, str | None]:

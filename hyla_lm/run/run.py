@@ -1,57 +1,184 @@
-"""A process's part of a run while it trains."""
+"""A process's part of a run while it trains: what is open, and what is due between its steps."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from functools import cached_property, partial
+from importlib.metadata import version
+from types import TracebackType
+from typing import Any, NamedTuple
 
+import jax
+
+from hyla_lm.checkpoint.beginning import begin
 from hyla_lm.config.experiment import Experiment
-from hyla_lm.diagnostics.attention import Look, make_look
-from hyla_lm.input.source import Batches
-from hyla_lm.logs.console import TrainingProgress
-from hyla_lm.logs.costs import Costs
-from hyla_lm.logs.pace import Pace
-from hyla_lm.logs.step_log import StepLog
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.diagnostics.attention import Diagnostics, make_diagnostics
+from hyla_lm.errors import UserError
+from hyla_lm.logs.console import Console, print_table
+from hyla_lm.logs.step_log import SECONDS, RunClock, StepLog
+from hyla_lm.package import git_revision
+from hyla_lm.parallel import multihost
 from hyla_lm.parallel.preemption import PreemptionGuard
+from hyla_lm.run.folder import RunFolder
 from hyla_lm.run.profiling import Profiler
-from hyla_lm.run.program import Program
+from hyla_lm.run.program import Program, compile_step, identity
 from hyla_lm.run.store import RunStore
+from hyla_lm.run.summary import layout_lines, startup_lines, training_kernels
 from hyla_lm.run.watchdog import Watchdog
+from hyla_lm.signals import end_on_error_within
 from hyla_lm.tasks.protocol import Batch, Task
+from hyla_lm.update_policy import UpdateCheck
 
 
-@dataclass
-class Run:
-    """What is open while a run trains, from step `first` on; duties leave what they found.
+class DueAction(NamedTuple):
+    """What is done at steps that follow from the experiment alone, and how tags it writes begin.
 
-    `validation` and `suites` are the metrics of their last evaluation, `summary` that of the run.
+    If it `waits`, the update before it is logged first, and its time is left out of the speed.
     """
 
-    program: Program[Task]
-    store: RunStore
-    shard: BatchShard
-    batches: Batches
-    log: StepLog
-    progress: TrainingProgress
-    pace: Pace
-    costs: Costs
-    guard: PreemptionGuard
-    watchdog: Watchdog
-    profiler: Profiler
-    first: int
-    started_seconds: float = field(default_factory=time.monotonic)
-    validation: dict[str, float] = field(default_factory=dict)
-    suites: dict[str, dict[str, float]] = field(default_factory=dict)
-    summary: dict[str, Any] = field(default_factory=dict)
+    is_due: Callable[[Experiment, int], bool]
+    do: Callable[["Run", int], None]
+    tags: tuple[str, ...] = ()
+    waits: bool = True
+
+
+def redone_tags(actions: Sequence[DueAction], experiment: Experiment, step: int) -> tuple[str, ...]:
+    """How the tags begin that a run writes again when it resumes from this step."""
+    return tuple(
+        tag for action in actions if action.is_due(experiment, step) for tag in action.tags
+    )
+
+
+class Run:
+    """All that is open while a program trains; a context manager, which closes it on every way out.
+
+    The constructor makes every check, restores the checkpoint of a step, of the newest or none,
+    compiles the train step and begins to write; numerics must be those of the checkpoint if they
+    are `strict_numerics`. Training begins at the step `first`; `state` is the newest. Due actions
+    leave their results: `validation` and `suites` are the metrics of their last evaluation,
+    `summary` the content of summary.json. `began` is the time at which the process began.
+    """
+
+    def __init__(
+        self,
+        program: Program[Task],
+        folder: RunFolder,
+        watchdog: Watchdog,
+        due_actions: Sequence[DueAction],
+        step: int | None = None,
+        strict_numerics: bool = False,
+        began: float | None = None,
+    ):
+        experiment = program.experiment
+        self.experiment, self.folder, self.watchdog = experiment, folder, watchdog
+        self.due_actions = due_actions
+        self.began = time.monotonic() if began is None else began
+        self.validation: dict[str, float] = {}
+        self.suites: dict[str, dict[str, float]] = {}
+        self.summary: dict[str, Any] = {}
+        with ExitStack() as stack:
+            with watchdog.paused():  # a barrier has a time limit, and names the missing process
+                multihost.barrier("the start of the run")
+            _check_agreement(program)
+            stack.enter_context(jax.set_mesh(program.mesh))
+            stop_seconds = experiment.checkpoint.stop_seconds
+            self.guard = stack.enter_context(PreemptionGuard(stop_seconds))
+
+            watchdog.waits_for("the start waits for a checkpoint")
+            self.store = stack.enter_context(closing(RunStore(program, folder)))
+            stack.callback(watchdog.waits_for, "the end of the run waits for a save")
+            beginning = begin(program, self.store, step)
+            self.state, self.must_be_saved = beginning.state, beginning.must_be_saved
+            self.first = int(self.state.step)
+            data = beginning.data
+            self.clock = RunClock(folder, data.get(SECONDS, {}), self.began)
+            stack.callback(self.clock.note_process_seconds)
+            self._print_start(program, beginning.summary)
+
+            if self.first < experiment.train.steps:
+                watchdog.waits_for("the start waits for the compiler")
+                with self.clock.measured("compile_seconds"):
+                    program = compile_step(program)
+                self._check_numerics(program, strict_numerics)
+            self.program = program
+
+            stack.push(end_on_error_within(stop_seconds))
+            self.guard.begin()
+            self.store.begin(program, self.first, redone_tags(due_actions, experiment, self.first))
+            train = experiment.train
+            self.shard = multihost.shard_of(program.mesh, train.batch_size, train.seed)
+            stream = program.task.train_stream(self.shard, data.get("streams"))
+            self.batches = stack.enter_context(closing(stream))
+            console = Console(train.steps, self.first, multihost.is_lead())
+            self.console = stack.enter_context(closing(console))
+            check = UpdateCheck(
+                experiment.updates,
+                program.schedule,
+                partial(training_kernels, program),
+                self.store.checkpoints.steps,
+            )
+            window = data.get("window", {})
+            self.log = StepLog(program, self.store, console, self.clock, window, check)
+            profiler = Profiler(experiment, folder, self.log, self.clock, console, watchdog)
+            self.profiler = stack.enter_context(closing(profiler))
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
 
     @cached_property
-    def look(self) -> Callable[[Any, Batch], Look]:
-        """The look inside attention, compiled when it is first asked for."""
-        program = self.program
-        return make_look(program.task, program.model, program.mesh)
+    def attention_diagnostics(self) -> Callable[[Any, Batch], Diagnostics]:
+        """Compiled when they are first asked for."""
+        return make_diagnostics(self.program.task, self.program.model, self.program.mesh)
 
-    @property
-    def experiment(self) -> Experiment:
-        return self.program.experiment
+    def run_due_actions(self, step: int) -> None:
+        """Does what is due at a step, in the order of the table."""
+        for action in self.due_actions:
+            if not action.is_due(self.experiment, step):
+                continue
+            if action.waits:
+                self.waits_for(step, "the device")
+                self.log.flush()
+            self.waits_for(step, f"its due action {action.do.__name__!r}")
+            action.do(self, step)
+            if action.waits:
+                self.clock.restart()
+
+    def waits_for(self, step: int, what: str) -> None:
+        """Tells the watchdog."""
+        self.watchdog.waits_for(f"step {step} waits for {what}")
+
+    def _print_start(self, program: Program[Task], more: dict[str, str]) -> None:
+        if multihost.is_lead():
+            rows = startup_lines(program, self.state.params, self.first)
+            print_table(f"hyla_lm {version('hyla_lm')}", {**rows, **more})
+            for line in layout_lines(program):
+                print(line)
+
+    def _check_numerics(self, program: Program[Task], strict: bool) -> None:
+        """Says, or with `strict` refuses, that a resumed run may not get the same bits."""
+        other = self.store.other_numerics(program) if self.first else ""
+        if other and strict:
+            raise UserError(
+                f"--strict_numerics: since the checkpoint of step {self.first} {other}."
+            )
+        if other and multihost.is_lead():
+            print(f"other numerics than those of step {self.first}, so maybe other bits: {other}")
+
+
+def _check_agreement(program: Program[Task]) -> None:
+    multihost.check_agreement(
+        {
+            "configuration": program.experiment.text,
+            "model, seed, tokenizer or data": identity(program),
+            "version of hyla_lm": [version("hyla_lm"), git_revision()],
+        }
+    )

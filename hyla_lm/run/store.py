@@ -18,8 +18,8 @@ from hyla_lm.logs.sinks import LoggedRun, Sink, Value
 from hyla_lm.logs.tensorboard import TensorBoard
 from hyla_lm.parallel import multihost
 from hyla_lm.run.folder import RunFolder
-from hyla_lm.run.introduction import settings_of, texts
 from hyla_lm.run.program import Program, identity, meta_of
+from hyla_lm.run.summary import settings_of, texts
 from hyla_lm.storage import read_whole
 from hyla_lm.tasks.language_model import LanguageModel
 from hyla_lm.tasks.protocol import Task

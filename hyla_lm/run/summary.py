@@ -1,33 +1,44 @@
-"""What is told of a run: its start-up summary and summary.json."""
+"""What a run says of itself: rows at its start, settings and texts for sinks, summary.json."""
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+import math
+import platform
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from hyla_lm.diagnostics.norms import KINDS
 from hyla_lm.input.source import HasPasses
-from hyla_lm.logs.throughput import (
+from hyla_lm.logs.sinks import Setting
+from hyla_lm.model.config import ModelConfig
+from hyla_lm.model.flops import (
     count_applied_parameters,
     count_parameters,
     model_flops_utilization,
     train_flops_per_token,
 )
-from hyla_lm.model.config import ModelConfig
 from hyla_lm.model.inspection import kernels_of
 from hyla_lm.optim import OptimizerConfig, span_of_fall
-from hyla_lm.package import git_revision
+from hyla_lm.package import described, git_revision
 from hyla_lm.parallel.mesh import AXES
-from hyla_lm.parallel.sharding_table import lines, sharding_table
-from hyla_lm.run.program import Program
+from hyla_lm.parallel.sharding_table import lines, merged, sharding_table
+from hyla_lm.run.program import Program, numerics_of, versions
 from hyla_lm.tasks.protocol import Objective, Task
 
 TRAIN, OPTIM = "train", "optim"
 LEARNING_RATE = f"{OPTIM}/learning_rate"
-OLD_LEARNING_RATE = f"{TRAIN}/learning_rate"  # of older runs, whose gradient norm is there too
-LEARNING_RATES = (LEARNING_RATE, OLD_LEARNING_RATE)
 STEP_SECONDS = "perf/step_seconds"
 _OPTIMIZERS = {"adamw": "AdamW", "muon": "Muon and AdamW"}
+# The settings that people compare first, and those that do not change what a run learns.
+FIRST = (
+    "ModelConfig.attention",
+    "parameters",
+    "OptimizerConfig.learning_rate",
+    "TrainConfig.steps",
+    "TrainConfig.seed",
+)
+WITHOUT = ("TrainConfig.eval_every", "TrainConfig.hang_seconds")
 
 
 def startup_lines(program: Program[Task], params: Any, first_step: int) -> dict[str, str]:
@@ -48,7 +59,7 @@ def startup_lines(program: Program[Task], params: Any, first_step: int) -> dict[
         "mesh": f"{program.mesh.size} x {jax.devices()[0].device_kind}: {axes}",
         **program.task.summary(),
         **_passes(program),
-        "batch": f"{t.batch_size} rows, {tokens:,} tokens a step"
+        "batch": f"{t.batch_size} rows, {tokens:,} tokens per step"
         + (f" in {t.accumulate_steps} micro-batches" if t.accumulate_steps > 1 else ""),
         "schedule": f"{t.steps:,} steps {start}; {_OPTIMIZERS[o.optimizer]}, learning rate 0 to "
         f"{o.learning_rate:g} in {o.warmup_steps:,} steps, {_fall(o, t.steps)} to "
@@ -97,12 +108,77 @@ def layout_lines(program: Program[Task]) -> list[str]:
     return lines(sharding_table(program.abstract_state.params, program.mesh))
 
 
+def settings_of(program: Program[Task]) -> dict[str, Setting]:
+    """Settings of model, optimizer and training by their names in gin, and the parameter count."""
+    e = program.experiment
+    settings = {**_settings(e.model), **_settings(e.optimizer), **_settings(e.train)}
+    settings["ModelConfig.attention"] = " + ".join(e.model.pattern)
+    settings["parameters"] = count_parameters(program.abstract_state.params)
+    names = dict.fromkeys((*FIRST, *settings))
+    return {name: settings[name] for name in names if name not in WITHOUT}
+
+
+def _settings(config: Any) -> dict[str, Setting]:
+    values = {
+        f"{type(config).__name__}.{field.name}": getattr(config, field.name)
+        for field in dataclasses.fields(config)
+    }
+    return {name: value for name, value in values.items() if isinstance(value, Setting)}
+
+
+def texts(program: Program[Task]) -> dict[str, str]:
+    """Markdown by tag: the configuration, the parameters, and where the run trains."""
+    return {
+        "text/config": f"```\n{program.experiment.text}\n```",
+        "text/parameters": _parameters(program),
+        "text/environment": _environment(program),
+    }
+
+
+def _parameters(program: Program[Task]) -> str:
+    params = program.abstract_state.params
+    table = merged(sharding_table(params, program.mesh))
+    rows = [
+        (
+            f"`{held.path}`" + (f" ({held.count})" if held.count > 1 else ""),
+            " x ".join(map(str, held.shape)),
+            f"{held.count * math.prod(held.shape):,}",
+            held.dtype,
+            " x ".join(axis or "whole" for axis in held.axes),
+        )
+        for held in table
+    ]
+    in_all = ("in all", "", f"{count_parameters(params):,}", "", "")
+    return _table(("parameter", "shape", "count", "dtype", "mesh axes"), [*rows, in_all])
+
+
+def _environment(program: Program[Task]) -> str:
+    numerics = numerics_of(program.mesh, program.step_hash)
+    mesh: Mapping[str, int] = numerics.pop("mesh")
+    facts = {
+        "code": described(),
+        "git_revision": git_revision(),
+        "python": platform.python_version(),
+        **versions(),
+        "processes": jax.process_count(),
+        "mesh": ", ".join(f"{axis} {size}" for axis, size in mesh.items()),
+        **numerics,
+    }
+    known = ((name, f"`{value}`") for name, value in facts.items() if value not in (None, ""))
+    return _table(("what", "which"), known)
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def summary_of(
     program: Program[Task], params: Any, lines: Sequence[Mapping[str, Any]], begun_at: int = 0
 ) -> dict[str, Any]:
-    """The content of summary.json that training gives, from its lines of metrics.
+    """What training adds to summary.json, from its lines of metrics.
 
-    A branch was begun at a step of its trunk.
+    `begun_at` is the step of its trunk at which a branch began.
     """
     e, t = program.experiment, program.experiment.train
     seconds = seconds_per_step(lines, begun_at)
@@ -133,13 +209,13 @@ def window_tags(values: Mapping[str, float]) -> dict[str, float]:
 
 def is_window(line: Mapping[str, Any]) -> bool:
     """Whether a line is of training steps."""
-    return any(tag in line for tag in LEARNING_RATES)
+    return LEARNING_RATE in line
 
 
 def last_training_metrics(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """The means of the last window of training steps."""
     last: Mapping[str, Any] = next(filter(is_window, reversed(lines)), {})
-    groups = {tag: tag.partition("/") for tag in last if tag not in LEARNING_RATES}
+    groups = {tag: tag.partition("/") for tag in last if tag != LEARNING_RATE}
     return {
         name: last[tag]
         for tag, (group, _, name) in groups.items()

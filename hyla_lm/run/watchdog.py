@@ -20,7 +20,7 @@ from hyla_lm.ending import reason_of
 from hyla_lm.parallel import multihost
 from hyla_lm.storage import write_whole
 
-EXIT_STATUS = 69  # EX_UNAVAILABLE: the same command goes on
+EXIT_STATUS = 69  # EX_UNAVAILABLE: the same command resumes
 FRAMES_SHOWN = 6
 # How long the stacks may take to be written, and after how long the process ends whatever hangs.
 WRITE_SECONDS, LAST_SECONDS = 30.0, 60.0
@@ -37,7 +37,7 @@ class Watchdog:
         index = jax.process_index()
         self._seconds = seconds
         self._path = folder / (f"hang.{index}.txt" if index else "hang.txt")
-        self._place, self._since = "the start waits for the other processes", time.monotonic()
+        self._waits_for, self._since = "the start waits for the other processes", time.monotonic()
         self._closed = threading.Event()
         if seconds:
             threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
@@ -45,9 +45,9 @@ class Watchdog:
     def close(self) -> None:
         self._closed.set()
 
-    def waits_for(self, place: str) -> None:
+    def waits_for(self, what: str) -> None:
         """Says where the run is and what it waits for, such as "step 301 waits for data"."""
-        self._place, self._since = place, time.monotonic()
+        self._waits_for, self._since = what, time.monotonic()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -69,12 +69,12 @@ class Watchdog:
         backstop = threading.Timer(LAST_SECONDS, os._exit, [EXIT_STATUS])
         backstop.daemon = True
         backstop.start()
-        place, shown = self._place, _innermost_frames()
-        sentence = f"no progress for {self._seconds:g} s: {place}"
+        frames = _innermost_frames()
+        sentence = f"no progress for {self._seconds:g} s: {self._waits_for}"
         path = self._write_stacks(sentence)
         where = f"stacks of all threads are in {path}"
-        goes_on = "the same command goes on from the newest checkpoint"
-        multihost.end("\n".join([f"{sentence}; {where}; {goes_on}", *shown]), EXIT_STATUS)
+        resumes = "the same command resumes from the newest checkpoint"
+        multihost.end("\n".join([f"{sentence}; {where}; {resumes}", *frames]), EXIT_STATUS)
 
     def _write_stacks(self, sentence: str) -> str:
         """Writes the stacks to the run's folder; returns where they are if that does not answer."""

@@ -11,7 +11,7 @@ import time
 
 import jax
 
-from hyla_lm.logs.throughput import model_flops_utilization, train_flops_per_token
+from hyla_lm.model.flops import model_flops_utilization, train_flops_per_token
 from hyla_lm.tools.calibrate.kernels import check_kernels
 from hyla_lm.tools.calibrate.steps import time_steps
 from hyla_lm.tools.calibrate.subject import Subject, read_subject

@@ -72,7 +72,7 @@ def outputs(section: str, copy: Path) -> list[str]:
 
 def test_the_page_has_an_example_of_each_kind() -> None:
     kinds = [
-        "A duty",
+        "A due action",
         "An attention variant",
         "A task",
         "A data source",
@@ -82,14 +82,14 @@ def test_the_page_has_an_example_of_each_kind() -> None:
     assert list(EXAMPLES) == kinds
 
 
-def test_a_duty(copy: Path) -> None:
-    apply(EXAMPLES["A duty"], copy)
-    trained, logged = outputs(EXAMPLES["A duty"], copy)
+def test_a_due_action(copy: Path) -> None:
+    apply(EXAMPLES["A due action"], copy)
+    trained, logged = outputs(EXAMPLES["A due action"], copy)
     assert "step 6/6" in trained
     assert [line.count("optim/parameter_norm") for line in logged.splitlines()] == [1, 1, 1]
-    command = COMMANDS.findall(EXAMPLES["A duty"])[0].splitlines()[0]
+    command = COMMANDS.findall(EXAMPLES["A due action"])[0].splitlines()[0]
     run(command, copy)  # a finished run again: its last line is written again, not doubled
-    assert run("grep optim/parameter_norm runs/duty/metrics.jsonl", copy) == logged
+    assert run("grep optim/parameter_norm runs/action/metrics.jsonl", copy) == logged
 
 
 def test_a_variant(copy: Path) -> None:

@@ -25,9 +25,9 @@ from docs.studies.records_numbers import budget, cells_of, pairs, scalings
 from docs.studies.records_page import PAGE, PICTURE, page
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
-from hyla_lm.logs.throughput import count_parameters
 from hyla_lm.model.config import Tokens
 from hyla_lm.model.decoder import Decoder
+from hyla_lm.model.flops import count_parameters
 
 ROOT = Path(__file__).parents[2]
 VOCABULARY = 2048

@@ -18,7 +18,7 @@ from hyla_lm.config.experiment import Experiment
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
 from hyla_lm.evals.experiments.benchmarks import BENCHMARKS
-from hyla_lm.logs.throughput import count_parameters
+from hyla_lm.model.flops import count_parameters
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.sharded_attention import check_mesh
 from hyla_lm.run.program import make_program

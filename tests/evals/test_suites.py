@@ -22,7 +22,7 @@ from hyla_lm.evals.suites import FuzzyLogicSuite, SravenSuite, TaskSuite, mean_m
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.optim import OptimizerConfig
 from hyla_lm.parallel.mesh import MeshConfig
-from hyla_lm.run.duties import due_suites
+from hyla_lm.run.due_actions import due_suites
 from hyla_lm.tasks.suite import check_suites
 from tests.evals.stops import Stops
 from tests.run_lines import measured

@@ -17,8 +17,8 @@ from typing import Any
 from tests.faults.phases import CLOSE, COMMIT, COMPILE, EVALUATION, SAVE, START, STEP, PhaseWriter
 
 MEASURED_EVERY = 100
-# The phase of a duty, and the phase after it.
-DUTY_PHASES = {"evaluate": (EVALUATION, STEP), "finish": (CLOSE, CLOSE)}
+# The phase of a due action, and the phase after it.
+ACTION_PHASES = {"evaluate": (EVALUATION, STEP), "write_summary": (CLOSE, CLOSE)}
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
     from hyla_lm.cli import main as cli
 
     follow_steps(phases, measured_path(path))
-    follow_duties(phases)
+    follow_actions(phases)
     follow_saves(phases)
     sys.argv = ["hyla-lm", *sys.argv[2:]]
     cli.entry_point()
@@ -41,20 +41,21 @@ def measured_path(phases: Path) -> Path:
 def follow_steps(phases: PhaseWriter, measured: Path) -> None:
     """The compilation, the loop, and what comes after it, which closes the run."""
     from hyla_lm import train as trainer
+    from hyla_lm.run import run as opened
 
     train_steps = trainer.train_steps
 
-    def followed(run: Any, state: Any) -> Any:
+    def followed(run: Any) -> None:
         phases.set(STEP)
         step = followed_step(run.program.train_step, run.first, phases, measured)
         run.program = replace(run.program, train_step=step)
         try:
-            return train_steps(run, state)
+            train_steps(run)
         finally:
             phases.set(CLOSE)
 
     trainer.train_steps = followed
-    trainer.compile_step = inside(COMPILE, phases, trainer.compile_step, START)
+    opened.compile_step = inside(COMPILE, phases, opened.compile_step, START)
 
 
 def followed_step(
@@ -82,21 +83,23 @@ def measure(path: Path, step: int, done: int) -> None:
         file.write(json.dumps([step, done, time.process_time(), resident, peak]) + "\n")
 
 
-def follow_duties(phases: PhaseWriter) -> None:
-    from hyla_lm.run import duties
+def follow_actions(phases: PhaseWriter) -> None:
+    from hyla_lm.run import due_actions
 
-    names = {duty.do.__name__ for duty in duties.DUTIES}
-    gone = sorted(set(DUTY_PHASES) - names)
+    actions = due_actions.DUE_ACTIONS
+    gone = sorted(set(ACTION_PHASES) - {action.do.__name__ for action in actions})
     if gone:
-        raise SystemExit(f"hyla_lm.run.duties.DUTIES has no {gone[0]}: name its phase anew.")
+        raise SystemExit(
+            f"DUE_ACTIONS of hyla_lm.run.due_actions has no {gone[0]}: name its phase."
+        )
 
-    def followed(duty: Any) -> Any:
-        if duty.do.__name__ not in DUTY_PHASES:
-            return duty
-        phase, after = DUTY_PHASES[duty.do.__name__]
-        return duty._replace(do=inside(phase, phases, duty.do, after))
+    def followed(action: Any) -> Any:
+        if action.do.__name__ not in ACTION_PHASES:
+            return action
+        phase, after = ACTION_PHASES[action.do.__name__]
+        return action._replace(do=inside(phase, phases, action.do, after))
 
-    duties.DUTIES = tuple(followed(duty) for duty in duties.DUTIES)
+    due_actions.DUE_ACTIONS = tuple(map(followed, actions))
 
 
 def follow_saves(phases: PhaseWriter) -> None:

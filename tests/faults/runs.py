@@ -19,7 +19,7 @@ import orbax.checkpoint as ocp
 from tensorboard.backend.event_processing.event_accumulator import SCALARS, EventAccumulator
 
 from hyla_lm.errors import UserError
-from hyla_lm.logs.costs import SECONDS
+from hyla_lm.logs.step_log import SECONDS
 from hyla_lm.logs.tensorboard import tensorboard_name
 from hyla_lm.run.folder import EVENTS
 from tests import preloaded

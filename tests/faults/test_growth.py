@@ -13,7 +13,7 @@ from tests.faults.runs import Command, differences
 
 STEPS, KILLS, LIMIT = 10_000, 20, 1.02
 MOST_CHECKPOINTS = 3 + 2  # kept, one to be deleted, one being written
-# All divide the steps between two measurements, so that each window holds as many duties.
+# All divide the steps between two measurements, so that each window holds as many due actions.
 PERIODS = (
     f"TrainConfig.steps = {STEPS}",
     "TrainConfig.eval_every = 50",

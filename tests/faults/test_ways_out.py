@@ -29,23 +29,23 @@ cli.entry_point()
 IN_START_UP = (
     "import hyla_lm.train as t\nt.RunFolder.check_shared = lambda folder: time.sleep(1000)"
 )
-IN_COMPILATION = "import hyla_lm.train as t\nt.compile_step = lambda program: time.sleep(1000)"
+IN_COMPILATION = "import hyla_lm.run.run as r\nr.compile_step = lambda program: time.sleep(1000)"
 IN_A_STEP = """
-import hyla_lm.train as t
-t.StepLog.record = lambda *arguments: time.sleep(1000)
+import hyla_lm.run.run as r
+r.StepLog.record = lambda *arguments: time.sleep(1000)
 """
 IN_A_SAVE = """
 import orbax.checkpoint as ocp
 ocp.CheckpointManager.wait_until_finished = lambda manager: time.sleep(1000)
 """
 FAILS_AFTER_A_SAVE = """
-import hyla_lm.train as t
-begun = t.RunStore.save
+import hyla_lm.run.run as r
+begun = r.RunStore.save
 def save(store, step, state, data):
     begun(store, step, state, data)
     {then}
     raise {error}
-t.RunStore.save = save
+r.RunStore.save = save
 """
 
 

@@ -14,11 +14,10 @@ import jax
 
 from hyla_lm.config.experiment import Experiment
 from hyla_lm.config.read_experiment import read_experiment
-from hyla_lm.diagnostics.attention import make_look
-from hyla_lm.logs.throughput import count_parameters
+from hyla_lm.diagnostics.attention import figures, make_diagnostics
+from hyla_lm.model.flops import count_parameters
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.mesh import AXES, MeshConfig
-from hyla_lm.run.details import figures
 from hyla_lm.run.program import make_program
 from hyla_lm.tools.plan.collectives import KINDS, find_collectives
 from hyla_lm.tools.plan.hlo import Program as Hlo
@@ -48,7 +47,9 @@ def run(
         compiled = program.train_step.lower(state, batch).compile()  # type: ignore[attr-defined]
         collectives = find_collectives(Hlo(compiled.as_text()), dict(program.mesh.shape))
         held = sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(state))
-        look = make_look(program.task, program.model, program.mesh) if sizes in looks else None
+        look = (
+            make_diagnostics(program.task, program.model, program.mesh) if sizes in looks else None
+        )
         seen = {} if look is None else figures(jax.device_get(look(state.params, batch)))
         for _ in range(STEPS):
             state, output = compiled(state, batch)

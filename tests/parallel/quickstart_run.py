@@ -26,10 +26,10 @@ def widen() -> list[str]:
 
 def main(last: int, precision: str, arguments: list[str]) -> int:
     wide = widen() if precision == "float64" else []
-    from hyla_lm import train as trainer
     from hyla_lm.cli import main as cli
+    from hyla_lm.logs import step_log
 
-    record = trainer.StepLog.record
+    record = step_log.StepLog.record
 
     def stop_after(log, step, output, rows) -> None:
         print(json.dumps({"step": step, "rows": rows.tolist()}), flush=True)
@@ -37,7 +37,7 @@ def main(last: int, precision: str, arguments: list[str]) -> int:
             os.kill(os.getpid(), signal.SIGTERM)
         record(log, step, output, rows)
 
-    trainer.StepLog.record = stop_after
+    step_log.StepLog.record = stop_after
     return cli.main([*arguments, *wide])
 
 

@@ -42,10 +42,10 @@ with multihost.joined("runs/gather"):
 SENDS_ITSELF = """
 import os, time
 from hyla_lm import ending
-from hyla_lm import train as trainer
+from hyla_lm.logs import step_log
 from hyla_lm.cli import main as cli
 
-record, told = trainer.StepLog.record, ending.told
+record, told = step_log.StepLog.record, ending.told
 
 def record_and_send(log, step, *rest):
     if step == {step}:
@@ -58,7 +58,7 @@ def told_late(error):
     time.sleep({seconds_to_end})
     return told(error)
 
-trainer.StepLog.record, ending.told = record_and_send, told_late
+step_log.StepLog.record, ending.told = record_and_send, told_late
 cli.entry_point()
 """
 # At 1e-2, RMSHead of this tiny model scales rounding up a thousandfold in 12 steps, on any mesh.

@@ -11,7 +11,7 @@ import jax
 
 from hyla_lm.config.gin_files import Written
 from hyla_lm.config.read_experiment import read_experiment
-from hyla_lm.logs.throughput import train_flops_per_token
+from hyla_lm.model.flops import train_flops_per_token
 from hyla_lm.tools.plan.collectives import find_collectives
 from hyla_lm.tools.plan.compile import compile_step
 from hyla_lm.tools.plan.hlo import Program

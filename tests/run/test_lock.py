@@ -28,10 +28,10 @@ from tests.run_lines import measured
 WAITER = """
 import sys, time
 from pathlib import Path
-from hyla_lm import train as trainer
 from hyla_lm.cli.main import main
+from hyla_lm.logs import step_log
 
-go, record = Path(sys.argv[1]), trainer.StepLog.record
+go, record = Path(sys.argv[1]), step_log.StepLog.record
 
 def recorded(log, step, *rest):
     record(log, step, *rest)
@@ -40,7 +40,7 @@ def recorded(log, step, *rest):
         while not go.exists():
             time.sleep(0.02)
 
-trainer.StepLog.record = recorded
+step_log.StepLog.record = recorded
 sys.exit(main(sys.argv[2:]))
 """
 

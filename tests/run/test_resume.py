@@ -21,10 +21,12 @@ from tests.run_lines import measured
 STEPS = 12
 KILLER = """
 import os, signal, sys, time
-from hyla_lm import train as trainer
 from hyla_lm.checkpoint import checkpoint
 from hyla_lm.cli.main import main
+from hyla_lm.logs.step_log import StepLog
 from hyla_lm.run import evaluation
+from hyla_lm.run.folder import RunFolder
+from hyla_lm.run.store import RunStore
 from hyla_lm.signals import signals
 
 where, number, arguments = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
@@ -48,13 +50,13 @@ def kill_at(call, function):
     return wrapped
 
 if where == "training":
-    trainer.StepLog.record = kill_at(8, trainer.StepLog.record)
+    StepLog.record = kill_at(8, StepLog.record)
 elif where == "evaluation":
     evaluation.evaluate = kill_at(2, evaluation.evaluate)
 elif where == "logging":
-    trainer.RunFolder.append_line = kill_at(7, trainer.RunFolder.append_line)
+    RunFolder.append_line = kill_at(7, RunFolder.append_line)
 elif where == "opening":
-    trainer.RunStore.begin = kill_at(1, trainer.RunStore.begin)
+    RunStore.begin = kill_at(1, RunStore.begin)
 elif where == "saving":
     checkpoint.Checkpointer.save = kill_at(2, checkpoint.Checkpointer.save)
 sys.exit(main(arguments))
@@ -216,7 +218,7 @@ def test_a_line_cut_short_by_a_kill_is_dropped(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == [".lock", "metrics.jsonl"]
 
 
-def test_the_lines_of_duties_that_are_done_again_are_dropped(tmp_path: Path) -> None:
+def test_the_lines_of_actions_that_are_done_again_are_dropped(tmp_path: Path) -> None:
     from hyla_lm.run.folder import RunFolder
 
     lines = [{"step": 1, "train/loss_nats": 2.0}, {"step": 1, "validation/loss_nats": 2.0}]

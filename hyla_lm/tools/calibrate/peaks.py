@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from hyla_lm.attention.chips import BY_KIND
-from hyla_lm.logs.throughput import PEAK_FLOPS
+from hyla_lm.model.flops import PEAK_FLOPS
 from hyla_lm.tools.calibrate.timing import Budget, Measurement, timed
 
 GROUP = "peak"

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from hyla_lm.config.experiment import Experiment
-from hyla_lm.logs.throughput import (
+from hyla_lm.model.config import Features, Tokens
+from hyla_lm.model.flops import (
     count_applied_parameters,
     count_parameters,
     train_flops_per_token,
 )
-from hyla_lm.model.config import Features, Tokens
 from hyla_lm.parallel.mesh import batch_ways
 from hyla_lm.run.program import Program as TrainProgram
 from hyla_lm.run.program import checked_mesh, lay_out

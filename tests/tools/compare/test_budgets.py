@@ -45,8 +45,8 @@ def test_budgets_are_tokens_flops_and_seconds_too(tmp_path: Path) -> None:
 
 def test_seconds_of_steps_that_were_not_timed_are_the_mean(tmp_path: Path) -> None:
     lines = [
-        {"step": 10, "train/learning_rate": 0.1},
-        {"step": 20, "train/learning_rate": 0.1, "perf/step_seconds": 3.0},
+        {"step": 10, "optim/learning_rate": 0.1},
+        {"step": 20, "optim/learning_rate": 0.1, "perf/step_seconds": 3.0},
     ]
     kept = read_run(write_run(tmp_path / "run", {10: TWO, 15: TWO, 24: TWO})).evaluations
     run = ReadRun("run", {}, lines, kept)

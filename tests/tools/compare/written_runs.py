@@ -37,7 +37,7 @@ def write_run(
     (folder / "config.gin").write_text(f"{settings}\nTrainConfig.seed = {seed}\n")
     lines = []
     for step, found in evaluations.items():
-        speed = {"train/learning_rate": 0.1, "perf/step_seconds": step_seconds}
+        speed = {"optim/learning_rate": 0.1, "perf/step_seconds": step_seconds}
         loss = found.nats_N.sum() / found.tokens_N.sum()
         lines += [{"step": step, **speed}, {"step": step, "validation/loss_nats": loss}]
         content = DocumentLosses(step, {"": found}, dict(facts)).to_bytes()

@@ -8,9 +8,9 @@ import jax
 import pytest
 from jax.extend.core import jaxprs_in_params
 
-from hyla_lm.logs.throughput import count_parameters, train_flops_per_token
 from hyla_lm.model.config import Tokens
 from hyla_lm.model.decoder import Decoder
+from hyla_lm.model.flops import count_parameters, train_flops_per_token
 from tests.model.small_model import LENGTH, VOCABULARY, shapes, small, tokens
 
 

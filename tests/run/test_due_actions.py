@@ -1,4 +1,4 @@
-"""The duties of a run at a step, and how a resumed run repeats them."""
+"""What a run does between its steps, and how a resumed run does it again."""
 
 import json
 from dataclasses import dataclass, replace
@@ -11,14 +11,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from hyla_lm.cli.main import main
 from hyla_lm.config.experiment import CheckpointConfig, Experiment, LogConfig, TrainConfig
 from hyla_lm.ending import STOPPED as EXIT_STATUS
-from hyla_lm.logs.pace import intervals
 from hyla_lm.logs.tensorboard import tensorboard_name
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.optim import OptimizerConfig
 from hyla_lm.parallel.mesh import MeshConfig
-from hyla_lm.run import duties, evaluation
-from hyla_lm.run.duties import DUTIES, Duty, redone_tags
+from hyla_lm.run import due_actions, evaluation
+from hyla_lm.run.due_actions import DUE_ACTIONS
 from hyla_lm.run.evaluation import evaluate
+from hyla_lm.run.run import DueAction, redone_tags
 from tests.run_lines import measured
 
 pytestmark = pytest.mark.usefixtures("programs_once")
@@ -52,32 +52,31 @@ EXPERIMENT = Experiment(
 )
 
 
-def owed(experiment: Experiment, step: int) -> list[str]:
-    return [duty.do.__name__ for duty in DUTIES if duty.is_due(experiment, step)]
+def due(experiment: Experiment, step: int) -> list[str]:
+    return [action.do.__name__ for action in DUE_ACTIONS if action.is_due(experiment, step)]
 
 
-def test_what_is_owed_is_decided_by_the_step_alone() -> None:
-    named = {step: owed(EXPERIMENT, step)[1:] for step in range(11)}  # `check` is always first
-    assert {owed(EXPERIMENT, step)[0] for step in range(11)} == {"check"}
-    assert named.pop(10) == ["save", "evaluate", "finish"]
+def test_what_is_due_follows_from_the_step() -> None:
+    named = {step: due(EXPERIMENT, step)[1:] for step in range(11)}
+    assert {due(EXPERIMENT, step)[0] for step in range(11)} == {"check_background"}
+    assert named.pop(10) == ["save", "evaluate", "write_summary"]
     assert {step for step, names in named.items() if "save" in names} == {3, 6, 9}
     assert {step for step, names in named.items() if "evaluate" in names} == {4, 8}
-    assert all(names[-1] == "stop" for names in named.values())
+    assert all(names[-1] == "stop_if_asked" for names in named.values())
 
 
-def test_evaluations_left_to_another_process_are_owed_at_the_end_alone() -> None:
+def test_evaluations_left_to_another_process_are_due_at_the_end_only() -> None:
     experiment = replace(EXPERIMENT, train=replace(EXPERIMENT.train, eval_every=0))
-    assert [step for step in range(11) if "evaluate" in owed(experiment, step)] == [10]
-    assert intervals(experiment)["evaluate"] == 10
+    assert [step for step in range(11) if "evaluate" in due(experiment, step)] == [10]
 
 
-def test_suites_are_owed_at_their_steps_and_at_the_end() -> None:
+def test_suites_are_due_at_their_steps_and_at_the_end() -> None:
     suites = (NamedSuite(every=6), NamedSuite(every=None))
     experiment = replace(EXPERIMENT, train=replace(EXPERIMENT.train, suites=suites))
-    assert [s for s in range(11) if "train_suites" in owed(experiment, s)] == [6, 10]
-    assert duties.due_suites(experiment, 6) == [suites[0]]
-    assert duties.due_suites(experiment, 10) == list(suites)
-    tags = {step: redone_tags(experiment, step) for step in (0, 3, 4, 6, 10)}
+    assert [s for s in range(11) if "train_suites" in due(experiment, s)] == [6, 10]
+    assert due_actions.due_suites(experiment, 6) == [suites[0]]
+    assert due_actions.due_suites(experiment, 10) == list(suites)
+    tags = {step: redone_tags(DUE_ACTIONS, experiment, step) for step in (0, 3, 4, 6, 10)}
     assert tags == {
         0: (),
         3: (),
@@ -140,7 +139,7 @@ def test_the_last_step_is_evaluated_once_on_all_rows(
 def test_a_stop_in_any_evaluation_loses_and_doubles_nothing(
     tiny_gin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Going on from it, the evaluation is done again, so the next is the second."""
+    """A resumed run evaluates again, so the next is the second."""
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert train(tiny_gin, whole) == 0
     for step, number in ((4, 1), (8, 2), (12, 2)):
@@ -160,9 +159,7 @@ def test_a_stop_in_any_evaluation_loses_and_doubles_nothing(
     assert measured(stopped) == measured(whole)
 
 
-def test_curves_of_a_run_that_went_on_are_those_of_a_whole_one(
-    tiny_gin: Path, tmp_path: Path
-) -> None:
+def test_curves_of_a_resumed_run_are_those_of_a_whole_one(tiny_gin: Path, tmp_path: Path) -> None:
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert train(tiny_gin, whole) == 0
     for _ in range(2):  # the second time all is there already
@@ -196,13 +193,14 @@ def test_everything_is_closed_on_an_error(
 ) -> None:
     """The save under way ends, whatever ends the run."""
 
-    def fail(run: object, step: int, state: object) -> None:
+    def fail(run: object, step: int) -> None:
         if step == 5:
-            raise RuntimeError("in a duty")
+            raise RuntimeError("in an action")
 
-    monkeypatch.setattr(duties, "DUTIES", (*DUTIES, Duty(duties.always, fail)))
+    actions = (*DUE_ACTIONS, DueAction(due_actions.always, fail))
+    monkeypatch.setattr(due_actions, "DUE_ACTIONS", actions)
     assert train(tiny_gin, tmp_path / "run") == 1
-    assert "hyla-lm: RuntimeError: in a duty" in capsys.readouterr().err
+    assert "hyla-lm: RuntimeError: in an action" in capsys.readouterr().err
     saved = tmp_path / "run" / "checkpoints" / "5"
     assert saved.is_dir()
     monkeypatch.undo()

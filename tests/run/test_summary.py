@@ -8,7 +8,7 @@ from hyla_lm.run.summary import last_training_metrics, seconds_per_step
 
 
 def window(step: int, loss: float, seconds: float | None = None) -> dict[str, Any]:
-    line = {"step": step, "train/loss": loss, "train/learning_rate": 0.1}
+    line = {"step": step, "train/loss": loss, "optim/learning_rate": 0.1}
     return line if seconds is None else {**line, "perf/step_seconds": seconds}
 
 

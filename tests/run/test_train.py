@@ -48,7 +48,13 @@ def test_the_folder_of_a_run(run: tuple[Path, str], tiny_gin: Path) -> None:
     assert (summary["device"], summary["jax"]) == ("cpu", jax.__version__)
     assert 0 < summary["validation"]["bits_per_byte"] < 20
     assert summary["train"]["loss_nats"] == lines[-2]["train/loss_nats"]
-    for said in ("unique", "as applied", "hyla (blocked)", "tokens a step", "tensorboard --logdir"):
+    for said in (
+        "unique",
+        "as applied",
+        "hyla (blocked)",
+        "tokens per step",
+        "tensorboard --logdir",
+    ):
         assert said in out
 
 
@@ -109,7 +115,7 @@ def test_only_the_newest_checkpoints_stay(tiny_gin: Path, tmp_path: Path) -> Non
     assert steps == {"10", "12"}
 
 
-def test_longer_training_goes_on_from_the_end(
+def test_longer_training_resumes_from_the_end(
     run: tuple[Path, str], tiny_gin: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = [f"--gin_file={tiny_gin}", f"--workdir={run[0]}", "--gin.TrainConfig.steps=15"]

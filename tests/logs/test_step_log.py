@@ -1,4 +1,4 @@
-"""Goodput over restarts, by a clock that the test sets."""
+"""Where the time of a run goes, by a clock that the test sets."""
 
 from contextlib import closing
 from pathlib import Path
@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from hyla_lm.errors import UserError
-from hyla_lm.logs.costs import Costs
+from hyla_lm.logs.console import time_left
+from hyla_lm.logs.step_log import RunClock, memory
 from hyla_lm.run.folder import PROCESS_SECONDS, RunFolder
 
 
@@ -21,19 +22,20 @@ class Clock:
 
 
 class Process:
-    """A process of a run, which steps, does duties, saves, and is killed."""
+    """A process of a run, which steps, evaluates, saves, and is killed."""
 
     def __init__(self, workdir: Path, clock: Clock, saved: dict[str, float]):
         self._folder, self.clock = RunFolder(str(workdir)), clock
-        self.costs = Costs(self._folder, saved, clock(), clock)
+        self.times = RunClock(self._folder, saved, clock(), clock)
 
     def spend(self, seconds: float) -> None:
         self.clock.now += seconds
 
     def step(self, count: int) -> None:
+        self.times.restart()
         for _ in range(count):
             self.spend(2.0)
-            self.costs.stepped(2.0)
+            self.times.step_ended()
 
     def killed(self) -> None:
         """What it held is gone; the time until the next process is nobody's."""
@@ -48,15 +50,14 @@ def test_steps_that_are_trained_again_count_once_and_time_between_processes_not_
     one = Process(tmp_path, clock, {})
     one.spend(10)  # begins
     one.step(5)
-    saved = one.costs.saved()
-    with one.costs.measured("evaluation_seconds"):
+    saved = one.times.saved()
+    with one.times.measured("evaluation_seconds"):
         one.spend(4)
-    line = one.costs.take_all()
-    assert line["perf/goodput"] == pytest.approx(10 / 24)
-    assert line["perf/evaluation_seconds"] == 4
+    assert one.times.goodput() == pytest.approx(10 / 24)
+    assert one.times.noted() == {"perf/evaluation_seconds": 4}
     one.step(8)
-    assert one.costs.take_all()["perf/goodput"] == pytest.approx(26 / 40)
-    assert "perf/evaluation_seconds" not in one.costs.take_all(), "what was noted is written once"
+    assert one.times.goodput() == pytest.approx(26 / 40)
+    assert one.times.noted() == {}, "what was noted is written once"
     one.spend(3)  # after its last line, so nobody knows
     one.killed()
 
@@ -66,14 +67,14 @@ def test_steps_that_are_trained_again_count_once_and_time_between_processes_not_
 
     three = Process(tmp_path, clock, saved)
     three.spend(10)
-    assert three.costs.take_all()["perf/goodput"] == pytest.approx(10 / 50)
+    assert three.times.goodput() == pytest.approx(10 / 50)
     three.step(5)
-    assert three.costs.take_all()["perf/goodput"] == pytest.approx(20 / 60)
-    three.costs.keep()
+    assert three.times.goodput() == pytest.approx(20 / 60)
+    three.times.note_process_seconds()
     three.killed()
 
     back = Process(tmp_path, clock, saved)  # to an earlier checkpoint: its steps are lost
-    assert back.costs.take_all()["perf/goodput"] == pytest.approx(10 / 60)
+    assert back.times.goodput() == pytest.approx(10 / 60)
     back.killed()
 
 
@@ -82,11 +83,11 @@ def test_a_checkpoint_knows_the_time_if_the_file_is_lost(tmp_path: Path) -> None
     one = Process(tmp_path, clock, {})
     one.step(3)
     one.spend(6)
-    saved = one.costs.saved()
+    saved = one.times.saved()
     one.killed()
     (tmp_path / PROCESS_SECONDS).unlink(missing_ok=True)
     two = Process(tmp_path, clock, saved)
-    assert two.costs.take_all()["perf/goodput"] == pytest.approx(6 / 12)
+    assert two.times.goodput() == pytest.approx(6 / 12)
     two.killed()
 
 
@@ -101,8 +102,33 @@ def test_a_line_of_seconds_cut_short_is_dropped_and_a_damaged_file_is_told(tmp_p
             folder.process_seconds()
 
 
-def test_memory_of_the_host_is_told_in_gb(tmp_path: Path) -> None:
-    with closing(RunFolder(str(tmp_path))) as folder:
-        line = Costs(folder, {}, 0.0).take_all()
-    assert 0.05 < line["perf/host_memory_gb"] < 100
-    assert not [tag for tag in line if "device" in tag], "a CPU does not tell"
+def test_memory_of_the_host_is_in_gb() -> None:
+    used = memory()
+    assert 0.05 < used["perf/host_memory_gb"] < 100
+    assert not [tag for tag in used if "device" in tag], "a CPU does not tell"
+
+
+def test_speed_leaves_out_the_first_step_traces_and_what_is_between_steps(tmp_path: Path) -> None:
+    clock = Clock()
+    process = Process(tmp_path, clock, {})
+    process.step(1)
+    assert process.times.speed() is None
+    process.spend(50)  # an evaluation
+    process.step(2)
+    with process.times.waiting_for_data():
+        process.spend(1)
+    process.times.step_ended()
+    process.times.is_timed = False
+    process.step(4)
+    process.times.is_timed = True
+    assert process.times.speed() == pytest.approx((5 / 3, 1 / 5))
+    assert process.times.speed() is None, "each step counts once"
+    process.killed()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "sentence"),
+    [(0.4, "0 s left"), (70, "1 min left"), (3540, "59 min left"), (7500, "2 h 5 min left")],
+)
+def test_the_time_left_is_in_hours_minutes_or_seconds(seconds: float, sentence: str) -> None:
+    assert time_left(seconds) == sentence

@@ -17,7 +17,7 @@ from hyla_lm.input.prepared import Rows
 from hyla_lm.logs.step_log import StepLog
 from hyla_lm.run import profiling
 from hyla_lm.run.folder import read_lines
-from hyla_lm.run.profiling import STEPS_ASKED, Profiler
+from hyla_lm.run.profiling import DEFAULT_STEPS, Profiler
 from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.run_lines import measured
 
@@ -85,51 +85,41 @@ def test_steps_in_a_trace_are_not_timed(traced: Path) -> None:
     assert timed == [9, 12] and len(lines) == 4
 
 
-def test_a_run_is_traced_by_a_signal_and_a_stop_keeps_what_is_traced(
+def test_a_file_asks_for_a_trace_and_a_stop_keeps_what_is_traced(
     gin_file: Path,
     traced: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Asked for after step 4, seen after step 6; the run that goes on ends like the other.
+    """Asked for after step 4, seen after step 6; the resumed run ends like the other.
 
-    The file that it finds at first is told and removed: it asks for no number of steps.
+    The file that it finds at first is reported and removed: it asks for no number of steps.
     """
     workdir, record = tmp_path / "run", StepLog.record
     workdir.mkdir()
     (workdir / "profile").write_text("five")
 
-    def signalled(log: StepLog, step: int, *rest: Any) -> None:
+    def asking(log: StepLog, step: int, *rest: Any) -> None:
         record(log, step, *rest)
-        if step in (4, 9):
-            os.kill(os.getpid(), signal.SIGUSR1 if step == 4 else signal.SIGTERM)
+        if step == 4:
+            (workdir / "profile").touch()
+        if step == 9:
+            os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(StepLog, "record", signalled)
-    before = signal.getsignal(signal.SIGUSR1)
+    monkeypatch.setattr(StepLog, "record", asking)
     assert train(gin_file, workdir) == STOPPED
-    assert signal.getsignal(signal.SIGUSR1) == before
     assert "profile held 'five', which is no number of steps" in capsys.readouterr().out
     assert not (workdir / "profile").exists()
     (trace,) = traces(workdir)
     steps = steps_in(trace)
-    assert steps == list(range(7, 7 + len(steps))) and 3 <= len(steps) < STEPS_ASKED
+    assert steps == list(range(7, 7 + len(steps))) and 3 <= len(steps) < DEFAULT_STEPS
     monkeypatch.undo()
-    # The range 8 to 11 began before the run goes on: what is left of it is traced.
+    # The range 8 to 11 began before the run resumes: what is left of it is traced.
     first = steps[-1] + 1
     assert train(gin_file, workdir, "TrainConfig.profile = (8, 4)") == 0
     assert steps_in(traces(workdir)[1]) == list(range(first, 12))
     assert measured(workdir) == measured(traced)
-
-
-def test_nothing_is_looked_for_between_logged_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[int] = []
-    profiler = object.__new__(Profiler)
-    vars(profiler).update(_traces=True, _trace=None, _first=0, _count=0, _every=3)
-    for step in range(7):
-        monkeypatch.setattr(profiler, "_asked", lambda step=step: looked.append(step) or 0)
-        profiler.begin(step)
-    assert looked == [0, 3, 6]
 
 
 def test_the_device_has_nothing_to_do_when_a_trace_starts_and_ends(
@@ -141,16 +131,17 @@ def test_the_device_has_nothing_to_do_when_a_trace_starts_and_ends(
         order.append(f"{first} to {last} starts")
         return SimpleNamespace(last=last)
 
-    log = SimpleNamespace(flush=lambda: order.append("drained"), restart_clock=lambda: None)
+    log = SimpleNamespace(flush=lambda: order.append("drained"))
     profiler = object.__new__(Profiler)
     vars(profiler).update(_traces=True, _trace=None, _first=3, _count=2, _every=5, _steps=9)
-    vars(profiler).update(_asks_all=False, _log=log)
+    clock = SimpleNamespace(restart=lambda: None)
+    vars(profiler).update(_of_all=False, _log=log, _clock=clock)
     monkeypatch.setattr(profiling, "_Trace", started)
     monkeypatch.setattr(profiler, "_write", lambda trace: order.append("ends"))
-    profiler.begin(2)
-    profiler.end(3)
-    profiler.end(4)
-    assert order == ["drained", "3 to 4 starts", "drained", "ends"]
+    for step in (3, 4):
+        with profiler.step(step):
+            order.append("step")
+    assert order == ["drained", "3 to 4 starts", "step", "step", "drained", "ends"]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.test_bad_updates import SKIP, SPIKES, assert_same_bits, steps_of
+from tests.run.test_bad_updates import SKIP, SPIKES, assert_same_bits, steps_of
 
 STEPS = 4
 CLIPPED = "OptimizerConfig.clip_norm=1e-3"

@@ -198,7 +198,7 @@ def test_a_run_resumed_after_a_skip_equals_one_never_stopped(
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert train(tiny_gin, whole, *often) == 0
     with monkeypatch.context() as patch:
-        patch.setattr("hyla_lm.train.PreemptionGuard", lambda _: Stops(5))
+        patch.setattr("hyla_lm.run.run.PreemptionGuard", lambda _: Stops(5))
         assert train(tiny_gin, stopped, *often) == EXIT_STATUS
     assert train(tiny_gin, stopped, *often) == 0
     assert measured(stopped) == measured(whole)

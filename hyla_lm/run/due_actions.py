@@ -1,0 +1,201 @@
+"""What a run does between its steps: it follows from the step, and is done before the next update.
+
+On resume the due actions of the checkpoint's step are done again, and their lines replaced. A new
+one is a function and its line in DUE_ACTIONS.
+"""
+
+import time
+from functools import partial
+from typing import Any
+
+import jax
+
+from hyla_lm.config.experiment import Experiment
+from hyla_lm.diagnostics.attention import figures, histograms_and_pictures
+from hyla_lm.diagnostics.canary import BOUNDS, is_within, too_far_apart
+from hyla_lm.ending import Preempted
+from hyla_lm.logs.step_log import SECONDS
+from hyla_lm.parallel import multihost
+from hyla_lm.parallel.mesh import alone
+from hyla_lm.run import evaluation
+from hyla_lm.run.run import DueAction, Run
+from hyla_lm.run.summary import summary_of, training_kernels
+from hyla_lm.tasks.language_model import LanguageModel, LanguageModelTask
+from hyla_lm.tasks.suite import SUITES, Suite, run_suites, tags
+
+CANARY, VALIDATION, VALIDATION_SETS = "canary", "validation", "validation_sets"
+SAMPLES = "text/samples"
+
+
+def always(experiment: Experiment, step: int) -> bool:
+    return True
+
+
+def at_end(experiment: Experiment, step: int) -> bool:
+    return step == experiment.train.steps
+
+
+def before_end(experiment: Experiment, step: int) -> bool:
+    return step < experiment.train.steps
+
+
+def at_canary(experiment: Experiment, step: int) -> bool:
+    return experiment.canary.every > 0 and step % experiment.canary.every == 0
+
+
+def at_checkpoint(experiment: Experiment, step: int) -> bool:
+    return _every(experiment.checkpoint.every, step) or at_end(experiment, step)
+
+
+def at_evaluation(experiment: Experiment, step: int) -> bool:
+    return _every(experiment.train.eval_every, step) or at_end(experiment, step)
+
+
+def at_diagnostics(experiment: Experiment, step: int) -> bool:
+    every = experiment.log.details_every
+    return every > 0 and (_every(every, step) or at_end(experiment, step))
+
+
+def at_samples(experiment: Experiment, step: int) -> bool:
+    task = experiment.train.task
+    is_wanted = isinstance(task, LanguageModel) and task.samples > 0
+    return is_wanted and at_evaluation(experiment, step)
+
+
+def at_suites(experiment: Experiment, step: int) -> bool:
+    return bool(due_suites(experiment, step))
+
+
+def due_suites(experiment: Experiment, step: int) -> list[Suite]:
+    """The suites that train at this step."""
+    suites = experiment.train.suites
+    return [s for s in suites if at_end(experiment, step) or _every(s.every or 0, step)]
+
+
+def _every(steps: int, step: int) -> bool:
+    return steps > 0 and step > 0 and step % steps == 0
+
+
+def check_background(run: Run, step: int) -> None:
+    """Raises what failed in the background."""
+    run.store.check()
+
+
+def compare_kernels(run: Run, step: int) -> None:
+    """Differences of the kernel that trains and the reference; raises Unreliable above the bound.
+
+    Each time it is the turn of the next evaluation set, whose first micro-batch is taken.
+    """
+    p, canary = run.program, run.experiment.canary
+    sets = list(p.task.evaluation_sets(run.shard, False).values())
+    batch = next(iter(sets[step // canary.every % len(sets)]))
+    compared = p.canary_step(run.state.params, p.place(batch))
+    values = {name: float(value) for name, value in compared.items()}
+    run.store.write(step, {f"{CANARY}/{name}": value for name, value in values.items()})
+    bound = BOUNDS[run.experiment.model.dtype] if canary.bound is None else canary.bound
+    if not is_within(values, bound):
+        raise too_far_apart(step, values, bound, training_kernels(p))
+
+
+def save(run: Run, step: int) -> None:
+    """Starts a checkpoint, with the position in the data and the window not yet logged."""
+    if run.store.is_saved(step):
+        return
+    run.log.flush()
+    with run.clock.measured("save_seconds"):
+        run.waits_for(step, "the other processes")
+        streams = multihost.gather_shards(run.batches.state(), run.shard)
+        run.waits_for(step, "a save")
+        data = {"streams": streams, "window": run.log.window, SECONDS: run.clock.saved()}
+        run.store.save(step, run.state, data)
+
+
+def evaluate(run: Run, step: int) -> None:
+    """Validation metrics, of the whole sets at the end; raises Preempted, saved, on a request."""
+    p, is_final, waits_for = run.program, at_end(run.experiment, step), partial(run.waits_for, step)
+    try:
+        with run.clock.measured("evaluation_seconds"):
+            evaluated = evaluation.evaluate(
+                p, run.state.params, step, run.shard, is_final, waits_for, run.guard
+            )
+    except Preempted:
+        save(run, step)
+        why = f"stopped after step {step}, which is saved; its evaluation is done again"
+        raise Preempted(why) from None
+    evaluated.write_documents(run.folder)
+    line = {f"{VALIDATION}/{name}": value for name, value in evaluated.metrics.items()}
+    run.store.write(step, line | run.clock.noted())
+    run.console.print(f"step {step}  validation {p.task.describe(evaluated.metrics)}")
+    run.validation = evaluated.metrics
+
+
+def diagnose_attention(run: Run, step: int) -> None:
+    """Writes figures, histograms and pictures of the first batch of the first evaluation set."""
+    p = run.program
+    with run.clock.measured("details_seconds"):
+        batches = next(iter(p.task.evaluation_sets(run.shard, False).values()))
+        batch = p.place(next(iter(batches)))
+        diagnostics = jax.device_get(run.attention_diagnostics(run.state.params, batch))
+        if multihost.is_lead():
+            run.store.show(step, histograms_and_pictures(diagnostics))
+    run.store.write(step, figures(diagnostics) | run.clock.noted())
+
+
+def write_samples(run: Run, step: int) -> None:
+    """Texts that the model writes; process 0 samples them from a copy of the parameters."""
+    run.waits_for(step, "the parameters")
+    task, params = run.program.task, multihost.on_host(run.state.params)
+    if multihost.is_lead():
+        assert isinstance(task, LanguageModelTask)
+        run.waits_for(step, "samples")
+        with alone():
+            run.store.show(step, {SAMPLES: task.samples(run.program.model, params)})
+
+
+def train_suites(run: Run, step: int) -> None:
+    """The suites catch up with this step, once it is saved; raises Preempted on a request."""
+    save(run, step)
+    run.waits_for(step, "a save")
+    run.store.wait()
+    e, workdir = run.experiment, run.folder.path
+    suites, part = due_suites(e, step), step / e.train.steps
+    try:
+        with run.console.paused(), run.watchdog.paused():
+            run.suites = run_suites(suites, e.model, workdir, part, run.guard)
+    except Preempted as stop:
+        raise Preempted(f"{stop}; of this run step {step} is saved") from None
+    run.store.write(step, tags(run.suites))
+
+
+def write_summary(run: Run, step: int) -> None:
+    """Writes summary.json; of a run that was finished, only what is evaluated can change."""
+    trained = summary_of(run.program, run.state.params, run.folder.lines(), run.store.begun_at)
+    trained["wall_seconds"] = time.monotonic() - run.began
+    run.waits_for(step, "a save")
+    evaluated: dict[str, Any] = {VALIDATION: run.validation}
+    evaluated |= {SUITES: run.suites} if run.suites else {}
+    if isinstance(run.program.task, LanguageModelTask) and (sets := run.program.task.named_sets()):
+        evaluated |= {VALIDATION_SETS: sets}
+    run.summary = run.store.finish(trained, evaluated)
+
+
+def stop_if_asked(run: Run, step: int) -> None:
+    """Ends a run that is interrupted: saves and raises Preempted."""
+    if run.guard.requested():
+        save(run, step)
+        raise Preempted(f"stopped after step {step}, which is saved")
+
+
+# In order: a run whose kernel is wrong does not save that step, and a kill during a long
+# evaluation costs the evaluation alone.
+DUE_ACTIONS = (
+    DueAction(always, check_background, waits=False),
+    DueAction(at_canary, compare_kernels, (f"{CANARY}/",)),
+    DueAction(at_checkpoint, save),
+    DueAction(at_evaluation, evaluate, (f"{VALIDATION}/",)),
+    DueAction(at_diagnostics, diagnose_attention, ("attention/",)),
+    DueAction(at_samples, write_samples),
+    DueAction(at_suites, train_suites, (f"{SUITES}/",)),
+    DueAction(at_end, write_summary),
+    DueAction(before_end, stop_if_asked, waits=False),
+)
