@@ -150,7 +150,7 @@ def test_a_run_that_cannot_save_ends_within_its_time(
     ("error", "status", "says"),
     [
         ("ValueError('no such thing')", 1, "hyla-lm: ValueError: no such thing"),
-        ("t.UserError('mend it.')", 2, "hyla-lm: mend it."),
+        ("r.UserError('mend it.')", 2, "hyla-lm: mend it."),
         ("KeyboardInterrupt", 130, "hyla-lm: interrupted"),
     ],
 )
@@ -174,7 +174,7 @@ def test_debug_shows_all_of_an_error(tiny_gin: Path, tmp_path: Path) -> None:
 
 def test_an_error_does_not_wait_for_a_save_that_hangs(tiny_gin: Path, tmp_path: Path) -> None:
     then = IN_A_SAVE.strip().replace("\n", "; ")
-    patch = FAILS_AFTER_A_SAVE.format(error="t.UserError('mend it.')", then=then)
+    patch = FAILS_AFTER_A_SAVE.format(error="r.UserError('mend it.')", then=then)
     run = Running(tiny_gin, tmp_path, patch, "--gin.CheckpointConfig.stop_seconds=2")
     run.wait_for("run/events.*")
     status, lines, seconds = run.end()
