@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Lines = dict[str, list[tuple[float, Standing]]]
 NONE = "–"
+ALIGNMENT = ["---", "---:", "---:", "---:"]
 MOST_LINES, MOST_ROWS = 10, 30
 FAR_APART = 4.0
 TITLE = "mean ± standard error; a dot is a seed"
@@ -100,7 +101,7 @@ def markdown(summary: Summary, picture: str) -> str:
     parts = [
         "# Sweep",
         " ".join(sentences(summary)),
-        "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows]),
+        "\n".join(f"| {' | '.join(row)} |" for row in [head, ALIGNMENT, *rows]),
         f"{name} is the mean over seeds ± its standard error; the {summary.metric.best} is the "
         "best. Seconds are those of the training steps of a run.",
         "\n".join(failures),
