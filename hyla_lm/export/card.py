@@ -1,11 +1,9 @@
 """The model card of an exported folder."""
 
-import json
 from collections.abc import Mapping
 
-from hyla_lm.errors import UserError
 from hyla_lm.export.loaded_model import LoadedModel
-from hyla_lm.storage import as_path, read_whole
+from hyla_lm.run.folder import read_summary
 
 CARD = """\
 # {name}
@@ -60,9 +58,5 @@ def model_card(model: LoadedModel, parameters: int, validation: Mapping[str, flo
 
 def validation_of(workdir: str, step: int) -> dict[str, float]:
     """The validation metrics in a run's summary.json; empty if it has none of this step."""
-    path = as_path(workdir) / "summary.json"
-    try:
-        summary = json.loads(read_whole(path) or b"{}")
-        return dict(summary["validation"]) if summary.get("step") == step else {}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} is damaged ({error}): delete it or restore it.") from error
+    summary = read_summary(workdir)
+    return summary["validation"] if summary.get("step") == step else {}

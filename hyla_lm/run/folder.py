@@ -147,13 +147,7 @@ class RunFolder:
         self.write(SUMMARY, json.dumps(summary, indent=1) + "\n")
 
     def read_summary(self) -> dict[str, Any]:
-        """The content of summary.json; empty if the run is not finished.
-
-        Raises UserError for content that is no JSON object.
-        """
-        path = self.path / SUMMARY
-        content = read_whole(path)
-        return {} if content is None else _parse_object(content, f"{path}")
+        return read_summary(self.path)
 
     def note_saved(self, step: int, kept: Collection[int]) -> None:
         """Notes a step that was saved whole, and the files of all checkpoints that are kept."""
@@ -338,6 +332,16 @@ def read_lines(run: PathLike) -> list[dict[str, Any]]:
     """The lines of a run's metrics.jsonl; raises UserError for a damaged one."""
     path = as_path(run) / LINES
     return parse_lines(read_whole(path) or b"", f"{path}")
+
+
+def read_summary(run: PathLike) -> dict[str, Any]:
+    """The content of a run's summary.json; empty if the run is not finished.
+
+    Raises UserError for content that is no JSON object.
+    """
+    path = as_path(run) / SUMMARY
+    content = read_whole(path)
+    return {} if content is None else _parse_object(content, f"{path}")
 
 
 def parse_lines(content: bytes, name: str = LINES) -> list[dict[str, Any]]:

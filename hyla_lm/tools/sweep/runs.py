@@ -1,6 +1,5 @@
 """The runs of a sweep, one for each point and seed: their configuration, read before any trains."""
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from typing import Any
 from hyla_lm.config.experiment import Experiment
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
+from hyla_lm.run.folder import read_summary
 from hyla_lm.storage import as_path, read_whole
 from hyla_lm.tools.sweep.points import Point
 
@@ -41,12 +41,8 @@ class Run:
 
     def summary(self) -> dict[str, Any]:
         """Its summary.json; empty if it is not finished. Raises UserError for a damaged one."""
-        path = as_path(self.workdir) / "summary.json"
-        try:
-            summary = json.loads(read_whole(path) or b"{}")
-            return summary if summary.get("step") == self.experiment.train.steps else {}
-        except (ValueError, AttributeError):
-            raise UserError(f"{path} is damaged: delete it, or restore the file.") from None
+        summary = read_summary(self.workdir)
+        return summary if summary.get("step") == self.experiment.train.steps else {}
 
     def check_unchanged(self) -> None:
         """Raises UserError if the folder has a run with other settings."""
