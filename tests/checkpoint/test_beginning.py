@@ -12,43 +12,33 @@ import numpy as np
 import pytest
 
 from hyla_lm.checkpoint.beginning import Match, match
-from hyla_lm.cli.main import main
 from hyla_lm.config.experiment import WarmStart
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
 from hyla_lm.input.prepared import Rows
 from hyla_lm.optim import rise_hold_fall
 from hyla_lm.run.program import make_program
-from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.faults.runs import arrays, as_bytes, differences, position
-from tests.run.test_resume import train as train_process
 from tests.run_lines import measured
+from tests.tiny_runs import train, train_process, write_gin
 
 pytestmark = pytest.mark.usefixtures("programs_once")
 
 STEPS, SAVED = 12, 5
-KEEP_ALL = "CheckpointConfig.keep = 9\n"
 SOFTMAX = ["ModelConfig.attention = 'softmax'", "ModelConfig.num_layers = 2"]
 
 
 @pytest.fixture(scope="module")
 def gin_file(tiny_rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("beginning") / "tiny.gin"
-    path.write_text(TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH) + KEEP_ALL)
-    return path
+    return write_gin(tmp_path_factory.mktemp("beginning"), tiny_rows)
 
 
 @pytest.fixture(scope="module")
 def source(gin_file: Path) -> Path:
     """A finished run with checkpoints of steps 5, 10 and 12."""
     workdir = gin_file.parent / "source"
-    assert main(arguments(gin_file, workdir)) == 0
+    assert train(gin_file, workdir) == 0
     return workdir
-
-
-def arguments(gin_file: Path, workdir: Path, *bindings: str) -> list[str]:
-    given = [f"--gin.{binding}" for binding in bindings]
-    return ["train", f"--gin_file={gin_file}", f"--workdir={workdir}", *given]
 
 
 def warm(source: Path, **more: Any) -> list[str]:
@@ -79,7 +69,7 @@ def test_parameters_of_the_same_name_are_taken_and_all_else_is_new(
     gin_file: Path, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, given = tmp_path / "run", [*SOFTMAX, *warm(source, step=10)]
-    assert main(arguments(gin_file, run, *given)) == 0
+    assert train(gin_file, run, *given) == 0
     out = capsys.readouterr().out
     untouched = first_state(gin_file, given)
     begun, taken = named(arrays(run, 0)), parameters(named(arrays(source, 10)))
@@ -90,8 +80,7 @@ def test_parameters_of_the_same_name_are_taken_and_all_else_is_new(
     assert any("block_1" in name for name in new)
     assert position(run, 0)["streams"] == [{"rows_read": 0}]
     assert "10 of 18 arrays, 7,216 parameters" in out
-    assert "blocks/block_1/attention/key/kernel (16, 2, 8)" in out
-    assert "and 2 more" in out
+    assert "blocks/block_1/attention/key/kernel (16, 2, 8)" in out and "and 2 more" in out
     assert "differs in    ModelConfig.attention, ModelConfig.num_layers" in out
 
 
@@ -108,76 +97,36 @@ def matched(own: dict[str, tuple[int, ...]], **settings: Any) -> Match:
 
 def test_names_are_taken_new_or_left_out() -> None:
     own = {"embed/table": (8, 2), "block_0/up": (2, 4), "block_1/up": (2, 4)}
-    up, table = "block_0/up", "embed/table"
-    assert matched(own) == ([table, up], ["block_1/up"], ["head/kernel"])
-    assert matched(own, only=("embed/*",)) == ([table], [up, "block_1/up"], [up, "head/kernel"])
-    assert matched(own, ignore=("embed/*",)) == (
-        [up],
-        [table, "block_1/up"],
-        [table, "head/kernel"],
-    )
-
-
-def test_another_shape_is_an_error_unless_it_is_named() -> None:
-    own = {"embed/table": (9, 2), "block_0/up": (2, 4)}
+    up, table, head = "block_0/up", "embed/table", "head/kernel"
+    assert matched(own) == ([table, up], ["block_1/up"], [head])
+    assert matched(own, only=("embed/*",)) == ([table], [up, "block_1/up"], [up, head])
+    assert matched(own, ignore=("embed/*",)) == ([up], [table, "block_1/up"], [table, head])
+    wider = {"embed/table": (9, 2), up: (2, 4)}
     with pytest.raises(UserError, match=r"has embed/table as float32 \(8, 2\) but this model has"):
-        matched(own)
-    assert matched(own, ignore=("embed/table",)).taken == ["block_0/up"]
+        matched(wider)
+    assert matched(wider, ignore=(table,)).taken == [up]
 
 
-@pytest.mark.parametrize(
-    ("bindings", "settings", "says"),
-    [
-        (["ModelConfig.mlp_dim = 64"], {}, "feedforward/down/kernel as float32 (32, 16) but this"),
-        ([], {"ignore": ("*",)}, "has no parameter to take"),
-        ([], {"only": ("embedding/*",)}, "'embedding/*' of WarmStart names no parameter"),
-        ([], {"step": 7}, "has no checkpoint of step 7 (it has 5, 10, 12)"),
-        ([], {"run": "/no/such/run"}, "'/no/such/run' has no checkpoints"),
-    ],
-)
-def test_what_cannot_be_taken_is_one_sentence(
-    bindings: list[str],
-    settings: dict[str, Any],
-    says: str,
-    gin_file: Path,
-    source: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    given = [*bindings, *warm(source, **settings)]
-    assert main(arguments(gin_file, tmp_path / "run", *given)) == 2
-    err = capsys.readouterr().err
-    assert says in err and len(err.splitlines()) == 1
-    assert not (tmp_path / "run" / "checkpoints" / "0").exists()
-
-
-def test_a_run_once_begun_needs_the_other_no_more_and_tells_of_it(
+def test_a_run_once_begun_needs_the_other_no_more_and_records_it(
     gin_file: Path, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gone, run = tmp_path / "gone", tmp_path / "run"
     shutil.copytree(source, gone)
-    short = "TrainConfig.steps = 5"
-    assert main(arguments(gin_file, run, short, *warm(gone))) == 0
+    assert train(gin_file, run, "TrainConfig.steps = 5", *warm(gone)) == 0
     shutil.rmtree(gone)
-    assert main(arguments(gin_file, run, *warm(gone))) == 0
-    out = capsys.readouterr().out
-    assert out.count("the parameters of step 12 of") == 2
+    assert train(gin_file, run, *warm(gone)) == 0
+    assert capsys.readouterr().out.count("the parameters of step 12 of") == 2
     for path in (run / "summary.json", run / "checkpoints" / "12" / "meta" / "metadata"):
         found = json.loads(path.read_text())
         origin = found.get("began_from", found.get("origin"))
         assert (origin["run"], origin["step"]) == (str(gone), STEPS)
         assert len(origin["parameters"]) == 64
-    assert main(arguments(gin_file, run, *warm(source))) == 2
-    assert f"began with WarmStart.run = '{gone}', not '{source}'" in capsys.readouterr().err
-    assert main(arguments(gin_file, run, *branch(source))) == 2
-    assert "began with WarmStart, so Branch.run" in capsys.readouterr().err
-
-
-def test_a_run_that_began_from_nothing_takes_no_warm_start(
-    gin_file: Path, source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(arguments(gin_file, source, *warm(source))) == 2
-    assert "holds a run that began from nothing" in capsys.readouterr().err
+    for bindings, says in (
+        (warm(source), f"began with WarmStart.run = '{gone}', not '{source}'"),
+        (branch(source), "began with WarmStart, so Branch.run"),
+    ):
+        assert train(gin_file, run, *bindings) == 2
+        assert says in capsys.readouterr().err
 
 
 def files(folder: Path) -> dict[Path, tuple[int, bytes]]:
@@ -189,7 +138,7 @@ def test_a_branch_with_the_same_settings_is_its_trunk(
     gin_file: Path, source: Path, tmp_path: Path
 ) -> None:
     before, run = files(source), tmp_path / "run"
-    assert main(arguments(gin_file, run, *branch(source))) == 0
+    assert train(gin_file, run, *branch(source)) == 0
     assert files(source) == before, "the trunk is only read"
     assert arrays(run, STEPS) == arrays(source, STEPS)
     assert measured(run) == [line for line in measured(source) if line["step"] > SAVED]
@@ -197,47 +146,43 @@ def test_a_branch_with_the_same_settings_is_its_trunk(
 
 
 def test_a_killed_branch_ends_like_one_never_stopped(
-    gin_file: Path, source: Path, tmp_path: Path
+    tiny_rows: Rows, source: Path, tmp_path: Path
 ) -> None:
     """It is longer than its trunk and cools down; the trunk is gone when it goes on."""
     trunk, whole, killed = tmp_path / "trunk", tmp_path / "whole", tmp_path / "killed"
     shutil.copytree(source, trunk)
     cooldown = ["TrainConfig.steps = 14", f"OptimizerConfig.cosine_begins = {SAVED}"]
-    given = [*branch(trunk), *cooldown]
-    path = tmp_path / "branch.gin"
-    path.write_text("\n".join([gin_file.read_text(), *given]))
-    assert main(["train", f"--gin_file={path}", f"--workdir={whole}"]) == 0
-    assert train_process(path, killed, "training") == -signal.SIGKILL
+    gin_file = write_gin(tmp_path, tiny_rows, "\n".join([*branch(trunk), *cooldown]))
+    assert train(gin_file, whole) == 0
+    assert train_process(gin_file, killed, "training") == -signal.SIGKILL
     shutil.rmtree(trunk)
-    assert train_process(path, killed) == 0
+    assert train_process(gin_file, killed) == 0
     assert differences(killed, whole, 14) == []
-    rates = [line["optim/learning_rate"] for line in measured(whole, "optim/")]
-    assert rates == pytest.approx([float(cooled(step - 1)) for step in (6, 9, 12, 14)])
 
 
-def cooled(step: int) -> Any:
-    return rise_hold_fall(1e-2, 2, SAVED, 14)(step)
-
-
-def test_the_cosine_of_a_cooldown_begins_at_the_peak() -> None:
-    rates = [float(cooled(step)) for step in (1, 2, SAVED, 14)]
-    assert rates == pytest.approx([0.5e-2, 1e-2, 1e-2, 1e-3])
-    assert 1e-3 < float(cooled(10)) < float(cooled(9)) < 1e-2
-    unchanged = [float(rise_hold_fall(1e-2, 2, 2, 14)(step)) for step in range(15)]
-    assert np.all(np.diff(unchanged[2:]) < 0)
+def test_a_cooldown_keeps_the_peak_until_it_begins() -> None:
+    rates = [float(rise_hold_fall(1e-2, 2, SAVED, 14)(step)) for step in (1, 2, SAVED, 9, 14)]
+    assert rates[:3] + rates[4:] == pytest.approx([0.5e-2, 1e-2, 1e-2, 1e-3])
+    assert 1e-3 < rates[3] < 1e-2
 
 
 @pytest.mark.parametrize(
-    ("bindings", "says"),
+    ("setting", "bindings", "says"),
     [
-        (["ModelConfig.mlp_dim = 64"], "ModelConfig.mlp_dim = 32 but this run has 64"),
-        (["TrainConfig.seed = 1"], "TrainConfig.seed = 0 but this run has 1"),
-        (["TrainConfig.steps = 4"], "is at step 5, beyond TrainConfig.steps = 4"),
-        (["OptimizerConfig.cosine_begins = 12"], "cosine_begins = 12 must be from"),
-        (["Branch.step = 4"], "has no checkpoint of step 4 (it has 5, 10, 12)"),
+        (warm, ["ModelConfig.mlp_dim = 64"], "feedforward/down/kernel as float32 (32, 16) but"),
+        (warm, ["WarmStart.ignore = ('*',)"], "has no parameter to take"),
+        (warm, ["WarmStart.only = ('embedding/*',)"], "'embedding/*' of WarmStart names no param"),
+        (warm, ["WarmStart.step = 7"], "has no checkpoint of step 7 (it has 5, 10, 12)"),
+        (warm, ["WarmStart.run = '/no/such/run'"], "'/no/such/run' has no checkpoints"),
+        (branch, ["ModelConfig.mlp_dim = 64"], "ModelConfig.mlp_dim = 32 but this run has 64"),
+        (branch, ["TrainConfig.seed = 1"], "TrainConfig.seed = 0 but this run has 1"),
+        (branch, ["TrainConfig.steps = 4"], "is at step 5, beyond TrainConfig.steps = 4"),
+        (branch, ["OptimizerConfig.cosine_begins = 12"], "cosine_begins = 12 must be from"),
+        (branch, ["Branch.step = 4"], "has no checkpoint of step 4 (it has 5, 10, 12)"),
     ],
 )
-def test_what_a_branch_may_not_change_is_one_sentence(
+def test_what_cannot_begin_is_one_sentence(
+    setting: Any,
     bindings: list[str],
     says: str,
     gin_file: Path,
@@ -245,8 +190,16 @@ def test_what_a_branch_may_not_change_is_one_sentence(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    given = [*branch(source), *bindings]
-    assert main(arguments(gin_file, tmp_path / "run", *given)) == 2
+    capsys.readouterr()
+    assert train(gin_file, tmp_path / "run", *setting(source), *bindings) == 2
     err = capsys.readouterr().err
     assert says in err and len(err.splitlines()) == 1
+    assert not (tmp_path / "run" / "checkpoints" / "0").exists()
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_a_run_that_began_from_nothing_takes_no_warm_start(
+    gin_file: Path, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(gin_file, source, *warm(source)) == 2
+    assert "holds a run that began from nothing" in capsys.readouterr().err

@@ -1,35 +1,107 @@
-"""Whether a checkpoint is of this run: settings are compared, and those of older code are known."""
+"""Checksums show every change, a failed save is named, and another run is refused."""
 
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn
+
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from etils import epath
 
-from hyla_lm.checkpoint.checkpoint import check_same_run, differences
+from hyla_lm.checkpoint.checkpoint import Checkpointer, check_same_run
+from hyla_lm.checkpoint.checksums import checksums
 from hyla_lm.config.declare import as_dict
 from hyla_lm.errors import UserError
 from hyla_lm.model.config import ModelConfig
 
-HERE = epath.Path("run")
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.bool_, jnp.bfloat16])
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (5, 3), (2, 3, 4)])
+def test_every_change_of_a_word_and_of_its_place_changes_the_sum(shape, dtype) -> None:
+    values = (np.random.default_rng(0).standard_normal(shape) * 8).astype(dtype)
+
+    def sum_of(array: np.ndarray) -> str:
+        return checksums({"x": jnp.asarray(array)})["x"]
+
+    before = sum_of(values)
+    flat = np.atleast_1d(values).reshape(-1)
+    for place in range(flat.size):
+        changed = flat.copy()
+        changed[place] = ~changed[place] if dtype == np.bool_ else -changed[place] - 1
+        assert sum_of(changed.reshape(shape)) != before
+    for place in range(1, flat.size):
+        changed = flat.copy()
+        changed[[0, place]] = changed[[place, 0]]
+        if changed[0] != flat[0]:
+            assert sum_of(changed.reshape(shape)) != before
 
 
-def identity(**fields: object) -> dict[str, object]:
-    return {"ModelConfig": as_dict(ModelConfig(**fields)), "data": {"rows": "a"}}
+def test_words_that_change_places_across_the_diagonal_change_the_sum() -> None:
+    words = jnp.array([[0, 1], [2, 0]])
+    assert checksums({"x": words}) != checksums({"x": words.T})
 
 
-def without(saved: dict, *names: str) -> dict:
-    model = {name: value for name, value in saved["ModelConfig"].items() if name not in names}
-    return {**saved, "ModelConfig": model}
+def test_a_sum_is_that_of_the_shards_of_which_copies_count_once() -> None:
+    whole = np.arange(12).reshape(4, 3)
+
+    def shard(rows: slice, copy: int) -> SimpleNamespace:
+        return SimpleNamespace(data=whole[rows], index=(rows, slice(None)), replica_id=copy)
+
+    shards = [shard(rows, copy) for rows in (slice(0, 2), slice(2, 4)) for copy in (0, 1)]
+    split = SimpleNamespace(addressable_shards=shards)
+    one = SimpleNamespace(addressable_shards=[shard(slice(None), 0)])
+    assert checksums({"x": split}) == checksums({"x": one})
+
+
+def full(*_: object, **__: object) -> NoReturn:
+    raise OSError("no space left" + 5000 * " on it")
+
+
+@pytest.mark.parametrize(("call", "named"), [("wait_until_finished", 3), ("save", 4)])
+def test_a_failed_save_is_named(
+    call: str, named: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = {"x": jnp.ones(3)}
+    with closing(Checkpointer(epath.Path(tmp_path), keep=2)) as checkpoints:
+        checkpoints.save(3, state, {}, {})
+        with monkeypatch.context() as patch:
+            patch.setattr(ocp.CheckpointManager, call, full)
+            with pytest.raises(UserError) as error:
+                checkpoints.save(4, state, {}, {})
+        assert checkpoints.steps() == [3]
+    said = str(error.value)
+    assert said.startswith(f"checkpoint {tmp_path}/{named} could not be saved (no space left on it")
+    assert said.endswith("free space or mend the disk, and start again.")
+
+
+def identity(rows: str | None = "a", **fields: object) -> dict[str, object]:
+    data = {} if rows is None else {"rows": rows}
+    return {"ModelConfig": as_dict(ModelConfig(**fields)), "data": data}
+
+
+OLDER = identity()
+OLDER["ModelConfig"] = {
+    name: value
+    for name, value in OLDER["ModelConfig"].items()  # type: ignore[attr-defined]
+    if name not in ("scan_layers", "value_dim")
+}
 
 
 def test_a_setting_that_is_newer_than_a_checkpoint_has_its_default_there() -> None:
-    older = without(identity(), "scan_layers", "value_dim")
-    check_same_run(older, identity(), HERE)
-    assert differences(older, identity()) == []
-    with pytest.raises(UserError, match=r"scan_layers = False but this run has True"):
-        check_same_run(older, identity(scan_layers=True), HERE)
+    check_same_run(OLDER, identity(), epath.Path("run"))
 
 
-def test_what_is_no_setting_has_no_default() -> None:
-    with pytest.raises(UserError, match=r"data\.rows = 'b' but this run has 'a'"):
-        check_same_run({**identity(), "data": {"rows": "b"}}, identity(), HERE)
-    with pytest.raises(UserError, match=r"data\.rows = None but this run has 'a'"):
-        check_same_run({**identity(), "data": {}}, identity(), HERE)
+@pytest.mark.parametrize(
+    ("saved", "current", "says"),
+    [
+        (OLDER, identity(scan_layers=True), "scan_layers = False but this run has True"),
+        (identity("b"), identity(), r"data\.rows = 'b' but this run has 'a'"),
+        (identity(None), identity(), r"data\.rows = None but this run has 'a'"),
+    ],
+)
+def test_another_run_is_refused(saved: dict, current: dict, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        check_same_run(saved, current, epath.Path("run"))

@@ -4,13 +4,16 @@ A chain is one run: its process is sent a signal, started again, and so on until
 Then it must equal a run never stopped.
 """
 
+import json
 import random
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.faults.phases import CLOSE, COMMIT, COMPILE, PHASES, START, lasting
 from tests.faults.runs import Command, Running, differences, left_behind
@@ -27,6 +30,7 @@ MOST_TIMES = 3
 COMMIT_SECONDS = 0.2
 WATCH_SECONDS = 0.0005
 MOST_ERROR_LINES = 10
+COLUMNS = ("kills", "resumes", "equal", "differing", "loud")
 
 
 @dataclass(frozen=True)
@@ -183,3 +187,37 @@ def mark_resumed(chain: Chain) -> None:
 
 def has_much_to_say(errors: str) -> bool:
     return "Traceback" in errors or len(errors.splitlines()) > MOST_ERROR_LINES
+
+
+def counts(chains: Sequence[Chain]) -> dict[str, dict[str, int]]:
+    """Kills by phase; a kill is equal if the chain it belongs to ended as a whole run does."""
+    by_phase = {phase: dict.fromkeys(COLUMNS, 0) for phase in (*PHASES, "all")}
+    for chain in chains:
+        verdict = "differing" if chain.faults else "equal"
+        for kill in chain.kills:
+            for row in (by_phase[kill.phase], by_phase["all"]):
+                row["kills"] += 1
+                row["resumes"] += kill.is_resumed
+                row[verdict] += 1
+                row["loud"] += kill.is_loud
+    return by_phase
+
+
+def table(chains: Sequence[Chain]) -> str:
+    """The counts as Markdown."""
+    lines = [f"| phase | {' | '.join(COLUMNS)} |", "| --- |" + " ---: |" * len(COLUMNS)]
+    for phase, row in counts(chains).items():
+        lines.append(f"| {phase} | {' | '.join(str(row[column]) for column in COLUMNS)} |")
+    return "\n".join(lines)
+
+
+def write_report(path: Path, chains: Sequence[Chain], seed: int) -> None:
+    kills = [kill for chain in chains for kill in chain.kills]
+    statuses = Counter(f"{kill.number} {kill.phase} {kill.status}" for kill in kills)
+    report = {"seed": seed, "by_phase": counts(chains), "statuses": statuses}
+    write_json(path, {**report, "chains": [asdict(chain) for chain in chains]})
+
+
+def write_json(path: Path, content: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1) + "\n")

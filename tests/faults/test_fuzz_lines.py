@@ -66,11 +66,6 @@ def lines_or_error(content: bytes) -> list[dict[str, Any]]:
         return []
 
 
-@given(LINES)
-def test_lines_are_read_as_they_were_written(lines: list[dict[str, Any]]) -> None:
-    assert is_same(parse_lines(text(lines)), lines)
-
-
 @given(LINES, st.data())
 def test_a_file_cut_anywhere_loses_only_the_line_it_is_cut_in(
     lines: list[dict[str, Any]], data: st.DataObject
@@ -97,11 +92,6 @@ def test_bytes_put_anywhere_give_lines_or_one_error(
     end = data.draw(st.integers(start, len(content)))
     for line in lines_or_error(content[:start] + damage + content[end:]):
         assert type(line["step"]) is int and line["step"] >= 0
-
-
-@given(st.binary(max_size=200))
-def test_any_bytes_give_lines_or_one_error(content: bytes) -> None:
-    lines_or_error(content)
 
 
 @given(st.lists(JSON, max_size=4))
@@ -131,16 +121,3 @@ def test_a_run_names_the_file_and_line_and_leaves_them(tmp_path: Path) -> None:
         RunFolder(str(tmp_path)).keep_lines_until(3)
     assert_names(raised.value, f"{path} line 2")
     assert path.read_bytes() == content
-
-
-@pytest.mark.parametrize("name", sorted(STRANGE.keys() - {"value of 400 digits"}))
-def test_a_damaged_summary_is_named(name: str, tmp_path: Path) -> None:
-    path = tmp_path / "summary.json"
-    path.write_bytes(STRANGE[name])
-    with pytest.raises(UserError) as raised:
-        RunFolder(str(tmp_path)).read_summary()
-    assert_names(raised.value, str(path))
-
-
-def test_a_run_without_a_summary_has_none(tmp_path: Path) -> None:
-    assert RunFolder(str(tmp_path)).read_summary() == {}

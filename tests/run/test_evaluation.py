@@ -1,7 +1,6 @@
-"""The losses of documents that a run keeps: what they add up to, what becomes of their files."""
+"""The losses of documents that a run writes: what they add up to, what becomes of their files."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ import jax
 import numpy as np
 import pytest
 
-from hyla_lm.cli.main import main
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.ending import STOPPED
 from hyla_lm.input.prepared import Rows
@@ -18,8 +16,8 @@ from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.run import evaluation
 from hyla_lm.run.evaluation import DocumentLosses, Documents, evaluate, read_documents
 from hyla_lm.run.program import lower_step, make_program
-from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.run_lines import measured
+from tests.tiny_runs import train, write_gin
 
 pytestmark = pytest.mark.usefixtures("programs_once")
 
@@ -27,11 +25,6 @@ pytestmark = pytest.mark.usefixtures("programs_once")
 # the file rounds each document once. Together they stay below ten roundings of a sum.
 SAME_SUM = 1e-6
 LIMIT = "LanguageModel.validation_rows = 13"
-
-
-def train(gin_file: Path, workdir: Path, *bindings: str) -> int:
-    more = [f"--gin.{binding}" for binding in bindings]
-    return main(["train", f"--gin_file={gin_file}", f"--workdir={workdir}", *more])
 
 
 def kept(workdir: Path, step: int) -> DocumentLosses:
@@ -42,10 +35,7 @@ def kept(workdir: Path, step: int) -> DocumentLosses:
 
 @pytest.fixture(scope="module")
 def gin_file(tiny_rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("documents") / "tiny.gin"
-    text = TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH)
-    path.write_text(f"{text}{LIMIT}")
-    return path
+    return write_gin(tmp_path_factory.mktemp("documents"), tiny_rows, LIMIT)
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +59,8 @@ def test_documents_add_up_to_what_is_logged(whole: Path) -> None:
     assert steps[0].tokens_N[-1] < steps[2].tokens_N[len(steps[0]) - 1], "the limit cuts one"
 
 
-def test_the_step_that_tells_documents_has_the_metrics_of_the_plain_one(gin_file: Path) -> None:
-    """To the last bit, and it leaves the train step alone."""
+def test_losses_by_token_leave_metrics_and_the_train_step_unchanged(gin_file: Path) -> None:
+    """To the last bit."""
     on = make_program(read_experiment([str(gin_file)], []))
     off = make_program(read_experiment([str(gin_file)], ["LanguageModel.document_losses = False"]))
     assert off.token_step is None
@@ -137,19 +127,6 @@ def test_a_stopped_evaluation_leaves_no_file_and_a_resumed_run_those_of_a_whole_
     for name in names:
         one, other = ((f / "documents" / name).read_bytes() for f in (whole, stopped))
         assert one == other
-
-
-def test_a_run_that_goes_back_writes_its_files_again(
-    gin_file: Path, whole: Path, tmp_path: Path
-) -> None:
-    back = tmp_path / "back"
-    shutil.copytree(whole, back)
-    (back / "documents" / "12.npz").write_bytes(b"of another time")
-    (back / "summary.json").unlink()
-    shutil.rmtree(back / "checkpoints" / "12")
-    assert train(gin_file, back) == 0
-    one, other = ((folder / "documents" / "12.npz").read_bytes() for folder in (whole, back))
-    assert one == other
 
 
 def test_a_file_of_25600_rows_is_small() -> None:

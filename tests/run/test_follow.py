@@ -1,4 +1,4 @@
-"""An evaluator that follows a run: what it evaluates, what it keeps, what it leaves alone."""
+"""An evaluator that follows a run: what it evaluates, what it writes, what it leaves unchanged."""
 
 import json
 import os
@@ -15,7 +15,6 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hyla_lm.checkpoint.checkpoint import Checkpointer
-from hyla_lm.cli.main import main
 from hyla_lm.ending import Preempted
 from hyla_lm.errors import UserError
 from hyla_lm.input.prepared import Rows
@@ -24,36 +23,34 @@ from hyla_lm.run.folder import RunFolder, read_lines
 from hyla_lm.run.follow import follow
 from hyla_lm.run.restored import program_of
 from tests import preloaded
-from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.run_lines import measured
+from tests.tiny_runs import train, write_gin
 
 pytestmark = pytest.mark.usefixtures("programs_once")
 
 STEPS = [5, 10, 12]
+LEFT_TO_ANOTHER = "TrainConfig.eval_every = 0\nLanguageModel.validation_rows = 8\n"
 
 
 @pytest.fixture(scope="module")
 def gin_file(tiny_rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("follower") / "tiny.gin"
-    text = TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH)
-    text = text.replace("eval_every = 4", "eval_every = 0")
-    path.write_text(text + "LanguageModel.validation_rows = 8\n")
-    return path
+    return write_gin(tmp_path_factory.mktemp("follow"), tiny_rows, LEFT_TO_ANOTHER)
 
 
 @pytest.fixture(scope="module")
-def trained(gin_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(gin_file: Path) -> Path:
     """A finished run of 12 steps that left its evaluations to another process."""
-    workdir = tmp_path_factory.mktemp("trained") / "run"
-    assert main(["train", f"--gin_file={gin_file}", f"--workdir={workdir}"]) == 0
+    workdir = gin_file.with_name("run")
+    assert train(gin_file, workdir) == 0
+    lines = [line for line in read_lines(workdir) if "validation/loss_nats" in line]
+    assert [line["step"] for line in lines] == [12], "it evaluates only at its end"
     return workdir
 
 
 @pytest.fixture(scope="module")
-def followed(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def followed(trained: Path) -> Path:
     """A copy of that run after an evaluator has followed it."""
-    workdir = tmp_path_factory.mktemp("followed") / "run"
-    shutil.copytree(trained, workdir)
+    workdir = Path(shutil.copytree(trained, trained.with_name("followed")))
     evaluated(workdir)
     return workdir
 
@@ -63,14 +60,13 @@ def run(trained: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(trained, tmp_path / "run"))
 
 
-def evaluated(workdir: Path, told: Callable[[str], Any] | None = None) -> list[str]:
+def evaluated(workdir: Path, also: Callable[[str], Any] = lambda _: None) -> list[str]:
     """What an evaluator says that follows a run to its end."""
     said: list[str] = []
 
     def say(line: str) -> None:
         said.append(line)
-        if told is not None:
-            told(line)
+        also(line)
 
     follow(str(workdir), partial(program_of, str(workdir)), 0.01, say)
     return said
@@ -82,11 +78,6 @@ def files_of_the_run(workdir: Path) -> dict[str, bytes]:
     return {n: p.read_bytes() for n, p in names.items() if not n.startswith("evaluator/")}
 
 
-def test_a_run_that_leaves_it_to_another_evaluates_at_its_end_alone(trained: Path) -> None:
-    lines = [line for line in read_lines(trained) if "validation/loss_nats" in line]
-    assert [line["step"] for line in lines] == [12]
-
-
 def test_each_checkpoint_is_evaluated_and_nothing_of_the_run_is_touched(
     trained: Path, followed: Path
 ) -> None:
@@ -94,14 +85,11 @@ def test_each_checkpoint_is_evaluated_and_nothing_of_the_run_is_touched(
     assert [line["step"] for line in lines] == STEPS
     assert lines[-1] == measured(trained, "validation/")[-1]
     assert files_of_the_run(followed) == files_of_the_run(trained)
-
-
-def test_curves_have_the_tags_of_the_run(followed: Path) -> None:
     events = EventAccumulator(str(followed / "evaluator"))
     events.Reload()
     points = events.Scalars(tensorboard_name("validation/loss_nats"))
-    losses = [line["validation/loss_nats"] for line in read_lines(followed / "evaluator")]
     assert [point.step for point in points] == STEPS
+    losses = [line["validation/loss_nats"] for line in lines]
     assert [point.value for point in points] == pytest.approx(losses)
 
 
@@ -112,7 +100,7 @@ def test_a_step_is_evaluated_once(followed: Path) -> None:
     assert lines.read_bytes() == before
 
 
-def test_an_evaluator_that_was_killed_goes_on_behind_its_last_whole_line(
+def test_an_evaluator_that_was_killed_resumes_behind_its_last_whole_line(
     followed: Path, tmp_path: Path
 ) -> None:
     workdir = Path(shutil.copytree(followed, tmp_path / "run"))
@@ -123,7 +111,7 @@ def test_an_evaluator_that_was_killed_goes_on_behind_its_last_whole_line(
     assert read_lines(workdir / "evaluator") == read_lines(followed / "evaluator")
 
 
-def test_a_checkpoint_that_vanishes_is_skipped_and_one_that_is_damaged_is_told(
+def test_a_checkpoint_that_vanishes_or_is_damaged_is_skipped(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     meta = Checkpointer.meta
@@ -137,11 +125,11 @@ def test_a_checkpoint_that_vanishes_is_skipped_and_one_that_is_damaged_is_told(
     shutil.rmtree(run / "checkpoints" / "10" / "meta")
     said = evaluated(run)
     assert said[0] == "step 5 was deleted before it was read (CheckpointConfig.keep): skipped"
-    assert "checkpoints/10 cannot be restored" in said[1] and "step 10 is skipped" in said[1]
+    assert said[1].startswith(f"step 10 is skipped: {run}/checkpoints/10 cannot be restored (")
     assert [line["step"] for line in read_lines(run / "evaluator")] == [12]
 
 
-def test_what_it_waits_for_is_told_once_until_it_is_asked_to_stop(run: Path) -> None:
+def test_what_it_waits_for_is_said_once_until_it_is_interrupted(run: Path) -> None:
     """The summary is written last: without it the run is not finished."""
     (run / "summary.json").unlink()
     waits = f"waits for a checkpoint of {run} after step 12, and looks every 0.01 s"
@@ -157,19 +145,19 @@ def test_what_it_waits_for_is_told_once_until_it_is_asked_to_stop(run: Path) -> 
 
 def test_the_summary_of_a_shorter_run_is_no_end(run: Path) -> None:
     """A run that is trained longer has a config.gin of its new length before anything else."""
-    config, asked = run / "config.gin", []
+    config, waited = run / "config.gin", []
 
     def longer_then_as_before(line: str) -> None:
         if line.startswith("waits for a checkpoint"):
-            asked.append(line)
+            waited.append(line)
             config.write_text(text)
 
     text = config.read_text()
     config.write_text(text.replace("TrainConfig.steps = 12", "TrainConfig.steps = 24"))
-    assert evaluated(run, longer_then_as_before)[-1].endswith(
-        "is finished at step 12, and evaluated"
+    assert (
+        evaluated(run, longer_then_as_before)[-1] == f"{run} is finished at step 12, and evaluated"
     )
-    assert len(asked) == 1
+    assert len(waited) == 1
 
 
 def test_only_one_evaluator_follows_a_run(run: Path) -> None:
@@ -190,13 +178,12 @@ def test_a_process_beside_waits_for_the_run_and_ends_with_it(
         said = p.stdout.readline()
         assert said == f"waits for a run in {workdir}, and looks every 0.1 s\n"
         assert not workdir.exists()
-        bindings = ["--gin.CheckpointConfig.keep=1", "--gin.CheckpointConfig.every=4"]
-        arguments = [f"--gin_file={gin_file}", f"--workdir={workdir}", *bindings]
-        assert main(["train", *arguments]) == 0
+        often = ["CheckpointConfig.keep = 1", "CheckpointConfig.every = 4"]
+        assert train(gin_file, workdir, *often) == 0
         rest = p.stdout.read()
         assert p.wait() == 0, rest
-    steps = [line["step"] for line in read_lines(workdir / "evaluator")]
+    lines = read_lines(workdir / "evaluator")
+    steps = [line["step"] for line in lines]
     assert steps[-1] == 12 and set(steps) <= {4, 8, 12}
     summary = json.loads((workdir / "summary.json").read_text())
-    last = read_lines(workdir / "evaluator")[-1]
-    assert last["validation/loss_nats"] == summary["validation"]["loss_nats"]
+    assert lines[-1]["validation/loss_nats"] == summary["validation"]["loss_nats"]

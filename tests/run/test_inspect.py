@@ -1,27 +1,23 @@
-"""hyla-lm inspect tells what a checkpoint holds and how it differs from another."""
+"""hyla-lm inspect shows what a checkpoint holds and how it differs from another."""
 
 from pathlib import Path
 
 import pytest
 
 from hyla_lm.cli.main import main
+from hyla_lm.input.prepared import Rows
+from tests.tiny_runs import train, write_gin
 
 pytestmark = pytest.mark.usefixtures("programs_once")
 
 
 @pytest.fixture(scope="module")
-def runs(tiny_rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(tiny_rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the runs "a" and "b", of two learning rates."""
-    from tests.conftest import SEQUENCE_LENGTH, TINY
-
-    home = tmp_path_factory.mktemp("inspect")
-    gin_file = home / "tiny.gin"
-    gin_file.write_text(TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH))
+    gin_file = write_gin(tmp_path_factory.mktemp("inspect"), tiny_rows, "TrainConfig.steps = 6")
     for name, rate in (("a", "1e-2"), ("b", "1e-3")):
-        arguments = [f"--gin_file={gin_file}", f"--workdir={home / name}"]
-        more = [f"--gin.OptimizerConfig.learning_rate={rate}", "--gin.TrainConfig.steps=6"]
-        assert main(["train", *arguments, *more]) == 0
-    return home
+        assert train(gin_file, gin_file.parent / name, f"OptimizerConfig.learning_rate={rate}") == 0
+    return gin_file.parent
 
 
 def inspect(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, list[str]]:
@@ -57,24 +53,3 @@ def test_two_runs_are_compared(runs: Path, capsys: pytest.CaptureFixture[str]) -
     differing = [line for line in lines if line.startswith("params/embed/table: ")]
     assert len(differing) == 1 and "of 5,120 numbers differ, by up to " in differing[0]
     assert not any(line.startswith("step: ") for line in lines), "both are of step 6"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["nowhere"], "has no checkpoints: give the folder of a run."),
-        (["a", "--step=4"], "has no checkpoint of step 4 (it has 5, 6)."),
-        (["a", "--against=nowhere"], "has no checkpoints: give the folder of a run."),
-    ],
-)
-def test_what_is_not_there_is_named(
-    runs: Path,
-    arguments: list[str],
-    named: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(runs)
-    status, lines = inspect(capsys, *arguments)
-    assert (status, len(lines)) == (2, 1)
-    assert named in lines[0]

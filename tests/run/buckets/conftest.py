@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from hyla_lm import storage as files
-from tests.conftest import SEQUENCE_LENGTH, TINY
+from hyla_lm import storage
+from hyla_lm.input.prepared import Rows
 from tests.run.buckets.fake_bucket import FakeBucket, lead_here
-from tests.run.buckets.runs import SMALL, train
+from tests.run.buckets.runs import SMALL
+from tests.tiny_runs import train_process, write_gin
 
 
 @pytest.fixture
@@ -25,23 +25,20 @@ def bucket() -> Iterator[FakeBucket]:
 def here(bucket: FakeBucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """This process's gs:// is the stand-in too, and nobody waits between tries."""
     lead_here(bucket, monkeypatch)
-    monkeypatch.setattr(files, "FIRST_WAIT_SECONDS", 1e-3)
-    monkeypatch.setattr(files, "LONGEST_WAIT_SECONDS", 1e-3)
+    monkeypatch.setattr(storage, "FIRST_WAIT_SECONDS", 1e-3)
+    monkeypatch.setattr(storage, "LONGEST_WAIT_SECONDS", 1e-3)
     sleep = SimpleNamespace(sleep=lambda _: asyncio.sleep(1e-3))
     monkeypatch.setattr("gcsfs.retry.asyncio", sleep)
 
 
 @pytest.fixture(scope="session")
-def gin_file(tiny_rows: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("bucket_runs") / "small.gin"
-    path.write_text(TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH) + SMALL)
-    return path
+def gin_file(tiny_rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_gin(tmp_path_factory.mktemp("bucket_runs"), tiny_rows, SMALL)
 
 
 @pytest.fixture(scope="session")
 def whole(gin_file: Path) -> Path:
     """The folder, on a disk, of a run that was never stopped."""
     workdir = gin_file.parent / "whole"
-    done = train(gin_file, str(workdir), {})
-    assert done.returncode == 0, done.stderr
+    assert train_process(gin_file, workdir) == 0
     return workdir

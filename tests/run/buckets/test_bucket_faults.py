@@ -1,40 +1,42 @@
-"""Requests of a run that fail, hang or are refused: it goes on, or ends with the reason."""
+"""Requests of a run that fail, hang or are refused: it resumes, or ends with the reason."""
 
+import os
 import time
 from pathlib import Path
 
 import pytest
 
-from hyla_lm.ending import STOPPED as EXIT_STATUS
+from hyla_lm.ending import STOPPED
+from tests import preloaded
 from tests.run.buckets.fake_bucket import DROPPED, FakeBucket
 from tests.run.buckets.runs import (
     STEPS,
-    WORKDIR,
     assert_equal,
     assert_lines_until_the_newest_checkpoint,
+    command,
     train,
     whole_steps,
 )
 
 pytest.importorskip("gcsfs", reason="runs in gs:// need pip install 'hyla_lm[gcs]'")
+pytestmark = pytest.mark.full
 
 # Tries take no time, so that a store that stays away is given up soon.
 IMPATIENT = """
 import asyncio, sys
 from types import SimpleNamespace
 import gcsfs.retry
-from hyla_lm import storage as files
+from hyla_lm import storage
 from hyla_lm.cli.main import main
 from hyla_lm.run import folder
 
-files.FIRST_WAIT_SECONDS = files.LONGEST_WAIT_SECONDS = 1e-3
+storage.FIRST_WAIT_SECONDS = storage.LONGEST_WAIT_SECONDS = 1e-3
 folder.MIRROR_SECONDS = 0.1
 gcsfs.retry.asyncio = SimpleNamespace(sleep=lambda _: asyncio.sleep(1e-3))
 sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("status", [503, DROPPED])
 def test_a_run_is_the_same_when_requests_fail(
     status: int, bucket: FakeBucket, gin_file: Path, whole: Path, tmp_path: Path
@@ -47,13 +49,12 @@ def test_a_run_is_the_same_when_requests_fail(
         "GET /storage/v1/b/bucket/o/run/checkpoints/2/state/ocdbt.process_0/d/",
     ):
         bucket.fail(status, 2, where)
-    done = train(gin_file, WORKDIR, bucket.environment, IMPATIENT)
+    done = train(gin_file, bucket, IMPATIENT)
     assert done.returncode == 0, done.stderr
     assert_equal(bucket, whole, tmp_path)
     assert [fault.where for fault in bucket.faults if fault.count] == []
 
 
-@pytest.mark.full
 def test_a_connection_that_went_dead_is_tried_again(
     bucket: FakeBucket, gin_file: Path, whole: Path, tmp_path: Path
 ) -> None:
@@ -65,16 +66,15 @@ def test_a_connection_that_went_dead_is_tried_again(
             time.sleep(300)
 
     bucket.watcher = sleep
-    impatient = {"TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS": "2"}
-    started = time.monotonic()
-    done = train(gin_file, WORKDIR, bucket.environment | impatient)
+    started, trainer = time.monotonic(), command(gin_file, bucket)
+    trainer["env"] |= {"TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS": "2"}
+    done = preloaded.run(**trainer, timeout=600)
     assert done.returncode == 0, done.stderr
     assert stuck and time.monotonic() - started < 200
     assert_equal(bucket, whole, tmp_path)
 
 
-@pytest.mark.full
-def test_a_store_that_stays_away_ends_the_run_and_the_next_goes_on(
+def test_a_store_that_stays_away_ends_the_run_and_the_next_resumes(
     bucket: FakeBucket, gin_file: Path, whole: Path, tmp_path: Path
 ) -> None:
     def leave(request: str) -> None:
@@ -82,41 +82,39 @@ def test_a_store_that_stays_away_ends_the_run_and_the_next_goes_on(
             bucket.fail(503, 10**9, "run/metrics.jsonl")
 
     bucket.watcher = leave
-    done = train(gin_file, WORKDIR, bucket.environment, IMPATIENT)
-    assert done.returncode == 69
+    done = train(gin_file, bucket, IMPATIENT)
+    assert done.returncode == os.EX_UNAVAILABLE
     assert "gs://bucket/run/metrics.jsonl could not be written in 20 tries" in done.stderr
     assert_lines_until_the_newest_checkpoint(bucket, whole)
     assert whole_steps(bucket)[-1] < STEPS
     bucket.watcher = lambda _: None
     bucket.faults.clear()
-    assert train(gin_file, WORKDIR, bucket.environment).returncode == 0
+    assert train(gin_file, bucket).returncode == 0
     assert_equal(bucket, whole, tmp_path)
 
 
-@pytest.mark.full
 def test_logs_that_cannot_be_mirrored_end_the_run_between_checkpoints(
     bucket: FakeBucket, gin_file: Path
 ) -> None:
     endless = ("TrainConfig.steps=10000000", "CheckpointConfig.every=10000000")
     bucket.fail(503, 10**9, "name=run/metrics.jsonl")
-    done = train(gin_file, WORKDIR, bucket.environment, IMPATIENT, *endless)
-    assert done.returncode == 69
+    done = train(gin_file, bucket, IMPATIENT, *endless)
+    assert done.returncode == os.EX_UNAVAILABLE
     assert "gs://bucket/run/metrics.jsonl could not be written in 20 tries" in done.stderr
     assert not any("checkpoints" in name for name in bucket.objects)
 
 
-@pytest.mark.full
 def test_a_checkpoint_that_cannot_be_saved_ends_the_run_and_is_never_restored(
     bucket: FakeBucket, gin_file: Path, whole: Path, tmp_path: Path
 ) -> None:
     bucket.fail(403, 10**9, "name=run/checkpoints/4/state/ocdbt")
-    done = train(gin_file, WORKDIR, bucket.environment)
-    assert done.returncode not in (0, EXIT_STATUS)
+    done = train(gin_file, bucket)
+    assert done.returncode not in (0, STOPPED)
     assert "checkpoint gs://bucket/run/checkpoints/4 could not be saved (PERM" in done.stderr
     assert whole_steps(bucket) == [2]
     assert "bucket/run/summary.json" not in bucket.objects
     bucket.faults.clear()
-    done = train(gin_file, WORKDIR, bucket.environment)
+    done = train(gin_file, bucket)
     assert done.returncode == 0, done.stderr
     assert "from the checkpoint of step 2" in done.stdout
     assert_equal(bucket, whole, tmp_path)

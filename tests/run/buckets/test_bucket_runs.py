@@ -2,13 +2,12 @@
 
 import json
 import signal
-import sys
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from hyla_lm.ending import STOPPED as EXIT_STATUS
+from hyla_lm.ending import STOPPED
 from hyla_lm.run.lock import LEASE_SECONDS
 from tests import preloaded
 from tests.run.buckets.fake_bucket import FakeBucket
@@ -18,7 +17,7 @@ from tests.run.buckets.runs import (
     Trainer,
     assert_equal,
     assert_lines_until_the_newest_checkpoint,
-    command,
+    process,
     train,
     whole_steps,
 )
@@ -33,56 +32,61 @@ KILLS = {
     "the deletion of an old checkpoint": "DELETE /storage/v1/b/bucket/o/run/checkpoints/2/state/",
     "the summary": "name=run/summary.json",
 }
+IN_FULL = [pytest.param(moment, marks=pytest.mark.full) for moment in list(KILLS)[1:]]
 
 
-@pytest.mark.parametrize(
-    "moment",
-    [
-        name if name.startswith("an array") else pytest.param(name, marks=pytest.mark.full)
-        for name in KILLS
-    ],
-)
-def test_a_killed_run_goes_on_from_the_bucket_alone(
+@pytest.mark.parametrize("moment", [next(iter(KILLS)), *IN_FULL])
+def test_a_killed_run_resumes_from_the_bucket_only(
     moment: str, bucket: FakeBucket, gin_file: Path, whole: Path, tmp_path: Path
 ) -> None:
     killed = Trainer(bucket, gin_file, KILLS[moment], signal.SIGKILL)
     assert killed.ended()[0] == -signal.SIGKILL
     newest = assert_lines_until_the_newest_checkpoint(bucket, whole)
     bucket.ahead = timedelta(seconds=LEASE_SECONDS)  # else the next run waits for the lease
-    bucket.watcher = lambda _: None
-    done = train(gin_file, WORKDIR, bucket.environment)
+    done = train(gin_file, bucket)
     assert done.returncode == 0, done.stderr
     assert f"from the checkpoint of step {newest}" in done.stdout or not newest
     assert_equal(bucket, whole, tmp_path)
-    assert json.loads(bucket.objects["bucket/run/summary.json"])["step"] == STEPS
 
 
-def test_a_run_asked_to_stop_saves_in_the_bucket_and_goes_on(
+def test_a_run_asked_to_stop_saves_in_the_bucket_and_resumes(
     bucket: FakeBucket, gin_file: Path, whole: Path, tmp_path: Path
 ) -> None:
     stopped = Trainer(bucket, gin_file, "name=run/checkpoints/2/commit_success", signal.SIGTERM)
     status, errors = stopped.ended()
-    assert status == EXIT_STATUS, errors
+    assert status == STOPPED, errors
     newest = whole_steps(bucket)[-1]
     lines = measured_in(bucket.objects["bucket/run/metrics.jsonl"])
     assert lines[-1]["step"] == newest and newest > 2
-    bucket.watcher = lambda _: None
-    done = train(gin_file, WORKDIR, bucket.environment)
+    done = train(gin_file, bucket)
     assert done.returncode == 0, done.stderr
     assert_equal(bucket, whole, tmp_path)
 
 
+def output_of(bucket: FakeBucket, *args: str) -> str:
+    done = preloaded.run(**process(bucket, "-m", "hyla_lm", *args, f"--workdir={WORKDIR}"))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.mark.full
-def test_evaluate_and_sample_restore_from_the_bucket(bucket: FakeBucket, gin_file: Path) -> None:
-    assert train(gin_file, WORKDIR, bucket.environment).returncode == 0
-    started = command(gin_file, WORKDIR, bucket.environment)
-    for verb in (["evaluate"], ["sample", "--prompt=ba", "--max_tokens=4"]):
-        args = [sys.executable, "-m", "hyla_lm", *verb, f"--workdir={WORKDIR}"]
-        process = preloaded.Popen(**{**started, "args": args})
-        output, errors = process.communicate(timeout=300)
-        assert process.returncode == 0, errors
-        if verb == ["evaluate"]:
-            summary = json.loads(bucket.objects["bucket/run/summary.json"])
-            assert json.loads(output) == {"step": STEPS, **summary["validation"]}
-        else:
-            assert output.startswith("ba")
+def test_a_run_in_a_bucket_is_traced_evaluated_sampled_and_followed(
+    bucket: FakeBucket, gin_file: Path
+) -> None:
+    bucket.objects["bucket/run/profile"] = b"2"
+    done = train(gin_file, bucket, "", "CheckpointConfig.keep=9", "TrainConfig.eval_every=0")
+    assert done.returncode == 0, done.stderr
+    (trace,) = [name for name in bucket.objects if name.endswith(".xplane.pb")]
+    assert trace.startswith("bucket/run/plugins/profile/") and "_step_1/" in trace
+    assert "bucket/run/profile" not in bucket.objects
+
+    summary = json.loads(bucket.objects["bucket/run/summary.json"])
+    assert json.loads(output_of(bucket, "evaluate")) == {"step": STEPS, **summary["validation"]}
+    assert output_of(bucket, "sample", "--prompt=ba", "--max_tokens=4").startswith("ba")
+
+    before = dict(bucket.objects)
+    output_of(bucket, "evaluate", "--follow")
+    lines = measured_in(bucket.objects["bucket/run/evaluator/metrics.jsonl"])
+    assert [line["step"] for line in lines] == [2, 4, 6]
+    assert any(name.startswith("bucket/run/evaluator/events") for name in bucket.objects)
+    assert {n: c for n, c in bucket.objects.items() if "/evaluator/" not in n} == before
