@@ -30,7 +30,8 @@ SOFTMAX = ["ModelConfig.attention = 'softmax'", "ModelConfig.num_layers = 2"]
 
 @pytest.fixture(scope="module")
 def gin_file(tiny_rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_gin(tmp_path_factory.mktemp("beginning"), tiny_rows)
+    more = "CheckpointConfig.keep = 9\n"
+    return write_gin(tmp_path_factory.mktemp("beginning"), tiny_rows, more)
 
 
 @pytest.fixture(scope="module")
