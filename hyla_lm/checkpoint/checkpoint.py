@@ -114,7 +114,8 @@ class Checkpointer:
     def meta(self, step: int) -> dict[str, Any]:
         """The meta of a step: the identity of the run that saved it."""
         with self._reading_errors(step):
-            meta = self._restore(step, meta=ocp.args.JsonRestore())["meta"]
+            args = ocp.args.Composite(meta=ocp.args.JsonRestore())
+            meta = self._manager.restore(step, args=args)["meta"]
             if not is_sealed(meta):
                 raise ValueError("its meta differs from its hash")
             return dict(meta)
@@ -127,11 +128,10 @@ class Checkpointer:
         Raises Damaged where they differ from the checksums of meta.
         """
         with self._reading_errors(step):
-            saved = self._restore(
-                step,
-                state=ocp.args.StandardRestore(abstract_state),
-                data=ocp.args.JsonRestore(),
+            args = ocp.args.Composite(
+                state=ocp.args.StandardRestore(abstract_state), data=ocp.args.JsonRestore()
             )
+            saved = self._manager.restore(step, args=args)
             state, data = saved["state"], dict(saved["data"])
             if sha256_of(data) != meta["checksums"]["data"]:
                 raise ValueError("its data position differs from its hash")
@@ -187,9 +187,6 @@ class Checkpointer:
 
     def _state_folder(self, step: int) -> epath.Path:
         return self._orbax_folder / str(step) / "state"
-
-    def _restore(self, step: int, **items: Any) -> Any:
-        return self._manager.restore(step, args=ocp.args.Composite(**items))
 
     # Orbax, TensorStore, JSON parsers and bucket clients raise errors of many classes. What they
     # raise becomes a sentence on the checkpoint in these two functions, and nowhere else.

@@ -5,7 +5,7 @@ import argparse
 from hyla_lm.cli.parser import add_gin_files
 from hyla_lm.signals import signals
 
-HELP = "train, or go on from the newest checkpoint"
+HELP = "train, or resume from the newest checkpoint"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--workdir", required=True, help="folder of the run, such as --workdir=runs/mine"
     )
     parser.add_argument(
-        "--step", type=int, help="go on from this checkpoint; later ones are set aside"
+        "--step", type=int, help="resume from this checkpoint; later ones are moved to set_aside"
     )
     parser.add_argument(
         "--strict_numerics",

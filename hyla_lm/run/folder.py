@@ -67,10 +67,14 @@ class RunFolder:
         if separator and scheme != "gs":
             raise UserError(f"--workdir={path} must be a folder of a disk or begin with gs://.")
         self.path = as_path(path)
+        self.checkpoints = self.path / CHECKPOINTS
+        # Where TensorBoard looks for traces: beside the events. Every process writes its own.
+        self.traces = self.path / "plugins" / "profile"
+        # Where files are written that grow: this folder, or one that is mirrored to it.
+        self.logs = Path(self.path)
         self._writes = writes
         self._lock: DiskLock | BucketLease | None = None
         self._mirror: Mirror | None = None
-        self._logs = Path(self.path)
         self._opened = ExitStack()
         if writes:
             self._check_files()
@@ -86,8 +90,8 @@ class RunFolder:
         opened.callback(self._lock.release)
         if in_bucket:
             temporary = tempfile.TemporaryDirectory(prefix="hyla_lm-")
-            self._logs = Path(opened.enter_context(temporary))
-            self._mirror = Mirror(self._logs, self.path, self._lock.check)
+            self.logs = Path(opened.enter_context(temporary))
+            self._mirror = Mirror(self.logs, self.path, self._lock.check)
             opened.callback(self._mirror.close)
 
     def _check_files(self) -> None:
@@ -105,20 +109,6 @@ class RunFolder:
                 f"--workdir={self.path} holds {strange[0]!r} and no run: give an empty or new "
                 "folder."
             )
-
-    @property
-    def checkpoints(self) -> epath.Path:
-        return self.path / CHECKPOINTS
-
-    @property
-    def logs(self) -> Path:
-        """Where files are written that grow: this folder, or one that is mirrored to it."""
-        return self._logs
-
-    @property
-    def traces(self) -> epath.Path:
-        """Where TensorBoard looks for traces: beside the events. Every process writes its own."""
-        return self.path / "plugins" / "profile"
 
     def write(self, name: str, content: str | bytes) -> None:
         """Writes a file, whole or not at all; only process 0 does."""
@@ -173,13 +163,13 @@ class RunFolder:
 
     def lines(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl; empty except in process 0."""
-        return read_lines(self._logs) if self._writes else []
+        return read_lines(self.logs) if self._writes else []
 
     def append_line(self, step: int, values: Mapping[str, float]) -> None:
         """Appends an object as one line, which is on disk when this returns."""
         if not self._writes:
             return
-        with self._using("written"), (self._logs / LINES).open("a") as file:
+        with self._using("written"), (self.logs / LINES).open("a") as file:
             file.write(json.dumps({"step": step, **values}) + "\n")
             file.flush()
             os.fsync(file.fileno())
@@ -199,7 +189,7 @@ class RunFolder:
 
         kept = list(filter(is_kept, read_lines(self.path)))
         text = "".join(f"{json.dumps(line)}\n" for line in kept)
-        write_whole(self._logs / LINES, text.encode())
+        write_whole(self.logs / LINES, text.encode())
         return kept
 
     def process_seconds(self) -> float:
@@ -210,7 +200,7 @@ class RunFolder:
         if whole and not whole[-1].endswith(b"\n"):
             del whole[-1]
         if content:
-            write_whole(self._logs / PROCESS_SECONDS, b"".join(whole))
+            write_whole(self.logs / PROCESS_SECONDS, b"".join(whole))
         try:
             return float(whole[-1]) if whole else 0.0
         except ValueError as error:
@@ -219,7 +209,7 @@ class RunFolder:
     def note_process_seconds(self, seconds: float) -> None:
         """Appends a line, since only files that grow are mirrored."""
         if self._writes:
-            with self._using("written"), (self._logs / PROCESS_SECONDS).open("a") as file:
+            with self._using("written"), (self.logs / PROCESS_SECONDS).open("a") as file:
                 file.write(f"{seconds:.3f}\n")
 
     def check(self) -> None:
