@@ -93,19 +93,6 @@ def check_manifest_text(rows: Rows, whole: dict[str, np.ndarray], text: bytes) -
 
 
 @patient
-@given(edits=EDITS, cut=st.none() | st.integers(0, 3000))
-def test_a_manifest_with_other_bytes(
-    copied: Rows,
-    tiny_rows: Rows,
-    whole: dict[str, np.ndarray],
-    edits: list[tuple[int, int]],
-    cut: int | None,
-) -> None:
-    text = Path(tiny_rows.train, "manifest.json").read_bytes()
-    check_manifest_text(copied, whole, edited(text, edits)[:cut])
-
-
-@patient
 @given(place=st.integers(0, 100), value=VALUES, is_dropped=st.booleans(), more=st.text(max_size=4))
 @example(place=4, value=10**4300, is_dropped=False, more="")
 def test_a_manifest_with_other_values(

@@ -94,13 +94,6 @@ def test_another_shard_ends_a_run(
     )
 
 
-def test_nothing_is_verified_where_it_is_switched_off(
-    rows: Rows, tiny_gin: Path, tmp_path: Path
-) -> None:
-    reorder(rows.train)
-    assert train(replace(rows, verify="off"), tiny_gin, tmp_path / "run") == 0
-
-
 def test_verification_before_a_run_logs_bytes_and_seconds(
     rows: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:

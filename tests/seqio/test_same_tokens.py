@@ -90,16 +90,6 @@ def test_preparation_gives_the_tokens_and_beam_the_same_bytes(c4: C4, tmp_path: 
         assert (plain / name).read_bytes() == (beam / name).read_bytes()
 
 
-def test_beam_goes_on_from_finished_shards(c4: C4, tmp_path: Path) -> None:
-    whole, begun = preparation(c4, tmp_path / "whole"), preparation(c4, tmp_path / "begun")
-    prepare(whole)
-    assert begun.begin() == [0, 1, 2, 3]
-    begun.make_shard(2)
-    made = (tmp_path / "begun" / "train-00002-of-00004.arrayrecord").stat().st_mtime_ns
-    assert prepare(begun, engine="beam") == prepare(whole)
-    assert (tmp_path / "begun" / "train-00002-of-00004.arrayrecord").stat().st_mtime_ns == made
-
-
 def test_our_records_are_those_of_tfds(c4: C4) -> None:
     import tensorflow as tf
     import tensorflow_datasets as tfds
