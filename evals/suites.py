@@ -16,8 +16,8 @@ import numpy as np
 from hyla_lm.config.declare import configurable, setting
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
-from hyla_lm.evals.populations.steps import generated_task
-from hyla_lm.evals.populations.train_many import Member, check_schedule, open_member, train_many
+from hyla_lm.evals.populations.population import check_updates, generated_task
+from hyla_lm.evals.populations.train_many import Member, open_member, train_many
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.parallel.mesh import MeshConfig, make_mesh
 from hyla_lm.run.program import make_program
@@ -58,7 +58,7 @@ class SuiteConfig:
             experiment = read_experiment([self.gin_file], bindings)
             program = make_program(experiment, jax.local_devices()[:1])
             generated_task(program)
-            check_schedule(program.experiment)
+            check_updates(program)
         except UserError as error:
             raise UserError(
                 f"{title} cannot train with the run's attention {model.attention!r}: {error} "
@@ -119,11 +119,8 @@ class TaskSuite(SuiteConfig):
 
 
 def steps_at(share: float, member: Member) -> int:
-    """The suite's step at a share of its run, rounded down to whole log windows before the end."""
-    e = member.program.experiment
-    if share >= 1:
-        return e.train.steps
-    return int(e.train.steps * share) // e.log.every * e.log.every
+    """The suite's step at a share of its run."""
+    return int(member.program.experiment.train.steps * share)
 
 
 def mean_metrics(summaries: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -58,8 +58,7 @@ def train_steps(run: Run) -> None:
     Dispatch is asynchronous: `train_step` returns before the device has begun, the log reads the
     step before, and the next batch is read meanwhile. Only due actions that need the state wait.
     """
-    last = run.experiment.train.steps
-    for step in range(run.first, last):
+    for step in range(run.first, run.last):
         run.run_due_actions(step)
         with run.profiler.step(step + 1):
             run.waits_for(step + 1, "data")
@@ -68,7 +67,7 @@ def train_steps(run: Run) -> None:
             run.waits_for(step + 1, "the device")
             run.state, output = run.program.train_step(run.state, run.program.place(host_batch))
             run.log.record(step + 1, output, host_batch["row"])
-    run.run_due_actions(last)
+    run.run_due_actions(run.last)
 
 
 def _print(lines: Iterable[str]) -> None:

@@ -19,7 +19,7 @@ from hyla_lm.evals.latent_codes.decoding import (
     mean_codes,
 )
 from hyla_lm.evals.latent_codes.samples import Choices, CodeSample, Collector, any_active
-from hyla_lm.evals.populations.steps import generated_task
+from hyla_lm.evals.populations.population import generated_task
 from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogicTask
 from hyla_lm.evals.tasks.sraven_rules import RULES
 from hyla_lm.run.restored import RestoredRun

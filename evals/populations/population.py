@@ -1,61 +1,146 @@
-"""Trains many runs of one generated task on one device: vmapped, many steps a dispatch.
+"""Many runs of one generated task as one program: a train step of all of them, on one device.
 
-Every run stays an ordinary run: its folder holds the configuration, metrics, checkpoints and
-summary that `hyla-lm train` writes, and that command goes on from its checkpoints. Runs may only
-differ in seed, split, learning rate, weight decay and warm-up, which the program takes as numbers.
+Runs may only differ in seed, split, learning rate, weight decay and warm-up, which the program
+takes as numbers. Their examples are drawn on the device, by number.
 
 Dimensions: R runs, B batch.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from itertools import product
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from hyla_lm.config.declare import as_dict
 from hyla_lm.errors import UserError
-from hyla_lm.evals.populations.steps import Alike, Numbers, generated_task, steps_of
+from hyla_lm.evals.tasks.generated import GeneratedTask
 from hyla_lm.metrics import Metrics
-from hyla_lm.run.program import Program
-from hyla_lm.train_step import Sums, TrainState
+from hyla_lm.model.width import rate_of
+from hyla_lm.optim import make_optimizer, schedule_of
+from hyla_lm.run.program import Program, init_params
+from hyla_lm.tasks.code_loss import with_code_loss
+from hyla_lm.tasks.protocol import Batch
+from hyla_lm.train_step import StepOutput, TrainState, init_state, make_train_step
+
+SETTINGS_AT_A_TIME = 4  # whose compiled functions are held, the newest first
+
+
+class Numbers(NamedTuple):
+    """The numbers in which runs differ, with a leading axis R. Keys and tables are by set."""
+
+    seed: jax.Array
+    learning_rate: jax.Array
+    weight_decay: jax.Array
+    warmup_steps: jax.Array
+    keys: dict[str, jax.Array]
+    tables: dict[str, jax.Array]
 
 
 class Population:
-    """The compiled steps of R runs; states and metrics have a leading axis R.
+    """R runs as one: states, outputs and metrics have a leading axis R.
 
-    Raises UserError if runs differ in more than Numbers, or ask for what `check_updates` refuses.
+    `program` is that of the first run. Raises UserError if runs differ in more than Numbers, or
+    have settings that a population does not follow.
     """
 
     def __init__(self, programs: Sequence[Program]):
         check_alike(programs)
         check_updates(programs[0])
-        self.program = programs[0]
-        self.task = generated_task(self.program)
-        self.numbers: Numbers = jax.tree.map(_stack, *map(_numbers_of, programs))
-        self.steps = steps_of(Alike(_settings(self.program), self.program))
-
-    def compile(self, windows: Iterable[int], examples: Iterable[int]) -> None:
-        """Compiles `advance` for these numbers of steps, `evaluate` for these of examples."""
-        state = self.init()
-        for steps in windows:
-            self.steps.advance.lower(state, self.numbers, steps).compile()
-        for name, count in product(self.task.evaluation_names(), examples):
-            self.steps.evaluate.lower(state.params, self.numbers, name, count).compile()
+        self.program, self.task = programs[0], generated_task(programs[0])
+        self.numbers: Numbers = jax.tree.map(
+            lambda *leaves: jnp.stack(leaves), *map(_numbers_of, programs)
+        )
+        self.functions = _functions_of(_Alike(_settings(self.program), self.program))
 
     def init(self) -> TrainState:
         """The states before the first update."""
-        return self.steps.init(self.numbers)
+        return self.functions.init(self.numbers)
 
-    def advance(self, state: TrainState, steps: int) -> tuple[TrainState, Sums]:
-        """The states after `steps` updates in one dispatch; objective and metrics summed."""
-        return self.steps.advance(state, self.numbers, steps)
+    def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepOutput]:
+        """An update of each run on the examples with the batch's numbers, `row` B."""
+        return self.functions.train_step(state, batch["row"], self.numbers)
 
     def evaluate(self, params: Any, name: str, examples: int) -> Metrics:
         """Metrics summed over the first `examples` of an evaluation set."""
-        return self.steps.evaluate(params, self.numbers, name, examples)
+        return self.functions.evaluate(params, self.numbers, name, examples)
+
+
+class Functions:
+    """The compiled functions of all populations of the same settings."""
+
+    def __init__(self, program: Program):
+        self._program, self._task = program, generated_task(program)
+        self.init = jax.jit(jax.vmap(self._init))
+        self.train_step = jax.jit(jax.vmap(self._train_step, (0, None, 0)), donate_argnums=0)
+        self.evaluate = jax.jit(self._evaluate, static_argnums=(2, 3))
+
+    def _init(self, numbers: Numbers) -> TrainState:
+        init = partial(init_params, self._program.model)
+        return init_state(init, self._optimizer(numbers), numbers.seed)
+
+    def _train_step(
+        self, state: TrainState, row_B: jax.Array, numbers: Numbers
+    ) -> tuple[TrainState, StepOutput]:
+        train = self._program.experiment.train
+        step = make_train_step(
+            with_code_loss(train.code_loss, self._task, self._program.model),
+            self._optimizer(numbers),
+            train.accumulate_steps,
+            numbers.seed,
+        )
+        return step(state, self._task.draw(numbers.keys["train"], row_B, numbers.tables["train"]))
+
+    def _evaluate(self, params: Any, numbers: Numbers, name: str, examples: int) -> Metrics:
+        size = self._program.experiment.train.batch_size
+        loss = self._task.loss(self._program.model)
+
+        def of_run(params: Any, numbers: Numbers) -> Metrics:
+            def of_batch(start: jax.Array) -> Metrics:
+                row_B = start + jnp.arange(size)
+                row_B = jnp.where(row_B < examples, row_B, -1)
+                key, table = numbers.keys[name], numbers.tables[name]
+                return loss(params, self._task.draw_for_evaluation(key, row_B, table), None)[1]
+
+            metrics = jax.lax.map(of_batch, jnp.arange(0, examples, size))
+            return jax.tree.map(lambda sums: jnp.sum(sums, axis=0), metrics)
+
+        return jax.vmap(of_run)(params, numbers)
+
+    def _optimizer(self, numbers: Numbers) -> optax.GradientTransformation:
+        e = self._program.experiment
+        config, steps = e.optimizer, e.train.steps
+        schedule = schedule_of(config, steps, numbers.learning_rate, numbers.warmup_steps)
+        return make_optimizer(
+            config, schedule, weight_decay=numbers.weight_decay, rate_of=rate_of(e.model)
+        )
+
+
+@dataclass(frozen=True)
+class _Alike:
+    """A program that equals every other of the same settings, but for its numbers."""
+
+    settings: str
+    program: Program = field(compare=False)
+
+
+@lru_cache(maxsize=SETTINGS_AT_A_TIME)
+def _functions_of(alike: _Alike) -> Functions:
+    """Populations of the same settings trace and compile their functions once."""
+    return Functions(alike.program)
+
+
+def generated_task(program: Program) -> GeneratedTask:
+    """The program's task; raises UserError unless it generates its examples."""
+    if not isinstance(program.task, GeneratedTask):
+        raise UserError(
+            f"TrainConfig.task = @{type(program.experiment.train.task).__name__}() does not draw "
+            "its examples on the device: train it with hyla-lm train."
+        )
+    return program.task
 
 
 def check_alike(programs: Sequence[Program]) -> None:
@@ -66,29 +151,23 @@ def check_alike(programs: Sequence[Program]) -> None:
             if value != first[name]:
                 raise UserError(
                     f"runs that train together differ in {name}: {first[name]!r} and {value!r}; "
-                    "train them apart."
+                    "train them separately."
                 )
         if _table_shapes(program) != sizes:
             raise UserError(
                 "runs that train together have splits of different sizes "
-                f"({sizes} and {_table_shapes(program)}): train them apart."
+                f"({sizes} and {_table_shapes(program)}): train them separately."
             )
 
 
-def _settings(program: Program) -> str:
-    """All that decides what the steps of a population compute, but for its numbers."""
-    return repr((type(program.task).__name__, _fixed_settings(program), _table_shapes(program)))
-
-
 def check_updates(program: Program) -> None:
-    """Raises UserError for settings of the trainer's that a population does not follow."""
+    """Raises UserError for settings of the trainer that a population does not follow."""
     e = program.experiment
     asked = {
         "UpdatePolicy": e.updates.is_on,
         "CanaryConfig.every": e.canary.every > 0,
         "WarmStart.run": bool(e.warm_start.run),
         "Branch.run": bool(e.branch.run),
-        "TrainConfig.profile": e.train.profile is not None,
     }
     for name, is_asked in asked.items():
         if is_asked:
@@ -96,6 +175,11 @@ def check_updates(program: Program) -> None:
                 f"{name} is set, which runs that train together do not follow: "
                 "leave it out or train each with hyla-lm train."
             )
+
+
+def _settings(program: Program) -> str:
+    """All that decides what the functions of a population compute, but for its numbers."""
+    return repr((type(program.task).__name__, _fixed_settings(program), _table_shapes(program)))
 
 
 def _fixed_settings(program: Program) -> Mapping[str, Any]:
@@ -129,10 +213,6 @@ def _numbers_of(program: Program) -> Numbers:
         | {s: task.evaluation_key(s) for s in task.evaluation_names()},
         {name: jnp.asarray(table) for name, table in task.tables.items()},
     )
-
-
-def _stack(*leaves: jax.Array) -> jax.Array:
-    return jnp.stack(leaves)
 
 
 def of_run(stacked: Any, index: int) -> Any:

@@ -1,10 +1,15 @@
-"""Trains a population of runs to their last step, each in a folder of its own, resumably."""
+"""Trains a population of runs to their last step, each in a folder of its own, resumably.
 
-import math
+The trainer trains them as one run. Every run stays an ordinary one: its folder has the
+configuration, metrics, checkpoints and summary that `hyla-lm train` writes, and that command
+resumes from its checkpoints.
+"""
+
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,25 +17,30 @@ import jax.numpy as jnp
 import numpy as np
 
 from hyla_lm.checkpoint.checkpoint import Damaged
-from hyla_lm.config.experiment import Experiment
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.ending import Preempted
 from hyla_lm.errors import UserError
 from hyla_lm.evals.populations.population import Population, of_run
-from hyla_lm.evals.tasks.generated import GeneratedTask
-from hyla_lm.logs.console import Console, time_left
-from hyla_lm.metrics import HostMetrics, means, to_host
+from hyla_lm.evals.tasks.generated import GeneratedStream
+from hyla_lm.logs.console import Console
+from hyla_lm.logs.step_log import SECONDS, RunClock, StepLog
+from hyla_lm.metrics import means, to_host
+from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.devices import devices
 from hyla_lm.parallel.preemption import PreemptionGuard
-from hyla_lm.run.due_actions import DUE_ACTIONS, VALIDATION, at_checkpoint, at_evaluation
+from hyla_lm.run.due_actions import VALIDATION, at_checkpoint, at_evaluation
 from hyla_lm.run.folder import RunFolder
+from hyla_lm.run.profiling import Profiler
 from hyla_lm.run.program import Program, make_program
-from hyla_lm.run.run import redone_tags
+from hyla_lm.run.run import Run
 from hyla_lm.run.store import RunStore
-from hyla_lm.run.summary import LEARNING_RATE, STEP_SECONDS, summary_of, window_tags
+from hyla_lm.run.summary import summary_of, training_kernels
+from hyla_lm.run.watchdog import Watchdog
 from hyla_lm.signals import end_on_error_within
 from hyla_lm.tasks.protocol import Task
-from hyla_lm.train_step import Sums, TrainState
+from hyla_lm.train import train_steps
+from hyla_lm.train_step import StepOutput, TrainState
+from hyla_lm.update_policy import BadUpdate, UpdateCheck
 
 
 @dataclass(frozen=True)
@@ -47,251 +57,188 @@ def open_member(gin_files: Sequence[str], bindings: Sequence[str], workdir: str)
     return Member(make_program(experiment, devices()[:1]), workdir)
 
 
-def compiled(members: Sequence[Member]) -> Population:
-    """The runs as one population, compiled: in another thread, while others train."""
-    population = Population([member.program for member in members])
-    e, task = population.program.experiment, population.task
-    check_schedule(e)
-    lengths = {end - begin for begin, end in windows(0, e.train.steps, e.log.every)}
-    examples = {task.evaluation_count(final) for final in (False, True)}
-    with jax.set_mesh(population.program.mesh):
-        population.compile(lengths, examples)
-    return population
+def train_many(members: Sequence[Member], until: int | None = None) -> list[dict[str, Any]]:
+    """Trains all runs to their last step, resuming from what is saved; returns their summaries.
 
-
-def train_many(
-    members: Sequence[Member], until: int | None = None, population: Population | None = None
-) -> list[dict[str, Any]]:
-    """Trains all runs to their last step, going on from what is saved; returns their summaries.
-
-    `until` is an earlier step to save and stop at, a multiple of LogConfig.every; no summary is
-    written then. `population` is what `compiled` made of the runs, where it did. A run whose loss
-    stops being finite is told, and its summary has the step. Raises Preempted when it is asked to
-    stop, after saving.
+    `until` is an earlier step to save and stop at; no summary is written then. A run whose update
+    is not finite is reported and left out from then on, and its summary has the step. Raises
+    Preempted when the runs are interrupted, after saving.
     """
-    if population is None:
-        population = Population([member.program for member in members])
-    e = population.program.experiment
-    check_schedule(e)
-    last = e.train.steps if until is None else until
-    with ExitStack() as stack:
-        stack.enter_context(jax.set_mesh(population.program.mesh))
-        guard = stack.enter_context(PreemptionGuard(e.checkpoint.stop_seconds))
-        folders = [stack.enter_context(closing(RunFolder(member.workdir))) for member in members]
-        stores = [
-            stack.enter_context(closing(RunStore(member.program, folder, step_setting=None)))
-            for member, folder in zip(members, folders, strict=True)
-        ]
-        first = _common_step(stores)
-        stack.push(end_on_error_within(e.checkpoint.stop_seconds))
-        guard.begin()
-        runs = [_Run(m, store, first, last) for m, store in zip(members, stores, strict=True)]
-        progress = stack.enter_context(closing(Console(e.train.steps, first)))
-        return _Training(population, runs, guard, progress, last).train(first)
+    run = PopulationRun(members, until)
+    with run:
+        train_steps(run)
+        return run.summaries()
 
 
-class _Run:
-    """What one member writes, from a step on."""
+class PopulationRun(Run):
+    """Many runs that the trainer trains as one; each writes what it would write by itself."""
 
-    def __init__(self, member: Member, store: RunStore, first: int, last: int):
-        self.program, self.store = member.program, store
-        e = member.program.experiment
-        redone = (f"{VALIDATION}/",) if first == last else redone_tags(DUE_ACTIONS, e, first)
-        store.begin(self.program, first, redone)
-        before = store.folder.read_summary()
-        self.diverged_at = before.get("diverged_at") if before.get("step") == first else None
-        # By logged step, computed before training: later it would wait for the steps under way.
-        ends = [end for _, end in windows(first, e.train.steps, e.log.every)]
-        rates = np.asarray(member.program.schedule(np.array(ends) - 1))
-        self._learning_rates = dict(zip(ends, rates.tolist(), strict=True))
+    def __init__(self, members: Sequence[Member], until: int | None = None):
+        self.began = time.monotonic()
+        self.population = Population([member.program for member in members])
+        program = self.population.program
+        self.program = replace(program, train_step=self.population.train_step)
+        self.experiment = e = program.experiment
+        self.last = e.train.steps if until is None else until
+        with ExitStack() as stack:
+            stack.enter_context(jax.set_mesh(program.mesh))
+            self.guard = stack.enter_context(PreemptionGuard(e.checkpoint.stop_seconds))
+            self.runs = [_MemberRun(member, stack) for member in members]
+            self.folder = self.runs[0].folder
+            self.watchdog = Watchdog(e.train.hang_seconds, self.folder.path)
+            stack.enter_context(closing(self.watchdog))
+            saved = [set(run.store.checkpoints.steps()) for run in self.runs]
+            self.first = max(set.intersection(*saved), default=0)
+            self.state = self._first_state()
+            stack.push(end_on_error_within(e.checkpoint.stop_seconds))
+            self.guard.begin()
+            self.batches = self._row_numbers()
+            self.console = stack.enter_context(closing(Console(e.train.steps, self.first)))
+            silent = Console(e.train.steps, self.first, prints=False)
+            redone = (f"{VALIDATION}/",) if self._is_evaluated(self.first) else ()
+            for run in self.runs:
+                run.begin(self.first, redone, self.console if run is self.runs[0] else silent)
+            self.clock, self.log = self.runs[0].clock, _PopulationLog(self.runs)
+            profiler = Profiler(e, self.folder, self.log, self.clock, self.console, self.watchdog)
+            self.profiler = stack.enter_context(closing(profiler))
+            self._stack = stack.pop_all()
 
-    @property
-    def is_sound(self) -> bool:
-        """Whether every loss so far was finite."""
-        return self.diverged_at is None
-
-    def save(self, step: int, state: TrainState) -> None:
-        """Saves what `hyla-lm train` would have saved."""
-        rows = step * self.program.experiment.train.batch_size
-        self.store.save(step, state, {"streams": [{"rows_drawn": rows}], "window": {}})
-
-    def write_window(
-        self, task: GeneratedTask, step: int, sums: Sums, speed: dict[str, float]
-    ) -> str:
-        """Writes the means of a window; returns what a person watches, empty once diverged."""
-        objective, metrics = sums
-        if self.is_sound and not math.isfinite(float(objective[0])):
-            self.diverged_at = step
-            print(f"{self.store.folder.path}: the loss is not finite by step {step}; left out.")
-        if not self.is_sound:
-            return ""
-        values = task.logged_metrics(means(to_host(metrics)))
-        line = window_tags(values)
-        self.store.write(step, {**line, LEARNING_RATE: self._learning_rates[step], **speed})
-        return task.describe(values)
-
-    def finish(self, params: Any, validation: dict[str, float], **more: Any) -> dict[str, Any]:
-        """The summary, written where the run is at its end."""
-        trained = summary_of(self.program, params, self.store.folder.lines())
-        trained |= {**more, "diverged_at": self.diverged_at}
-        found = {VALIDATION: validation}
-        is_finished = self.store.is_saved(trained["step"])
-        return self.store.finish(trained, found) if is_finished else {**trained, **found}
-
-
-class _Training:
-    """The loop: at the end of each window of steps look what is owed, then dispatch the next."""
-
-    def __init__(
-        self,
-        population: Population,
-        runs: Sequence[_Run],
-        guard: PreemptionGuard,
-        progress: Console,
-        last: int,
-    ):
-        self.population, self.runs, self.guard = population, runs, guard
-        self.progress, self.last = progress, last
-        self.experiment, self.task = population.program.experiment, population.task
-        self.validation: list[dict[str, float]] = [{} for _ in runs]
-        self._pending: tuple[int, int, Sums] | None = None
-        self._compiled: set[int] = set()
-        self._started = self._clock = time.monotonic()
-
-    def train(self, first: int) -> list[dict[str, Any]]:
-        self._first = first
-        self.state = self.population.init() if first == 0 else _stacked_states(self.runs, first)
-        for begin, end in windows(first, self.last, self.experiment.log.every):
-            self._look(begin)
-            sums = self._advance(end - begin)
-            self._flush()
-            self._pending = (begin, end, sums)
-        self._look(self.last)
-        more = {"wall_seconds": time.monotonic() - self._started, "runs_at_once": len(self.runs)}
-        return [
-            run.finish(of_run(self.state.params, index), self.validation[index], **more)
-            for index, run in enumerate(self.runs)
-        ]
-
-    def _advance(self, steps: int) -> Sums:
-        """Dispatches a window; the first of its length compiles, which no speed counts."""
-        is_new = steps not in self._compiled
-        if is_new:
-            self._flush()
-        self.state, sums = self.population.advance(self.state, steps)
-        if is_new:
-            self._compiled.add(steps)
-            self._clock = time.monotonic()
-        return sums
-
-    def _look(self, step: int) -> None:
-        """What the runs owe at a step, decided as by hyla_lm.run.due_actions."""
+    def run_due_actions(self, step: int) -> None:
+        """Saves and evaluates where that is due, as hyla_lm.run.due_actions decides."""
         for run in self.runs:
             run.store.check()
-        e, is_last = self.experiment, step == self.last
-        if is_last or at_checkpoint(e, step):
+        if step == self.last or at_checkpoint(self.experiment, step):
             self._save(step)
-        if is_last or at_evaluation(e, step):
+        if self._is_evaluated(step):
             self._evaluate(step)
-        if not is_last and self.guard.requested():
+        if step < self.last and self.guard.requested():
             self._save(step)
             raise Preempted(f"stopped after step {step}, which is saved")
 
-    def _flush(self) -> None:
-        """Writes the window before."""
-        if self._pending is None:
-            return
-        (begin, end, sums), self._pending = self._pending, None
-        host = jax.device_get(sums)
-        speed = self._speed(end - begin)
-        per_second = speed["perf/tokens_per_second"]
-        told = [
-            run.write_window(self.task, end, of_run(host, index), speed)
-            for index, run in enumerate(self.runs)
-        ]
-        self.progress.advance(end)
-        per_step = (time.monotonic() - self._started) / (end - self._first)
-        left = time_left(per_step * (self.last - end))
-        self.progress.show_step(
-            end, next(filter(None, told), "all diverged"), per_second * len(self.runs), left
-        )
+    def summaries(self) -> list[dict[str, Any]]:
+        """The summary of each run, written where the runs are at their end."""
+        more = {"wall_seconds": time.monotonic() - self.began, "runs_at_once": len(self.runs)}
+        params = (of_run(self.state.params, index) for index in range(len(self.runs)))
+        return [run.finish(self.last, p, more) for run, p in zip(self.runs, params, strict=True)]
 
-    def _speed(self, steps: int) -> dict[str, float]:
-        """Of each run in a window."""
-        now = time.monotonic()
-        seconds, self._clock = now - self._clock, now
-        tokens = self.population.program.tokens_per_step * steps
-        return {"perf/tokens_per_second": tokens / seconds, STEP_SECONDS: seconds / steps}
+    def _first_state(self) -> TrainState:
+        if self.first == 0:
+            return self.population.init()
+        states = [run.restore(self.first) for run in self.runs]
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+
+    def _row_numbers(self) -> GeneratedStream:
+        """The numbers of the rows of each batch, whose examples the train step draws."""
+        size, key = self.experiment.train.batch_size, self.population.numbers.keys["train"]
+        state = {"rows_drawn": self.first * size}
+        return GeneratedStream(lambda _, row_B: {"row": row_B}, key, BatchShard(size), state)
+
+    def _is_evaluated(self, step: int) -> bool:
+        return step == self.last or at_evaluation(self.experiment, step)
 
     def _save(self, step: int) -> None:
         if all(run.store.is_saved(step) for run in self.runs):
             return
-        self._flush()
+        self.waits_for(step, "a save")
+        self.log.flush()
         states = jax.device_get(self.state)
         for index, run in enumerate(self.runs):
-            run.save(step, jax.tree.map(jnp.asarray, of_run(states, index)))
-        self._clock = time.monotonic()
+            run.save(step, of_run(states, index), self.batches.state())
+            run.clock.restart()
 
     def _evaluate(self, step: int) -> None:
-        self._flush()
-        found = self._metrics_of_sets(self.task.evaluation_count(step == self.last))
-        self.validation = [
-            metrics if run.is_sound else {} for run, metrics in zip(self.runs, found, strict=True)
-        ]
-        for run, metrics in zip(self.runs, self.validation, strict=True):
-            if metrics:
-                line = {f"{VALIDATION}/{name}": value for name, value in metrics.items()}
-                run.store.write(step, line)
-                place = "/".join(run.store.folder.path.parts[-2:])
-                self.progress.print(f"step {step}  {place}  {self.task.describe(metrics)}")
-        self._clock = time.monotonic()
-
-    def _metrics_of_sets(self, examples: int) -> list[dict[str, float]]:
-        """The metrics of each run over so many examples of every evaluation set."""
-        found: list[dict[str, float]] = [{} for _ in self.runs]
-        for name in self.task.evaluation_names():
-            sums = jax.device_get(self.population.evaluate(self.state.params, name, examples))
-            for index, metrics in enumerate(found):
-                of_set: HostMetrics = to_host(of_run(sums, index))
-                of_run_and_set = self.task.logged_metrics(means(of_set))
-                metrics |= {f"{name}_{key}": value for key, value in of_run_and_set.items()}
-        return found
+        self.log.flush()
+        task, population = self.population.task, self.population
+        values: list[dict[str, float]] = [{} for _ in self.runs]
+        with self.watchdog.paused():
+            for name in task.evaluation_names():
+                examples = task.evaluation_count(step == self.last)
+                sums = jax.device_get(population.evaluate(self.state.params, name, examples))
+                for index, of_sets in enumerate(values):
+                    logged = task.logged_metrics(means(to_host(of_run(sums, index))))
+                    of_sets |= {f"{name}_{key}": value for key, value in logged.items()}
+        for run, of_sets in zip(self.runs, values, strict=True):
+            if run.diverged_at is None:
+                run.write_validation(step, of_sets)
+                self.console.print(f"step {step}  {run.name}  {task.describe(of_sets)}")
+            run.clock.restart()
 
 
-def windows(first: int, steps: int, every: int) -> list[tuple[int, int]]:
-    """Steps (begin, end] between the multiples of `every` after `first`, up to the last."""
-    ends = [*range((first // every + 1) * every, steps, every), steps]
-    return [(begin, end) for begin, end in zip([first, *ends], ends, strict=False) if end > begin]
+class _PopulationLog(StepLog):
+    """Reads the outputs of all runs one step late, for the log of each."""
+
+    def __init__(self, runs: "Sequence[_MemberRun]"):
+        self._runs = runs
+        self._pending: tuple[int, StepOutput, np.ndarray] | None = None
+
+    def flush(self) -> None:
+        if self._pending is None:
+            return
+        (step, output, rows), self._pending = self._pending, None
+        output = jax.device_get(output)
+        for index, run in enumerate(self._runs):
+            run.record(step, of_run(output, index), rows)
 
 
-def check_schedule(e: Experiment) -> None:
-    """Raises UserError where evaluations or checkpoints fall inside a window of steps."""
-    named = {
-        "TrainConfig.eval_every": e.train.eval_every,
-        "CheckpointConfig.every": e.checkpoint.every,
-    }
-    for name, value in named.items():
-        if value % e.log.every:
+class _MemberRun:
+    """One run's folder, clock and log; `diverged_at` is the step whose update was not finite."""
+
+    def __init__(self, member: Member, stack: ExitStack):
+        self.program = member.program
+        self.folder = stack.enter_context(closing(RunFolder(member.workdir)))
+        self.store = stack.enter_context(closing(RunStore(member.program, self.folder)))
+        self.name = "/".join(self.folder.path.parts[-2:])
+        self.validation: dict[str, float] = {}
+        self._data: dict[str, Any] = {}
+
+    def restore(self, step: int) -> TrainState:
+        try:
+            state, self._data = self.store.restore(step)
+        except Damaged as damage:
             raise UserError(
-                f"{name} = {value} is no multiple of LogConfig.every = {e.log.every}, the steps "
-                "of one dispatch: change one."
-            )
+                f"{damage}: move it elsewhere to resume from the step before."
+            ) from damage
+        return state
 
+    def begin(self, first: int, redone: Sequence[str], console: Console) -> None:
+        """Begins to write from a step on; lines after it go, and its own of tags redone."""
+        self.store.begin(self.program, first, redone)
+        before = self.folder.read_summary()
+        self.diverged_at = before.get("diverged_at") if before.get("step") == first else None
+        self.clock = RunClock(self.folder, self._data.get(SECONDS, {}), time.monotonic())
+        check = UpdateCheck(
+            self.program.experiment.updates,
+            self.program.schedule,
+            partial(training_kernels, self.program),
+            self.store.checkpoints.steps,
+        )
+        window = self._data.get("window", {})
+        self.log = StepLog(self.program, self.store, console, self.clock, window, check)
 
-def _common_step(stores: Sequence[RunStore]) -> int:
-    """The newest step that every run has saved; 0 where there is none."""
-    return max(set.intersection(*(set(store.checkpoints.steps()) for store in stores)), default=0)
+    def record(self, step: int, output: StepOutput, rows: np.ndarray) -> None:
+        """Logs an update, unless one before it was not finite."""
+        if self.diverged_at is not None:
+            return
+        self.log.record(step, output, rows)
+        try:
+            self.log.flush()
+        except BadUpdate as error:
+            self.diverged_at, self.validation = step, {}
+            print(f"{self.folder.path} is left out from now on: {error}", flush=True)
 
+    def write_validation(self, step: int, values: dict[str, float]) -> None:
+        self.validation = values
+        self.store.write(step, {f"{VALIDATION}/{name}": value for name, value in values.items()})
 
-def _stacked_states(runs: Sequence[_Run], step: int) -> TrainState:
-    states = (_restored(run.store, step) for run in runs)
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+    def save(self, step: int, state: TrainState, stream: dict[str, Any]) -> None:
+        """Saves what `hyla-lm train` would have saved."""
+        data = {"streams": [stream], "window": self.log.window, SECONDS: self.clock.saved()}
+        self.store.save(step, jax.tree.map(jnp.asarray, state), data)
 
-
-def _restored(store: RunStore, step: int) -> TrainState:
-    try:
-        return store.restore(step)[0]
-    except Damaged as damage:
-        raise UserError(
-            f"{str(damage).removesuffix('.')}: move it elsewhere to resume from the step before."
-        ) from damage
+    def finish(self, step: int, params: Any, more: dict[str, Any]) -> dict[str, Any]:
+        """The summary at a step, written if it is the last one."""
+        trained = summary_of(self.program, params, self.folder.lines())
+        trained |= {**more, "diverged_at": self.diverged_at}
+        evaluated = {VALIDATION: self.validation}
+        is_finished = step == trained["step"]
+        return self.store.finish(trained, evaluated) if is_finished else {**trained, **evaluated}

@@ -54,8 +54,8 @@ class Run:
 
     The constructor makes every check, restores the checkpoint of a step, of the newest or none,
     compiles the train step and begins to write; numerics must be those of the checkpoint if they
-    are `strict_numerics`. Training begins at the step `first`; `state` is the newest. Due actions
-    leave their results: `validation` and `suites` are the metrics of their last evaluation,
+    are `strict_numerics`. Training goes from step `first` to `last`; `state` is the newest. Due
+    actions leave their results: `validation` and `suites` are the metrics of their last evaluation,
     `summary` the content of summary.json. `began` is the time at which the process began.
     """
 
@@ -71,7 +71,7 @@ class Run:
     ):
         experiment = program.experiment
         self.experiment, self.folder, self.watchdog = experiment, folder, watchdog
-        self.due_actions = due_actions
+        self.due_actions, self.last = due_actions, experiment.train.steps
         self.began = time.monotonic() if began is None else began
         self.validation: dict[str, float] = {}
         self.suites: dict[str, dict[str, float]] = {}

@@ -12,12 +12,12 @@ from dataclasses import replace
 from functools import partial
 
 import jax
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from hyla_lm.config.read_experiment import read_experiment
-from hyla_lm.evals.populations.population import Population
-from hyla_lm.evals.populations.steps import generated_task
+from hyla_lm.evals.populations.population import Population, generated_task
 from hyla_lm.model.config import Features
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.optim import make_optimizer
@@ -40,11 +40,14 @@ def at_once(attention: str) -> Callable[[], int]:
     """Trains all seeds; every call goes on."""
     population = Population([program_of(attention, seed) for seed in SEEDS])
     state = population.init()
+    row_B = np.arange(population.program.experiment.train.batch_size)
 
     def train() -> int:
-        nonlocal state
-        state, metrics = population.advance(state, STEPS)
-        jax.block_until_ready(metrics)
+        nonlocal state, row_B
+        for _ in range(STEPS):
+            state, output = population.train_step(state, {"row": row_B})
+            row_B = row_B + len(row_B)
+        jax.block_until_ready(output)
         return STEPS * len(SEEDS)
 
     return train
