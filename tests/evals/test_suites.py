@@ -13,16 +13,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from hyla_lm.cli.main import main
 from hyla_lm.config import gin_files
 from hyla_lm.config.declare import configurable, setting
-from hyla_lm.config.experiment import CheckpointConfig, Experiment, LogConfig, TrainConfig
 from hyla_lm.ending import STOPPED as EXIT_STATUS
 from hyla_lm.ending import Preempted
 from hyla_lm.errors import UserError
 from hyla_lm.evals.populations.train_many import Member, open_member
-from hyla_lm.evals.suites import FuzzyLogicSuite, SravenSuite, TaskSuite, mean_metrics, steps_at
+from hyla_lm.evals.suites import FuzzyLogicSuite, TaskSuite, mean_metrics, steps_at
 from hyla_lm.model.config import ModelConfig
-from hyla_lm.optim import OptimizerConfig
-from hyla_lm.parallel.mesh import MeshConfig
-from hyla_lm.run.due_actions import due_suites
 from hyla_lm.tasks.suite import check_suites
 from tests.evals.stops import Stops
 from tests.run_lines import measured
@@ -198,8 +194,8 @@ def test_suites_train_alongside_and_a_stop_in_one_loses_nothing(
     means = []
     for seed in (0, 3):
         folder = whole / "suites" / "fuzzy_logic" / f"seed{seed}"
-        # A run of 12 steps is at 7: the suite of 10 steps trains 5, in whole windows of 2.
-        assert [line["step"] for line in measured(folder, "validation/")] == [4, 10]
+        # A run of 12 steps is at 7: the suite of 10 steps trains 5.
+        assert [line["step"] for line in measured(folder, "validation/")] == [5, 10]
         assert summary(folder)["attention"] == ["hyla", "linear"]
         assert "ModelConfig.value_activation = 'silu'" in (folder / "config.gin").read_text()
         means.append(summary(folder)["validation"]["held_out_r2"])
@@ -210,10 +206,10 @@ def test_suites_train_alongside_and_a_stop_in_one_loses_nothing(
         patch.setattr("hyla_lm.evals.populations.train_many.PreemptionGuard", lambda _: Stops(2))
         assert train(stopped, tiny_gin, suites_gin, bindings=alongside) == EXIT_STATUS
     told = capsys.readouterr().err
-    assert "suite fuzzy_logic stopped after step 2, which is saved; of this run step 7" in told
+    assert "suite fuzzy_logic stopped after step 1, which is saved; of this run step 7" in told
     assert measured(stopped, "suites/") == []
     with monkeypatch.context() as patch:
-        patch.setattr("hyla_lm.evals.populations.train_many.PreemptionGuard", lambda _: Stops(2))
+        patch.setattr("hyla_lm.evals.populations.train_many.PreemptionGuard", lambda _: Stops(5))
         assert train(stopped, tiny_gin, suites_gin, bindings=alongside) == EXIT_STATUS
     assert len(measured(stopped, "suites/")) == 1
     assert not (stopped / "summary.json").exists()
@@ -235,8 +231,9 @@ def test_mistakes_are_told_before_anything_is_trained(
     assert "FuzzyLogicSuite cannot train with the run's attention" in error
     assert "FuzzyLogicSuite.bindings" in error
     assert "does not exist" in told('FuzzyLogicSuite.gin_file = "absent.gin"')
-    assert "no multiple of LogConfig.every" in told(
-        f"FuzzyLogicSuite.bindings = {(*BINDINGS, 'LogConfig.every = 3')!r}"
+    policy = "UpdatePolicy.nonfinite = 'skip'"
+    assert "UpdatePolicy is set, which runs" in told(
+        f"FuzzyLogicSuite.bindings = {(*BINDINGS, policy)!r}"
     )
     assert "FuzzyLogicSuite.every = 0 must be at least 1" in told("FuzzyLogicSuite.every = 0")
     assert "FuzzyLogicSuite.seeds" in told("FuzzyLogicSuite.seeds = (1, 1)")
@@ -268,27 +265,10 @@ def test_any_generated_task_can_be_a_suite(task: str) -> None:
         TaskSuite(gin_file="gin/evals/match3.gin")
 
 
-def test_when_suites_are_due() -> None:
-    early, late = FuzzyLogicSuite(every=3), SravenSuite()
-    train = TrainConfig(suites=(early, late), steps=7)
-    experiment = Experiment(
-        train,
-        ModelConfig(),
-        OptimizerConfig(),
-        MeshConfig(),
-        CheckpointConfig(),
-        LogConfig(),
-        text="",
-    )
-    due = {0: [], 3: [early], 4: [], 6: [early], 7: [early, late]}
-    assert {step: due_suites(experiment, step) for step in due} == due
-
-
 def test_the_step_at_a_share(tmp_path: Path) -> None:
     gin = ["gin/evals/fuzzy_logic_strict.gin"]
-    steps = ["TrainConfig.steps = 105", "LogConfig.every = 10"]
-    member: Member = open_member(gin, steps, str(tmp_path / "run"))
-    shares = {0.05: 0, 0.5: 50, 0.999: 100, 1.0: 105}
+    member: Member = open_member(gin, ["TrainConfig.steps = 105"], str(tmp_path / "run"))
+    shares = {0.005: 0, 0.5: 52, 0.999: 104, 1.0: 105}
     assert {share: steps_at(share, member) for share in shares} == shares
 
 
