@@ -83,8 +83,10 @@ class PopulationRun(Run):
         with ExitStack() as stack:
             stack.enter_context(jax.set_mesh(program.mesh))
             self.guard = stack.enter_context(PreemptionGuard(e.checkpoint.stop_seconds))
-            self.runs = [_MemberRun(member, stack) for member in members]
-            self.folder = self.runs[0].folder
+            folders = [stack.enter_context(closing(RunFolder(m.workdir))) for m in members]
+            pairs = zip(members, folders, strict=True)
+            self.runs = [_MemberRun(member.program, folder, stack) for member, folder in pairs]
+            self.folder = folders[0]
             self.watchdog = Watchdog(e.train.hang_seconds, self.folder.path)
             stack.enter_context(closing(self.watchdog))
             saved = [set(run.store.checkpoints.steps()) for run in self.runs]
@@ -183,11 +185,10 @@ class _PopulationLog(StepLog):
 class _MemberRun:
     """One run's folder, clock and log; `diverged_at` is the step whose update was not finite."""
 
-    def __init__(self, member: Member, stack: ExitStack):
-        self.program = member.program
-        self.folder = stack.enter_context(closing(RunFolder(member.workdir)))
-        self.store = stack.enter_context(closing(RunStore(member.program, self.folder)))
-        self.name = "/".join(self.folder.path.parts[-2:])
+    def __init__(self, program: Program[Task], folder: RunFolder, stack: ExitStack):
+        self.program, self.folder = program, folder
+        self.store = stack.enter_context(closing(RunStore(program, folder)))
+        self.name = "/".join(folder.path.parts[-2:])
         self.validation: dict[str, float] = {}
         self._data: dict[str, Any] = {}
 
