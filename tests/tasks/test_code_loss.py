@@ -1,9 +1,7 @@
 """A loss on latent codes is added to that of a task, on every mesh, and is off by default."""
 
 import json
-import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -37,7 +35,6 @@ FUZZY = (
     ],
 )
 CONTRASTIVE = ["TrainConfig.code_loss = @CodeLoss()", 'CodeLoss.kind = "contrastive"']
-HALVES = (slice(0, 4), slice(4, 8))
 TEXT = NextToken(VOCABULARY, 1, 11, 5, 0.0)
 
 
@@ -114,17 +111,6 @@ def test_layers_in_a_scan_that_are_computed_again_give_theirs() -> None:
     )
 
 
-def test_a_language_model_adds_it_to_its_cross_entropy() -> None:
-    model, batch = Decoder(small(num_layers=1), TEXT.io), text_batch()
-    params = parameters(model, batch["tokens"])
-    loss = with_code_loss(CodeLoss("entropy", 0.3), TEXT, model)
-    (total, count), metrics = jax.jit(loss, compiler_options=QUICK_COMPILE)(params, batch, None)
-    code_sum, code_count = metrics[METRIC]
-    assert float(code_count) == float(count) == 33 - 2, "BOS targets have no weight"
-    assert 0.1 < code_sum / count < math.log(2)
-    np.testing.assert_allclose(total, metrics["loss_nats"][0] + 0.3 * code_sum, rtol=1e-6)
-
-
 def test_fuzzy_logic_adds_it_for_the_layers_that_are_named() -> None:
     """Of the last query, which alone answers, though all ask in this layer."""
     task = FuzzyLogic(sequence_length=5).prepare_task(8)
@@ -143,22 +129,6 @@ def test_fuzzy_logic_adds_it_for_the_layers_that_are_named() -> None:
     check_equal(ours[1], want[1])
     np.testing.assert_allclose(ours[0][1][METRIC][0], 2 * want[0][1][METRIC][0], rtol=1e-5)
     assert ours[0][1][METRIC][1] == 8
-
-
-def test_micro_batches_add_up_to_the_batch() -> None:
-    """Where all have as many pairs: of one loss, by its definition in numpy."""
-    task = FuzzyLogic(sequence_length=5).prepare_task(8)
-    model = Decoder(small(attention="linear", causal=False, num_layers=1), task.io)
-    drawn = jax.jit(task.draw)(task.train_key(0), np.arange(8), np.array([[0, 1], [2, 3]]))
-    batch: Any = jax.device_get(drawn)
-    params = parameters(model, batch["features"])
-    loss = jax.jit(with_code_loss(CodeLoss("l2"), task, model), compiler_options=QUICK_COMPILE)
-    parts = [loss(params, {k: v[rows] for k, v in batch.items()}, None) for rows in HALVES]
-    layers = partial(attention_layers, model, inputs=batch["features"])
-    code_BxHxTxS = jax.jit(lambda params: layers(params)[0].code_BxHxTxS)(params)
-    want = np.square(code_BxHxTxS[:, :, -1]).mean()
-    total, count = (sum(float(part[1][METRIC][i]) for part in parts) for i in (0, 1))
-    assert (total / count, count) == (pytest.approx(want, rel=1e-5), 8)
 
 
 def test_generated_tasks_know_their_functions() -> None:
@@ -208,16 +178,16 @@ def test_runs_that_train_together_have_it() -> None:
 
     population = Population(programs("1.0", "1.0"))
     with jax.set_mesh(population.program.mesh):
-        state = jax.eval_shape(population.init)
-        _, (_, metrics) = jax.eval_shape(lambda state: population.advance(state, 1), state)
-    assert metrics[METRIC][0].shape == (2,)
+        state, batch = jax.eval_shape(population.init), {"row": jnp.arange(16)}
+        _, output = jax.eval_shape(population.train_step, state, batch)
+    assert output.metrics[METRIC][0].shape == (2,)
     with pytest.raises(UserError, match=r"differ in TrainConfig\.code_loss"):
         Population(programs("1.0", "2.0"))
 
 
 def test_rows_of_all_devices_count_as_those_of_one() -> None:
     """Means are over the pairs of all, and examples of all are contrasted, with their gradients."""
-    alone, divided = json.loads(output_of("tests.running.code_loss_meshes", devices=4))
+    alone, divided = json.loads(output_of("tests.tasks.code_loss_meshes", devices=4))
     check_equal(divided, alone)
     assert np.abs(alone["gradients"]).max() > 0.1
 
