@@ -20,9 +20,9 @@ EXPERIMENT = "what to compare (evals/README.md)"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns its status."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
-    found = parser()
-    found.set_defaults(command=shlex.join(["hyla-lm", "evals", *argv]))
-    return parsers.run(found, argv)
+    whole = parser()
+    whole.set_defaults(command=shlex.join(["hyla-lm", "evals", *argv]))
+    return parsers.run(whole, argv)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -51,9 +51,9 @@ def parser() -> argparse.ArgumentParser:
     every.set_defaults(run=_look_at_all)
     every.add_argument("folder", type=Path, help="the --workdir of the runs")
     look.add_choices(every)
-    one = commands.add_parser("look", help="look inside the latent code of one run")
-    one.set_defaults(run=look.run)
-    look.add_arguments(one)
+    single = commands.add_parser("look", help="look inside the latent code of one run")
+    single.set_defaults(run=look.run)
+    look.add_arguments(single)
     changed = commands.add_parser("interventions", help=interventions.HELP)
     changed.set_defaults(run=interventions.run)
     interventions.add_arguments(changed)

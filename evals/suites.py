@@ -51,7 +51,7 @@ class SuiteConfig:
             raise UserError(f"{title}.name = {self.name!r} must be of letters, digits, _ and -.")
 
     def check_model(self, model: ModelConfig) -> None:
-        """See hyla_lm.tasks.suite.Suite."""
+        """See hyla_lm.tasks.protocol.Suite."""
         title = type(self).__name__
         try:
             bindings = self._bindings(model, self.seeds[0])
@@ -66,17 +66,17 @@ class SuiteConfig:
             ) from None
 
     def run(self, model: ModelConfig, folder: str, share: float) -> dict[str, float]:
-        """See hyla_lm.tasks.suite.Suite. Metrics are means over seeds, with standard errors."""
+        """See hyla_lm.tasks.protocol.Suite. Metrics are means over seeds, with standard errors."""
         with jax.set_mesh(make_mesh(MeshConfig(), jax.local_devices()[:1])):
             members = [self._member(model, seed, folder) for seed in self.seeds]
             until = steps_at(share, members[0])
-            found = mean_metrics(train_many(members, until)) if until else {}
-        sound = len(self.seeds) - int(found.get("diverged_runs", len(self.seeds)))
+            metrics = mean_metrics(train_many(members, until)) if until else {}
+        sound = len(self.seeds) - int(metrics.get("diverged_runs", len(self.seeds)))
         if sound:
-            described = members[0].program.task.describe(found)
+            described = members[0].program.task.describe(metrics)
             seeds = f"means over {sound} of {len(self.seeds)} seeds"
             print(f"suite {self.name}: {described} ({seeds})", flush=True)
-        return found
+        return metrics
 
     def _member(self, model: ModelConfig, seed: int, folder: str) -> Member:
         bindings = self._bindings(model, seed)
@@ -133,11 +133,11 @@ def mean_metrics(summaries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         for s in summaries
         if s["validation"] and all(map(math.isfinite, s["validation"].values()))
     ]
-    found: dict[str, float] = {"diverged_runs": len(summaries) - len(finite)}
+    metrics: dict[str, float] = {"diverged_runs": len(summaries) - len(finite)}
     for name in finite[0] if finite else ():
         values = np.array([validation[name] for validation in finite])
-        found[name] = float(values.mean())
+        metrics[name] = float(values.mean())
         if len(values) > 1:
             error = values.std(ddof=1) / len(values) ** 0.5
-            found[f"{name}_standard_error"] = float(error)
-    return found
+            metrics[f"{name}_standard_error"] = float(error)
+    return metrics

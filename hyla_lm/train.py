@@ -14,7 +14,6 @@ from hyla_lm.run.program import make_program
 from hyla_lm.run.run import Run
 from hyla_lm.run.store import finished_lines, finished_summary
 from hyla_lm.run.watchdog import Watchdog
-from hyla_lm.tasks.suite import check_suites
 
 
 def train(
@@ -35,7 +34,7 @@ def train(
         if summary:
             _print(finished_lines(experiment, workdir, summary))
             return summary
-        check_suites(experiment.train.suites, experiment.model)
+        due_actions.check_suites(experiment.train.suites, experiment.model)
         program = make_program(experiment)
         actions = due_actions.DUE_ACTIONS
         run = Run(program, folder, watchdog, actions, step, strict_numerics, began)

@@ -29,5 +29,5 @@ OURS = (
 )
 BENCHMARKS: Mapping[str, Benchmark] = {
     **paper.BENCHMARKS,
-    **{one.task.lower(): one for one in OURS},
+    **{benchmark.task.lower(): benchmark for benchmark in OURS},
 }

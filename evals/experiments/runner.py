@@ -72,7 +72,7 @@ class Run:
 
     @property
     def saved_step(self) -> int:
-        """The newest checkpoint's step; 0 without one."""
+        """The newest checkpoint's step; 0 without run."""
         names = [path.name for path in (self.folder / "checkpoints").glob("*")]
         return max((int(name) for name in names if name.isdigit()), default=0)
 
@@ -86,14 +86,14 @@ def train(request: Request, runs_at_once: int | None = None) -> None:
     is_cpu = jax.default_backend() == "cpu"
     at_once = runs_at_once or (RUNS_AT_ONCE_ON_CPU if is_cpu else RUNS_AT_ONCE)
     planned = plan(request)
-    to_do = populations([one for one in planned if not one.is_finished], at_once)
-    finished = sum(one.is_finished for one in planned)
+    to_do = populations([run for run in planned if not run.is_finished], at_once)
+    finished = sum(run.is_finished for run in planned)
     print(f"{len(planned)} runs, {finished} of them finished; {len(to_do)} populations to train")
     for number, population in enumerate(to_do, start=1):
-        names = ", ".join(str(one.folder.relative_to(request.folder)) for one in population)
+        names = ", ".join(str(run.folder.relative_to(request.folder)) for run in population)
         print(f"population {number} of {len(to_do)}: {names}", flush=True)
         gin_files = [request.gin_file]
-        train_many([open_member(gin_files, one.bindings, str(one.folder)) for one in population])
+        train_many([open_member(gin_files, run.bindings, str(run.folder)) for run in population])
         write_results(request, population)
     write_results(request, planned)
 
@@ -142,8 +142,8 @@ def chosen_rows(request: Request, benchmark: Benchmark) -> list[Row]:
 def populations(runs: Sequence[Run], at_once: int) -> list[list[Run]]:
     """Runs that share a compiled program and have saved the same step, `at_once` at a time."""
     groups: dict[tuple[str, int], list[Run]] = {}
-    for one in runs:
-        groups.setdefault((one.row.name, one.saved_step), []).append(one)
+    for run in runs:
+        groups.setdefault((run.row.name, run.saved_step), []).append(run)
     return [
         group[start : start + at_once]
         for group in groups.values()
@@ -155,20 +155,20 @@ def write_results(request: Request, runs: Sequence[Run]) -> None:
     """Writes the results of finished runs, unless results/ has them."""
     folder = Path(request.workdir) / "results"
     changes = [binding for binding in request.bindings if not binding.startswith(SAVING)]
-    for one in runs:
+    for run in runs:
         result = Result(
             request.suite,
             request.preset,
             request.experiment,
-            one.row.name,
-            one.seed,
-            one.point,
-            one.split,
-            one.steps,
-            one.share,
+            run.row.name,
+            run.seed,
+            run.point,
+            run.split,
+            run.steps,
+            run.share,
             changes,
             request.command,
-            json.loads((one.folder / "summary.json").read_text()),
+            json.loads((run.folder / "summary.json").read_text()),
         )
         if not (folder / f"{result.name}.json").is_file():
             results.write(folder, result)

@@ -68,7 +68,7 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
         )
         path = options.out / RESULTS / f"{empty.name}.json"
         if path.is_file():
-            print(f"{path} is there, and is kept", flush=True)
+            print(f"{path} is there, so this run is not measured again", flush=True)
             continue
         print(empty.name, flush=True)
         _write(path, empty, restored, options.seed)
@@ -87,5 +87,5 @@ def read(folder: Path) -> list[Changed]:
 def _write(path: Path, empty: Changed, restored: "RestoredRun", seed: int) -> None:
     from hyla_lm.evals.interventions.measure import Subject, measure
 
-    found = measure(Subject(restored, seed), empty.examples)
-    write_json(path, {**asdict(empty), "found": found}, digits=5)
+    measured = measure(Subject(restored, seed), empty.examples)
+    write_json(path, {**asdict(empty), "found": measured}, digits=5)

@@ -90,8 +90,8 @@ class Subject:
 
     def observe(self, batch: Batch) -> Layers:
         """The operands of all layers when nothing is changed."""
-        seen: Layers = self._observe(self._params, batch["features"])
-        return seen
+        layers: Layers = self._observe(self._params, batch["features"])
+        return layers
 
     def predict(self, batch: Batch, other: Layers, masks: Masks) -> np.ndarray:
         """The answers, B, if the masked codes and values are those of `other`."""
@@ -141,13 +141,13 @@ def measure(subject: Subject, examples: int) -> R2s:
             if donor_target is not None:
                 donors[name].append(np.asarray(donor_target))
     target = np.concatenate(own)
-    found = {}
+    measured = {}
     for name, parts in answers.items():
         answer = np.concatenate(parts)
-        found[name] = {"own_r2": r2(answer, target)}
+        measured[name] = {"own_r2": r2(answer, target)}
         if name in donors:
-            found[name]["donor_r2"] = r2(answer, np.concatenate(donors[name]))
-    return found
+            measured[name]["donor_r2"] = r2(answer, np.concatenate(donors[name]))
+    return measured
 
 
 def r2(answer: np.ndarray, target: np.ndarray) -> float:
@@ -158,13 +158,13 @@ def r2(answer: np.ndarray, target: np.ndarray) -> float:
 def _means(subject: Subject) -> Layers:
     """The mean operands of each held-out function, with a leading axis of functions."""
     table, draw = subject.table_CxK, np.random.default_rng(0)
-    found = []
+    of_functions = []
     points = subject.examples(0, MEAN_EXAMPLES)["features"][..., :-1].shape
     for terms_K in table:
         x_BxNxL = jnp.asarray(draw.random(points), jnp.float32)
         batch = subject.sequences(x_BxNxL, np.broadcast_to(terms_K, (len(x_BxNxL), len(terms_K))))
-        found.append(_map(lambda x: x.mean(0), subject.observe(batch)))
-    stacked: Layers = jax.tree.map(lambda *x: jnp.stack(x), *found)
+        of_functions.append(_map(lambda x: x.mean(0), subject.observe(batch)))
+    stacked: Layers = jax.tree.map(lambda *x: jnp.stack(x), *of_functions)
     return stacked
 
 
@@ -206,13 +206,13 @@ def _changes(subject: Subject, batch: Batch, means: Layers, start: int) -> Itera
     yield "swap, no term shared", theirs, everywhere, target
     yield "swap, a term shared", subject.observe(cousin), everywhere, cousin["target"]
     for layer in range(layers):
-        one = (np.arange(layers) == layer)[:, None]
-        yield f"swap in layer {layer}", theirs, subject.masks(one), target
+        only = (np.arange(layers) == layer)[:, None]
+        yield f"swap in layer {layer}", theirs, subject.masks(only), target
     yield "swap of values", theirs, subject.masks(False, True), target
     yield "swap of both", theirs, subject.masks(True, True), target
     relatives = subject.observe(subject.relatives(batch, start))
     yield "same function, other points", relatives, everywhere, None
-    of_task, of_stranger = (_of(subject, means, found) for found in (batch, stranger))
+    of_task, of_stranger = (_of(subject, means, x) for x in (batch, stranger))
     yield "mean of the function", of_task, everywhere, None
     yield "mean of another function", of_stranger, everywhere, target
     count = len(batch["target"])
@@ -230,7 +230,7 @@ def _changes(subject: Subject, batch: Batch, means: Layers, start: int) -> Itera
     zero = _map(jnp.zeros_like, own)
     for layer in range(layers):
         for head in range(heads):
-            one = np.zeros((layers, heads), bool)
-            one[layer, head] = True
-            yield f"layer {layer}, head {head} to 0", zero, subject.masks(one), None
-            yield f"layer {layer}, head {head} to its mean", grand, subject.masks(one), None
+            only = np.zeros((layers, heads), bool)
+            only[layer, head] = True
+            yield f"layer {layer}, head {head} to 0", zero, subject.masks(only), None
+            yield f"layer {layer}, head {head} to its mean", grand, subject.masks(only), None

@@ -22,28 +22,28 @@ points, but for "another sequence".
 
 def methods(results: Sequence[Changed]) -> list[str]:
     """The kinds of attention, the main ones first."""
-    found = {one.attention for one in results}
-    return [*(x for x in ORDER if x in found), *sorted(found - set(ORDER))]
+    names = {run.attention for run in results}
+    return [*(x for x in ORDER if x in names), *sorted(names - set(ORDER))]
 
 
 def mean_over_seeds(
     results: Sequence[Changed], attention: str, change: str, toward: str
 ) -> Mean | None:
     """R2 times 100 of one cell; None where it was not measured."""
-    cells = [one.found.get(change, {}) for one in results if one.attention == attention]
+    cells = [run.found.get(change, {}) for run in results if run.attention == attention]
     return mean_of([100 * cell[toward] for cell in cells if toward in cell])
 
 
 def write_report(folder: Path, results: Sequence[Changed]) -> None:
     """Writes report.md and interventions.png from the results alone."""
-    changes = list(dict.fromkeys(name for one in results for name in one.found))
+    changes = list(dict.fromkeys(name for run in results for name in run.found))
     whole = [name for name in changes if not name.startswith(HEAD)]
-    steps = sorted({one.step for one in results})
-    examples = sorted({one.examples for one in results})
+    steps = sorted({run.step for run in results})
+    examples = sorted({run.examples for run in results})
     lines = [
         HEADER,
         f"- Checkpoints of step {_listed(steps)}; {_listed(examples)} examples.",
-        f"- Runs: {', '.join(one.name for one in results)}.",
+        f"- Runs: {', '.join(run.name for run in results)}.",
         "",
         "![R2 after interventions](interventions.png)",
         "",
@@ -85,11 +85,11 @@ def _heads(results: Sequence[Changed], changes: Sequence[str]) -> list[str]:
         names = [c for c in changes if c.startswith(f"{layer},") and c.endswith(f" to {kind}")]
         cells = []
         for attention in methods(results):
-            runs = [one.found for one in results if one.attention == attention]
+            runs = [run.found for run in results if run.attention == attention]
             left = [[100 * run[name]["own_r2"] for name in names] for run in runs]
             costly = [
-                sum(100 * run["none"]["own_r2"] - x > 5 for x in found)
-                for run, found in zip(runs, left, strict=True)
+                sum(100 * run["none"]["own_r2"] - x > 5 for x in of_run)
+                for run, of_run in zip(runs, left, strict=True)
             ]
             cells += [shown(mean_of([min(x) for x in left]), 1), shown(mean_of(costly), 1)]
         rows.append([f"{layer}, to {kind}", *cells])
@@ -114,10 +114,10 @@ def _picture(results: Sequence[Changed], changes: Sequence[str]) -> Figure:
                 ("own_r2", -0.2, "tab:blue"),
                 ("donor_r2", 0.2, "tab:orange"),
             ):
-                found = mean_over_seeds(results, attention, change, toward)
-                if found:
-                    height = max(found.value, -100)
-                    axes.barh(place + shift, height, 0.38, xerr=found.error, color=colour)
+                mean = mean_over_seeds(results, attention, change, toward)
+                if mean:
+                    height = max(mean.value, -100)
+                    axes.barh(place + shift, height, 0.38, xerr=mean.error, color=colour)
         axes.set(title=attention, xlim=(-105, 105), xlabel="R2 x 100, cut at -100")
         axes.axvline(0, color="black", linewidth=0.6)
         axes.set_yticks(range(len(changes)), changes)

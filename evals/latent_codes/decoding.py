@@ -46,7 +46,7 @@ def decode_terms(
             certainty_B = classifier.decision_function(test_BxC)
             truth_B = has(test_terms_BxK, part)
             scores[name][part] = term_scores(truth_B, certainty_B, bool(2 * label_B.mean() > 1))
-    return {name: mean_of_parts(found) for name, found in scores.items()}
+    return {name: mean_of_parts(by_part) for name, by_part in scores.items()}
 
 
 def has(terms_BxK: np.ndarray, part: int) -> np.ndarray:
@@ -70,16 +70,16 @@ def term_scores(truth_B: np.ndarray, certainty_B: np.ndarray, majority: bool) ->
     }
 
 
-def mean_of_parts(found: Mapping[int, Scores]) -> Scores:
+def mean_of_parts(by_part: Mapping[int, Scores]) -> Scores:
     """Scores by part, and their means, as `mean`, over parts that the test set has."""
-    present = [scores for scores in found.values() if scores["share"] > 0]
+    present = [scores for scores in by_part.values() if scores["share"] > 0]
     names = ("f1", "majority_f1", "always_f1", "auc")
     means = {
         name: float(np.mean([s[name] for s in present if s[name] is not None]))
         for name in names
         if any(s[name] is not None for s in present)
     }
-    return {"mean": means, "terms": {str(part): scores for part, scores in found.items()}}
+    return {"mean": means, "terms": {str(part): scores for part, scores in by_part.items()}}
 
 
 def decode_rule(

@@ -75,8 +75,8 @@ def collect(
     def look(params: Any, tokens_BxT1: jax.Array, query_BxQ: jax.Array) -> Any:
         input_BxT, _, _, segment_BxT = unpack(tokens_BxT1, task.tokenizer.bos)
         layers = attention_layers(model, params, input_BxT, segment_BxT)
-        found = [pick(layer.code_BxHxTxS, layer.contributions(), query_BxQ) for layer in layers]
-        codes = jax.tree.map(lambda *leaves: jnp.stack(leaves), *found)
+        picked = [pick(layer.code_BxHxTxS, layer.contributions(), query_BxQ) for layer in layers]
+        codes = jax.tree.map(lambda *leaves: jnp.stack(leaves), *picked)
         return codes, [active_units(layer) for layer in layers]
 
     a_row = min(QUERIES_A_ROW, length)
@@ -93,18 +93,18 @@ def collect(
             name: values.reshape(len(values), rows_at_once * a_row, *values.shape[3:])
             for name, values in zip(NAMES, codes, strict=True)
         }
-        kept = np.flatnonzero(np.repeat(row_B >= 0, a_row))[:left]
+        wanted = np.flatnonzero(np.repeat(row_B >= 0, a_row))[:left]
         parts.append(
-            {name: values[:, kept] for name, values in flat.items()}
+            {name: values[:, wanted] for name, values in flat.items()}
             | {
-                "row_Q": np.repeat(row_B, a_row)[kept],
-                "position_Q": query_BxQ.ravel()[kept],
-                "token_Q": np.take_along_axis(tokens_BxT1, query_BxQ, 1).ravel()[kept],
-                "next_token_Q": np.take_along_axis(tokens_BxT1, query_BxQ + 1, 1).ravel()[kept],
+                "row_Q": np.repeat(row_B, a_row)[wanted],
+                "position_Q": query_BxQ.ravel()[wanted],
+                "token_Q": np.take_along_axis(tokens_BxT1, query_BxQ, 1).ravel()[wanted],
+                "next_token_Q": np.take_along_axis(tokens_BxT1, query_BxQ + 1, 1).ravel()[wanted],
             }
         )
         active.append(units)
-        left -= len(kept)
+        left -= len(wanted)
         if left <= 0:
             break
     arrays = {

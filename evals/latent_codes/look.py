@@ -61,10 +61,10 @@ def look_at(
     is_language = isinstance(run.program.task, LanguageModelTask)
     look = language_codes.report if is_language else latent_report.report
     out.mkdir(parents=True, exist_ok=True)
-    found = {"workdir": workdir, "step": run.step, **look(run, choices, tsne_examples, out)}
-    text = json.dumps(found, indent=1, allow_nan=False) + "\n"
+    report = {"workdir": workdir, "step": run.step, **look(run, choices, tsne_examples, out)}
+    text = json.dumps(report, indent=1, allow_nan=False) + "\n"
     write_whole(out / "report.json", text.encode())
-    return found
+    return report
 
 
 def chosen(options: argparse.Namespace) -> Choices:

@@ -59,8 +59,8 @@ def report(run: RestoredRun, choices: Choices, tsne_examples: int, out: Path) ->
         "choices": asdict(choices),
         "decoding": decoding,
         "effective_rank": {
-            name: [effective_rank(code) for code in found.code_NxBxC]
-            for name, found in tests.items()
+            name: [effective_rank(code) for code in sample.code_NxBxC]
+            for name, sample in tests.items()
         },
         "code_size": held_out.code_NxBxC.shape[-1],
         "value_units": value_units([train, *tests.values()]),
@@ -128,12 +128,12 @@ def _similarity(
     label = "terms" if is_fuzzy else "rule"
     group_B = np.concatenate([tests[name].labels[label] for name in KNOWN_SETS])
     code_NxBxC = np.concatenate([tests[name].code_NxBxC for name in KNOWN_SETS], axis=1)
-    found = [mean_codes(code_BxC, group_B) for code_BxC in code_NxBxC]
-    groups = found[0][0].tolist()
+    of_layers = [mean_codes(code_BxC, group_B) for code_BxC in code_NxBxC]
+    groups = of_layers[0][0].tolist()
     names = ["+".join(map(str, group)) if is_fuzzy else RULES[group] for group in groups]
     return names, {
-        "mean codes": [cosine_similarity(means) for _, means in found],
-        "about their mean": [cosine_similarity(about_their_mean(means)) for _, means in found],
+        "mean codes": [cosine_similarity(means) for _, means in of_layers],
+        "about their mean": [cosine_similarity(about_their_mean(means)) for _, means in of_layers],
     }
 
 
@@ -154,15 +154,15 @@ def _colours(sample: CodeSample, is_fuzzy: bool) -> dict[str, tuple[np.ndarray, 
     }
 
 
-def lines(found: Report) -> Iterator[str]:
+def lines(report: Report) -> Iterator[str]:
     """The lines of the table to print."""
-    yield f"{found['task']}, {' + '.join(found['attention'])}, step {found['step']}"
-    for name, layers in found.get("decoding", {}).items():
+    yield f"{report['task']}, {' + '.join(report['attention'])}, step {report['step']}"
+    for name, layers in report.get("decoding", {}).items():
         yield from _decoding_lines(name, layers)
-    for name, ranks in found["effective_rank"].items():
+    for name, ranks in report["effective_rank"].items():
         shown = "  ".join(f"{rank:.2f}" for rank in ranks)
-        yield f"effective rank of codes of size {found['code_size']}, {name}: {shown}"
-    for layer, units in enumerate(found["value_units"]):
+        yield f"effective rank of codes of size {report['code_size']}, {name}: {shown}"
+    for layer, units in enumerate(report["value_units"]):
         dead = f"{units['dead']} of {units['units']} dead" if units else "no ReLU, so none can die"
         yield f"value units of layer {layer}: {dead}"
 

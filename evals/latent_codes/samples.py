@@ -103,7 +103,7 @@ class Collector:
 def any_active(batches: Sequence[Sequence[np.ndarray | None]]) -> list[np.ndarray | None]:
     """For each layer, the units active in any batch; None for a layer without a ReLU."""
     layers = zip(*batches, strict=True)
-    return [None if found[0] is None else np.any(found, axis=0) for found in layers]
+    return [None if units[0] is None else np.any(units, axis=0) for units in layers]
 
 
 def last_query_codes(code_BxHxTxS: jax.Array, key_BxJ: jax.Array) -> jax.Array:
@@ -120,10 +120,10 @@ def active_units(layer: LayerView) -> jax.Array | None:
     if spec.activation != "relu":
         return None
     kept_axes = 2 if spec.value_network == "linear" else 1
-    found = [
+    active = [
         jnp.any(unit > 0, axis=tuple(range(unit.ndim - kept_axes))) for unit in layer.value_units()
     ]
-    return jnp.concatenate([units.ravel() for units in found])
+    return jnp.concatenate([units.ravel() for units in active])
 
 
 def draw_of(task: GeneratedTask, choices: Choices) -> Draw:

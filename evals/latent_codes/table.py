@@ -17,7 +17,7 @@ from hyla_lm.evals.experiments.results import Section
 from hyla_lm.evals.latent_codes.samples import Choices
 
 FOLDER = "latent_codes"
-KEPT = ("step", "decoding", "effective_rank", "code_size", "value_units")
+OF_TABLE = ("step", "decoding", "effective_rank", "code_size", "value_units")
 TITLE = "### Read from latent codes"
 MEASURED = {
     "fuzzy_logic": (
@@ -71,7 +71,7 @@ def look_at_all(folder: Path, choices: Choices, tsne_examples: int, command: str
     from hyla_lm.evals.latent_codes.look import look_at
 
     finished = results.read(folder / "results")
-    for result in [one for one in finished if one.summary.get("diverged_at") is None]:
+    for result in [result for result in finished if result.summary.get("diverged_at") is None]:
         decoded = Decoded(result.name, asdict(choices), command, {})
         path = folder / FOLDER / f"{decoded.name}.json"
         if path.is_file() and json.loads(path.read_text())["choices"] == decoded.choices:
@@ -81,8 +81,8 @@ def look_at_all(folder: Path, choices: Choices, tsne_examples: int, command: str
             raise UserError(f"{workdir} is gone: latent codes need the checkpoints of the runs.")
         print(path.stem, flush=True)
         out = workdir / FOLDER / path.stem.removeprefix(f"{result.name}-")
-        found = look_at(str(workdir), None, choices, tsne_examples, out)
-        of_table = {name: found[name] for name in KEPT}
+        report = look_at(str(workdir), None, choices, tsne_examples, out)
+        of_table = {name: report[name] for name in OF_TABLE}
         write_json(path, asdict(replace(decoded, found=of_table)), digits=6)
 
 
@@ -115,28 +115,28 @@ def text(section: Section, decoded: Sequence[Decoded]) -> list[str]:
     return [TITLE, "", NOTE[suite], "", *table, "", "```", *commands, "```", ""]
 
 
-def _cells(suite: str, found: Sequence[Decoded]) -> list[str]:
+def _cells(suite: str, decoded: Sequence[Decoded]) -> list[str]:
     main = MEASURED[suite][0][1]
-    layers = [name for name in found[0].found["decoding"]["held_out"] if name != "all"]
-    ranks = [mean(one.found["effective_rank"]["held_out"]) for one in found]
+    layers = [name for name in decoded[0].found["decoding"]["held_out"] if name != "all"]
+    ranks = [mean(run.found["effective_rank"]["held_out"]) for run in decoded]
     return [
-        *(shown(_mean(found, "held_out", "all", path)) for _, path in MEASURED[suite]),
-        ", ".join(shown(_mean(found, "held_out", layer, main)) for layer in layers),
-        shown(_mean(found, "in_distribution", "all", main)),
-        f"{shown(mean_of(ranks))} of {found[0].found['code_size']}",
-        shown(mean_of([share for one in found for share in _dead_percent(one)])),
-        str(len(found)),
+        *(shown(_mean(decoded, "held_out", "all", path)) for _, path in MEASURED[suite]),
+        ", ".join(shown(_mean(decoded, "held_out", layer, main)) for layer in layers),
+        shown(_mean(decoded, "in_distribution", "all", main)),
+        f"{shown(mean_of(ranks))} of {decoded[0].found['code_size']}",
+        shown(mean_of([share for run in decoded for share in _dead_percent(run)])),
+        str(len(decoded)),
     ]
 
 
-def _dead_percent(one: Decoded) -> list[float]:
+def _dead_percent(run: Decoded) -> list[float]:
     """The percentage of a run's value units that are dead; empty without a ReLU."""
-    layers = [layer for layer in one.found["value_units"] if layer]
+    layers = [layer for layer in run.found["value_units"] if layer]
     units = sum(layer["units"] for layer in layers)
     return [100 * sum(layer["dead"] for layer in layers) / units] if layers else []
 
 
-def _mean(found: Sequence[Decoded], set_name: str, layer: str, path: str) -> Mean | None:
-    scores = [one.found["decoding"][set_name][layer] for one in found]
+def _mean(decoded: Sequence[Decoded], set_name: str, layer: str, path: str) -> Mean | None:
+    scores = [run.found["decoding"][set_name][layer] for run in decoded]
     values = [score.get("mean", score).get(path) for score in scores]
     return mean_of([100 * value for value in values if value is not None])

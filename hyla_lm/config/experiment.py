@@ -9,8 +9,7 @@ from hyla_lm.model.config import ModelConfig
 from hyla_lm.optim import OptimizerConfig
 from hyla_lm.parallel.mesh import MeshConfig
 from hyla_lm.tasks.code_loss import CodeLoss
-from hyla_lm.tasks.protocol import TaskConfig
-from hyla_lm.tasks.suite import Suite
+from hyla_lm.tasks.protocol import Suite, TaskConfig
 from hyla_lm.update_policy import UpdatePolicy
 
 

@@ -5,6 +5,7 @@ one is a function and its line in DUE_ACTIONS.
 """
 
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -14,17 +15,19 @@ from hyla_lm.config.experiment import Experiment
 from hyla_lm.diagnostics.attention import figures, histograms_and_pictures
 from hyla_lm.diagnostics.canary import BOUNDS, is_within, too_far_apart
 from hyla_lm.ending import Preempted
+from hyla_lm.errors import UserError
 from hyla_lm.logs.step_log import SECONDS
+from hyla_lm.model.config import ModelConfig
 from hyla_lm.parallel import multihost
 from hyla_lm.parallel.mesh import alone
 from hyla_lm.run import evaluation
 from hyla_lm.run.run import DueAction, Run
 from hyla_lm.run.summary import summary_of, training_kernels
 from hyla_lm.tasks.language_model import LanguageModel, LanguageModelTask
-from hyla_lm.tasks.suite import SUITES, Suite, run_suites, tags
+from hyla_lm.tasks.protocol import Suite
 
 CANARY, VALIDATION, VALIDATION_SETS = "canary", "validation", "validation_sets"
-SAMPLES = "text/samples"
+SAMPLES, SUITES = "text/samples", "suites"
 
 
 def always(experiment: Experiment, step: int) -> bool:
@@ -74,6 +77,25 @@ def due_suites(experiment: Experiment, step: int) -> list[Suite]:
 
 def _every(steps: int, step: int) -> bool:
     return steps > 0 and step > 0 and step % steps == 0
+
+
+def check_suites(suites: Sequence[Suite], model: ModelConfig) -> None:
+    """Raises UserError for suites that cannot run; call it before training."""
+    if not suites:
+        return
+    names = [suite.name for suite in suites]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(
+                f"TrainConfig.suites has {name!r} twice: take one out or change its name."
+            )
+    if jax.process_count() > 1:
+        raise UserError(
+            f"TrainConfig.suites run in one process, and this run has {jax.process_count()}: leave "
+            "them out, and give the same command with them on one host when training is over."
+        )
+    for suite in suites:
+        suite.check_model(model)
 
 
 def check_background(run: Run, step: int) -> None:
@@ -157,14 +179,29 @@ def train_suites(run: Run, step: int) -> None:
     save(run, step)
     run.waits_for(step, "a save")
     run.store.wait()
-    e, workdir = run.experiment, run.folder.path
-    suites, part = due_suites(e, step), step / e.train.steps
+    with run.console.paused(), run.watchdog.paused():
+        suites = due_suites(run.experiment, step)
+        run.suites = {suite.name: _train_suite(run, step, suite) for suite in suites}
+    run.store.write(
+        step,
+        {
+            f"{SUITES}/{suite}/{name}": value
+            for suite, metrics in run.suites.items()
+            for name, value in metrics.items()
+        },
+    )
+
+
+def _train_suite(run: Run, step: int, suite: Suite) -> dict[str, float]:
+    share = step / run.experiment.train.steps
     try:
-        with run.console.paused(), run.watchdog.paused():
-            run.suites = run_suites(suites, e.model, workdir, part, run.guard)
+        if run.guard.requested():
+            raise Preempted("stopped before it began")
+        print(f"suite {suite.name}: training to {share:.0%} of its steps", flush=True)
+        folder = str(run.folder.path / SUITES / suite.name)
+        return suite.run(run.experiment.model, folder, share)
     except Preempted as stop:
-        raise Preempted(f"{stop}; of this run step {step} is saved") from None
-    run.store.write(step, tags(run.suites))
+        raise Preempted(f"suite {suite.name} {stop}; of this run step {step} is saved") from None
 
 
 def write_summary(run: Run, step: int) -> None:

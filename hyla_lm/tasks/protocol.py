@@ -1,4 +1,4 @@
-"""What a task is: its objective, the task with its data, and its gin-bindable settings."""
+"""What a task is: its objective, the task with its data, its settings; and suites beside it."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -8,7 +8,7 @@ import numpy as np
 
 from hyla_lm.input.source import Batches
 from hyla_lm.metrics import Metrics, Pair
-from hyla_lm.model.config import Features, Tokens
+from hyla_lm.model.config import Features, ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.parallel.batch_shard import BatchShard
 
@@ -100,4 +100,30 @@ class TaskConfig(Protocol):
 
     def planned_objective(self) -> Objective:
         """The objective alone, to compile the train step where its data is not."""
+        ...
+
+
+@runtime_checkable
+class Suite(Protocol):
+    """A gin-bindable suite of small models, trained beside a run in its own folder."""
+
+    @property
+    def name(self) -> str:
+        """The name of its folder in `suites`, and of its TensorBoard tags."""
+        ...
+
+    @property
+    def every(self) -> int | None:
+        """Steps of the run after which the suite catches up with it; None trains it at the end."""
+        ...
+
+    def check_model(self, model: ModelConfig) -> None:
+        """Raises UserError if the suite cannot train with this model's attention."""
+        ...
+
+    def run(self, model: ModelConfig, folder: str, share: float) -> dict[str, float]:
+        """Trains to this share of the suite's steps, from the newest checkpoint in the folder.
+
+        Returns metrics; raises Preempted when it is interrupted, after saving.
+        """
         ...

@@ -19,7 +19,7 @@ from hyla_lm.errors import UserError
 from hyla_lm.evals.populations.train_many import Member, open_member
 from hyla_lm.evals.suites import FuzzyLogicSuite, TaskSuite, mean_metrics, steps_at
 from hyla_lm.model.config import ModelConfig
-from hyla_lm.tasks.suite import check_suites
+from hyla_lm.run.due_actions import check_suites
 from tests.evals.stops import Stops
 from tests.run_lines import measured
 

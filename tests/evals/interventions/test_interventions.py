@@ -118,7 +118,7 @@ def test_a_command_from_runs_to_the_report(
     assert (tmp_path / "interventions.png").read_bytes().startswith(b"\x89PNG")
     capsys.readouterr()
     assert main(arguments) == 0
-    assert "is kept" in capsys.readouterr().out
+    assert "is not measured again" in capsys.readouterr().out
 
 
 def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
