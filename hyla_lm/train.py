@@ -64,7 +64,9 @@ def train_steps(run: Run) -> None:
             with run.clock.waiting_for_data():
                 host_batch = next(run.batches)
             run.waits_for(step + 1, "the device")
-            run.state, output = run.program.train_step(run.state, run.program.place(host_batch))
+            run.state, output = run.program.train_step(
+                run.state, run.program.to_devices(host_batch)
+            )
             run.log.record(step + 1, output, host_batch["row"])
     run.run_due_actions(run.last)
 

@@ -25,7 +25,7 @@ class StepOutput(NamedTuple):
     """The step's summed objective and metrics, and the gradient norm of each parameter by path.
 
     `verdict` is that of hyla_lm.update_policy, where a policy is on. `norms` are those of
-    hyla_lm.diagnostics.norms, where they are asked for.
+    hyla_lm.diagnostics.norms, where they are measured.
     """
 
     objective: Pair
@@ -69,8 +69,8 @@ def make_train_step(
         def add_micro_batch(total, micro):
             index, micro_batch = micro
             micro_key = jax.random.fold_in(key, index)
-            found = summed_gradients(params, micro_batch, micro_key)
-            return jax.tree.map(jnp.add, total, found), None
+            sums = summed_gradients(params, micro_batch, micro_key)
+            return jax.tree.map(jnp.add, total, sums), None
 
         micro_batches = (jnp.arange(accumulate_steps), split_batch(batch, accumulate_steps))
         first = jax.tree.map(lambda x: x[0], micro_batches)

@@ -38,13 +38,13 @@ class UpdatePolicy:
     )
     spike_factor: float | None = setting(
         None,
-        "a gradient norm above this times its running mean is a spike; None looks for none",
+        "a gradient norm above this times its running mean is a spike; None finds none",
         minimum=1,
     )
     spike: str = setting("stop", "what an update does whose gradient norm spikes", choices=ACTIONS)
     spike_memory: int = setting(
         100,
-        "updates that the running mean remembers; spikes are looked for once it has seen as many",
+        "updates that the running mean remembers; spikes are found once it has as many",
         minimum=1,
     )
     skip_limit: int = setting(

@@ -182,7 +182,9 @@ def ready(optimizer: str) -> tuple[Program, Any, Any]:
     """A program with its state after the first step, so that it is compiled, and a batch."""
     program = make_program(read_experiment([GIN], [f"OptimizerConfig.optimizer = '{optimizer}'"]))
     train = program.experiment.train
-    batch = program.place(next(program.task.train_stream(BatchShard(train.batch_size, 0), None)))
+    batch = program.to_devices(
+        next(program.task.train_stream(BatchShard(train.batch_size, 0), None))
+    )
     state, _ = program.train_step(program.init(), batch)
     return program, state, batch
 

@@ -229,7 +229,9 @@ def ready(size: str, method: str, rows: Path) -> tuple[Program, Any, Any]:
     given = [*bindings, f'ROWS = "{rows.absolute()}"']
     program = make_program(read_experiment([f"gin/records/{size}.gin"], given))
     train = program.experiment.train
-    batch = program.place(next(program.task.train_stream(BatchShard(train.batch_size, 0), None)))
+    batch = program.to_devices(
+        next(program.task.train_stream(BatchShard(train.batch_size, 0), None))
+    )
     state, _ = program.train_step(program.init(), batch)
     return program, state, batch
 

@@ -158,7 +158,7 @@ def entropy(weight_BxHxTxS: jax.Array) -> jax.Array:
 def dead_share(units: list[jax.Array], shown: jax.Array) -> jax.Array:
     """The share of units, over all hidden layers, that are zero for every visible pair.
 
-    Units of a value network are BxTxSxU and shown where a pair is visible; those of values alone,
+    Units of a value network are BxTxSxU and shown where a pair is visible; those of plain values,
     BxSxHxU, are shown to their own query at least.
     """
     axes = (0, 1, 2) if shown.ndim else (0, 1)
@@ -193,22 +193,22 @@ def counts(values: Sequence[jax.Array], counted: jax.Array | None = None) -> Cou
     return Counts(count_N, low, high, total(arrays), total([jnp.square(x) for x in arrays]))
 
 
-def figures(found: Diagnostics) -> dict[str, float]:
+def figures(diagnostics: Diagnostics) -> dict[str, float]:
     """The scalars of every layer by their tag."""
     return {
         f"attention/{name}/layer_{number}": float(value)
-        for number, layer in enumerate(found.layers)
+        for number, layer in enumerate(diagnostics.layers)
         for name, value in layer.figures.items()
     }
 
 
-def histograms_and_pictures(found: Diagnostics) -> dict[str, Value]:
+def histograms_and_pictures(diagnostics: Diagnostics) -> dict[str, Value]:
     """What sinks show beside the figures, by tag; the diagnostics are on the host."""
     values: dict[str, Value] = {
         f"optim/parameter_values/{name}": histogram(counted)
-        for name, counted in found.parameters.items()
+        for name, counted in diagnostics.parameters.items()
     }
-    for number, layer in enumerate(found.layers):
+    for number, layer in enumerate(diagnostics.layers):
         values[f"attention/code_values/layer_{number}"] = histogram(layer.code_values)
         if layer.unit_values is not None:
             values[f"attention/unit_values/layer_{number}"] = histogram(layer.unit_values)
@@ -250,9 +250,9 @@ def principal_axes(covariance_HxH: np.ndarray) -> tuple[np.ndarray, float]:
     """
     variance_H, axes_HxH = np.linalg.eigh(covariance_HxH.astype(np.float64))
     axes_Hx3 = np.zeros((len(variance_H), 3))
-    found = axes_HxH[:, ::-1][:, :3]
-    largest = np.take_along_axis(found, np.abs(found).argmax(0)[None], axis=0)
-    axes_Hx3[:, : found.shape[1]] = found * np.where(largest < 0, -1, 1)
+    first = axes_HxH[:, ::-1][:, :3]
+    largest = np.take_along_axis(first, np.abs(first).argmax(0)[None], axis=0)
+    axes_Hx3[:, : first.shape[1]] = first * np.where(largest < 0, -1, 1)
     return axes_Hx3, float(np.sqrt(max(variance_H[-1], 0)))
 
 
@@ -261,8 +261,8 @@ def head_pictures(code_HxTxS: np.ndarray, visible_TxS: np.ndarray) -> bytes:
 
     Full colour is the magnitude that 1 % of the visible entries exceed.
     """
-    seen = np.abs(code_HxTxS[:, visible_TxS])
-    share_HxTxSx1 = np.clip(code_HxTxS / (np.quantile(seen, 0.99) or 1), -1, 1)[..., None]
+    magnitudes = np.abs(code_HxTxS[:, visible_TxS])
+    share_HxTxSx1 = np.clip(code_HxTxS / (np.quantile(magnitudes, 0.99) or 1), -1, 1)[..., None]
     end = np.where(share_HxTxSx1 > 0, RED, BLUE)
     colour = GREY + np.abs(share_HxTxSx1) * (end - GREY)
     panels = np.where(visible_TxS[None, :, :, None], colour, WHITE)

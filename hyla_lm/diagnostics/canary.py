@@ -8,7 +8,7 @@ reference's, all parameters together. On a CPU, `blocked` against `reference`, w
   2 heads of 8 and 128 tokens; 1 % too large is within that, 10 % gives 0.8 with 6 layers.
 
 Hence 1e-3 in float32, 50 times what is sound and a fifth of a fault of 1 %; 0.5 in bfloat16, 4
-times the roughest sound model, which finds gross faults alone. A run that watches its own curve may
+times the roughest sound model, which finds only gross faults. A run that watches its own curve may
 set CanaryConfig.bound to a few times that.
 """
 
@@ -68,21 +68,21 @@ def gradients(loss: LossFn, params: Any, batch: Batch, gather_dtype: str) -> tup
     return objective, grads
 
 
-def is_within(found: Mapping[str, float], bound: float) -> bool:
+def is_within(differences: Mapping[str, float], bound: float) -> bool:
     """Whether both differences are numbers up to the bound."""
-    return all(found[name] <= bound for name in ("loss_difference", "gradient_difference"))
+    return all(differences[name] <= bound for name in ("loss_difference", "gradient_difference"))
 
 
 def too_far_apart(
-    step: int, found: Mapping[str, float], bound: float, kernels: Sequence[str]
+    step: int, differences: Mapping[str, float], bound: float, kernels: Sequence[str]
 ) -> Unreliable:
     """The error of differences that are not within the bound."""
     named = " + ".join(dict.fromkeys(kernels))
     others = " or ".join(repr(name) for name in ("blocked", "reference") if name not in kernels)
     return Unreliable(
         f"step {step}: the kernel that trains ({named}) and the reference are apart by "
-        f"{found['loss_difference']:.3g} in the loss ({found['loss']:.6g} and "
-        f"{found['reference_loss']:.6g}) and by {found['gradient_difference']:.3g} in the gradients"
-        f", above CanaryConfig.bound = {bound:g}: look at the hardware, or set "
+        f"{differences['loss_difference']:.3g} in the loss ({differences['loss']:.6g} and "
+        f"{differences['reference_loss']:.6g}) and by {differences['gradient_difference']:.3g} in the gradients"
+        f", above CanaryConfig.bound = {bound:g}: check the hardware, or set "
         f"ModelConfig.attention_implementation to {others}."
     )

@@ -51,9 +51,9 @@ def layer_squares(tree: Any, scanned: bool) -> dict[str, jax.Array]:
     """The sum of squares of each layer of a tree of parameters."""
 
     def squares(name: str) -> Any:
-        kept = int(scanned and name == BLOCKS)
+        repeats = int(scanned and name == BLOCKS)  # their axis stays
         return jax.tree.map(
-            lambda leaf: jnp.sum(jnp.square(leaf), axis=range(kept, leaf.ndim)), tree[name]
+            lambda leaf: jnp.sum(jnp.square(leaf), axis=range(repeats, leaf.ndim)), tree[name]
         )
 
     of_layers = by_layer({name: squares(name) for name in tree}, scanned)
@@ -66,11 +66,11 @@ def by_layer(tree: Any, scanned: bool) -> dict[str, list[jax.Array]]:
     In `scanned` blocks the first axis of a leaf is that of the repeats of the attention pattern.
     """
     blocks, layers = tree[BLOCKS], {}
-    for place in range(len(blocks)):
-        leaves = jax.tree.leaves(blocks[f"block_{place}"])
+    for position in range(len(blocks)):
+        leaves = jax.tree.leaves(blocks[f"block_{position}"])
         for repeat in range(len(leaves[0]) if scanned else 1):
             of_repeat = [leaf[repeat] for leaf in leaves] if scanned else leaves
-            layers[repeat * len(blocks) + place] = of_repeat
+            layers[repeat * len(blocks) + position] = of_repeat
     of_blocks = {f"block_{layer}": layers[layer] for layer in sorted(layers)}
     others = {name: jax.tree.leaves(tree[name]) for name in sorted(tree) if name != BLOCKS}
     return of_blocks | others

@@ -111,8 +111,8 @@ def compare_kernels(run: Run, step: int) -> None:
     p, canary = run.program, run.experiment.canary
     sets = list(p.task.evaluation_sets(run.shard, False).values())
     batch = next(iter(sets[step // canary.every % len(sets)]))
-    compared = p.canary_step(run.state.params, p.place(batch))
-    values = {name: float(value) for name, value in compared.items()}
+    differences = p.canary_step(run.state.params, p.to_devices(batch))
+    values = {name: float(value) for name, value in differences.items()}
     run.store.write(step, {f"{CANARY}/{name}": value for name, value in values.items()})
     bound = BOUNDS[run.experiment.model.dtype] if canary.bound is None else canary.bound
     if not is_within(values, bound):
@@ -156,7 +156,7 @@ def diagnose_attention(run: Run, step: int) -> None:
     p = run.program
     with run.clock.measured("details_seconds"):
         batches = next(iter(p.task.evaluation_sets(run.shard, False).values()))
-        batch = p.place(next(iter(batches)))
+        batch = p.to_devices(next(iter(batches)))
         diagnostics = jax.device_get(run.attention_diagnostics(run.state.params, batch))
         if multihost.is_lead():
             run.store.show(step, histograms_and_pictures(diagnostics))
@@ -224,7 +224,7 @@ def stop_if_asked(run: Run, step: int) -> None:
 
 
 # In order: a run whose kernel is wrong does not save that step, and a kill during a long
-# evaluation costs the evaluation alone.
+# evaluation costs only the evaluation.
 DUE_ACTIONS = (
     DueAction(always, check_background, waits=False),
     DueAction(at_canary, compare_kernels, (f"{CANARY}/",)),

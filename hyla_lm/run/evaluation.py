@@ -140,7 +140,7 @@ def _started(
         waits_for("the device, which evaluates")
         if guard is not None and guard.requested():
             raise Preempted
-        on_device = program.place(batch)
+        on_device = program.to_devices(batch)
         if program.token_step is None:
             yield batch, program.evaluation_step(params, on_device), None
         else:

@@ -53,7 +53,7 @@ class Program(Generic[ObjectiveT_co]):
     """What a run computes with: call `init`, `train_step` and `evaluation_step` under `mesh`.
 
     `task` is a prepared task, or the objective alone where nothing is trained. `token_step` gives
-    the metrics of `evaluation_step` and the nats of each target, where documents are told apart.
+    the metrics of `evaluation_step` and the nats of each target, for losses by document.
     `step_hash` is of a train step that is compiled.
     """
 
@@ -75,7 +75,7 @@ class Program(Generic[ObjectiveT_co]):
         """Positions of one global batch."""
         return self.experiment.train.batch_size * self.task.sequence_length
 
-    def place(self, batch: Mapping[str, Any]) -> Batch:
+    def to_devices(self, batch: Mapping[str, Any]) -> Batch:
         """A host batch (this process's shard) as global device arrays."""
         sharding = batch_sharding(self.mesh)
         return {
@@ -288,11 +288,11 @@ def _check_soft_cap(config: ModelConfig, io: Tokens | Features) -> None:
 
 
 def _check_platform(config: ModelConfig, mesh: Mesh) -> None:
-    platform, asked = mesh.devices.flat[0].platform, config.attention_implementation
-    needed = {"pallas_tpu": "tpu", "cudnn_gpu": "gpu"}.get(asked, platform)
+    platform, kernel = mesh.devices.flat[0].platform, config.attention_implementation
+    needed = {"pallas_tpu": "tpu", "cudnn_gpu": "gpu"}.get(kernel, platform)
     if platform != needed:
         raise UserError(
-            f"ModelConfig.attention_implementation = {asked!r} needs {needed.upper()}s but the "
+            f"ModelConfig.attention_implementation = {kernel!r} needs {needed.upper()}s but the "
             f"devices are {platform}: use 'auto' or 'blocked'."
         )
 

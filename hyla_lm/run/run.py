@@ -31,7 +31,7 @@ from hyla_lm.update_policy import UpdateCheck
 
 
 class DueAction(NamedTuple):
-    """What is done at steps that follow from the experiment alone, and how tags it writes begin.
+    """What is done at steps that follow from the experiment, and how tags that it writes begin.
 
     If it `waits`, the update before it is logged first, and its time is left out of the speed.
     """
@@ -136,7 +136,7 @@ class Run:
 
     @cached_property
     def attention_diagnostics(self) -> Callable[[Any, Batch], Diagnostics]:
-        """Compiled when they are first asked for."""
+        """Compiled at the first use."""
         return make_diagnostics(self.program.task, self.program.model, self.program.mesh)
 
     def run_due_actions(self, step: int) -> None:

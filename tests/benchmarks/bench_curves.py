@@ -47,7 +47,7 @@ class Trained:
         for _ in range(steps):
             self._step += 1
             batch = next(run.batches)
-            run.state, output = run.program.train_step(run.state, run.program.place(batch))
+            run.state, output = run.program.train_step(run.state, run.program.to_devices(batch))
             run.log.record(self._step, output, batch["row"])
         run.log.flush()
         jax.block_until_ready(run.state)

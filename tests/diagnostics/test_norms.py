@@ -86,7 +86,7 @@ def step(program: Program) -> tuple[dict, TrainState, StepOutput]:
     with jax.set_mesh(program.mesh):
         state = program.init()
         before = jax.device_get(state.params)
-        return before, *program.train_step(state, program.place(batch))
+        return before, *program.train_step(state, program.to_devices(batch))
 
 
 def test_the_step_measures_what_it_computed(programs: dict[bool, Program]) -> None:

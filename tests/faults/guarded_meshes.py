@@ -41,12 +41,12 @@ def run(gin_file: str, sizes: tuple[int, ...]) -> dict[str, Any]:
         state = program.init()
         for _ in range(4):
             before = bits((state.params, state.opt_state.optimizer))
-            state = program.train_step(state, program.place(next(stream)))[0]
+            state = program.train_step(state, program.to_devices(next(stream)))[0]
             same.append(before == bits((state.params, state.opt_state.optimizer)))
             skipped.append(int(state.opt_state.guard.skipped))
             norms.append(float(state.opt_state.guard.mean_norm))
         sets = program.task.evaluation_sets(BatchShard(8), False)
-        batch = program.place(next(iter(sets[""])))
+        batch = program.to_devices(next(iter(sets[""])))
         found = {"sound": program.canary_step(state.params, batch)}
         if program.mesh.size > 1:
             found["lying"] = by_lying_kernels(experiment, program.mesh, state.params, batch)

@@ -43,7 +43,7 @@ def run(
             layout = jax.tree.map(lambda x: x.sharding, program.abstract_state)
             state = jax.device_put(given, layout)
         first = jax.device_get(state)
-        batch = program.place(next(stream))
+        batch = program.to_devices(next(stream))
         compiled = program.train_step.lower(state, batch).compile()  # type: ignore[attr-defined]
         collectives = find_collectives(Hlo(compiled.as_text()), dict(program.mesh.shape))
         held = sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(state))
@@ -53,7 +53,7 @@ def run(
         seen = {} if look is None else figures(jax.device_get(look(state.params, batch)))
         for _ in range(STEPS):
             state, output = compiled(state, batch)
-            batch = program.place(next(stream))
+            batch = program.to_devices(next(stream))
             total, count = output.objective
             losses.append(float(total) / float(count))
     found = {

@@ -67,7 +67,7 @@ def steps_of(gin: Path, count: int, *bindings: str) -> tuple[list[TrainState], l
         state = program.init()
         states, outputs = [jax.device_get(state)], []
         for _ in range(count):
-            state, output = program.train_step(state, program.place(next(stream)))
+            state, output = program.train_step(state, program.to_devices(next(stream)))
             states.append(jax.device_get(state))
             outputs.append(jax.device_get(output))
     stream.close()

@@ -34,7 +34,7 @@ def step_once(experiment: Experiment, uneven: bool):
         for row in range(len(batch["tokens"])):
             batch["tokens"][row, row + 2 :] = bos
     with jax.set_mesh(program.mesh):
-        return program.train_step(program.init(), program.place(batch))
+        return program.train_step(program.init(), program.to_devices(batch))
 
 
 def test_micro_batches_of_unequal_token_counts_equal_the_full_batch(tiny_gin: Path) -> None:
@@ -83,7 +83,7 @@ def test_the_seed_decides_the_first_state(tiny_gin: Path) -> None:
 def test_dropout_is_drawn_anew_each_step(tiny_gin: Path, rate: float) -> None:
     bindings = (f"ModelConfig.attention_dropout = {rate}", "OptimizerConfig.learning_rate = 0.0")
     program = make_program(experiment_of(tiny_gin, *bindings))
-    batch = program.place(next(program.task.train_stream(BatchShard(8), None)))
+    batch = program.to_devices(next(program.task.train_stream(BatchShard(8), None)))
     with jax.set_mesh(program.mesh):
         state, first = program.train_step(program.init(), batch)
         _, second = program.train_step(state, batch)

@@ -31,7 +31,7 @@ def run(data: int, fsdp: int) -> dict[str, object]:
         state = program.init()
         held = sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(state))
         for _ in range(STEPS):
-            state, output = program.train_step(state, program.place(next(stream)))
+            state, output = program.train_step(state, program.to_devices(next(stream)))
             losses.append(float(output.objective[0] / output.objective[1]))
     return {"losses": losses, "bytes": held}
 

@@ -17,7 +17,7 @@ def time_steps(subject: Subject, budget: Budget) -> Measurement:
     laid_out = subject.program
     with jax.set_mesh(laid_out.mesh):
         program = compile_step(laid_out)  # type: ignore[arg-type]
-        batch, state = program.place(subject.batch()), program.init()
+        batch, state = program.to_devices(subject.batch()), program.init()
 
         def step() -> Any:
             nonlocal state
