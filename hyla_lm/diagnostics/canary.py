@@ -79,10 +79,10 @@ def too_far_apart(
     """The error of differences that are not within the bound."""
     named = " + ".join(dict.fromkeys(kernels))
     others = " or ".join(repr(name) for name in ("blocked", "reference") if name not in kernels)
+    loss, gradient = differences["loss_difference"], differences["gradient_difference"]
     return Unreliable(
-        f"step {step}: the kernel that trains ({named}) and the reference are apart by "
-        f"{differences['loss_difference']:.3g} in the loss ({differences['loss']:.6g} and "
-        f"{differences['reference_loss']:.6g}) and by {differences['gradient_difference']:.3g} in the gradients"
-        f", above CanaryConfig.bound = {bound:g}: check the hardware, or set "
-        f"ModelConfig.attention_implementation to {others}."
+        f"step {step}: the kernel that trains ({named}) and the reference are apart by {loss:.3g} "
+        f"in the loss ({differences['loss']:.6g} and {differences['reference_loss']:.6g}) and by "
+        f"{gradient:.3g} in the gradients, above CanaryConfig.bound = {bound:g}: check the "
+        f"hardware, or set ModelConfig.attention_implementation to {others}."
     )

@@ -6,13 +6,10 @@ from pathlib import Path
 
 import jax
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hyla_lm.cli.main import main
 from hyla_lm.diagnostics.canary import BOUNDS, is_within
-from hyla_lm.ending import STOPPED as EXIT_STATUS
 from hyla_lm.model.config import ModelConfig
-from tests.evals.stops import Stops
 from tests.faults.faulty import Lie, backward, forward, make_kernels_lie, nothing, train
 from tests.run_lines import measured
 
@@ -88,27 +85,6 @@ def test_a_canary_that_is_off_compiles_nothing(
     made = [r.getMessage() for r in caplog.records if "XLA compilation" in r.getMessage()]
     assert any("train_step" in message for message in made)
     assert any("compare" in message for message in made) == compiled
-
-
-@pytest.mark.usefixtures("programs_once")
-def test_a_resumed_run_compares_again_and_replaces_the_lines(
-    tiny_gin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    often = (EVERY_5, "TrainConfig.eval_every=100")
-    assert train(tiny_gin, whole, *often) == 0
-    with monkeypatch.context() as patch:
-        patch.setattr("hyla_lm.run.run.PreemptionGuard", lambda _: Stops(6))
-        assert train(tiny_gin, stopped, *often) == EXIT_STATUS
-    assert [line["step"] for line in measured(stopped, "canary/")] == [0, 5]
-    assert train(tiny_gin, stopped, *often) == 0
-    assert measured(stopped) == measured(whole)
-    points = []
-    for folder in (whole, stopped):
-        events = EventAccumulator(str(folder)).Reload()
-        scalars = events.Scalars("canary/gradient_difference")
-        points.append([(event.step, event.value) for event in scalars])
-    assert points[0] == points[1] and [step for step, _ in points[0]] == [0, 5, 10]
 
 
 def test_generated_tasks_compare_on_their_evaluation_sets_in_turn(

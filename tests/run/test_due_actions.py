@@ -18,7 +18,7 @@ from hyla_lm.parallel.mesh import MeshConfig
 from hyla_lm.run import due_actions, evaluation
 from hyla_lm.run.due_actions import DUE_ACTIONS
 from hyla_lm.run.evaluation import evaluate
-from hyla_lm.run.run import DueAction, redone_tags
+from hyla_lm.run.run import redone_tags
 from tests.run_lines import measured
 
 pytestmark = pytest.mark.usefixtures("programs_once")
@@ -89,17 +89,6 @@ def test_suites_are_due_at_their_steps_and_at_the_end() -> None:
 def train(tiny_gin: Path, workdir: Path, *bindings: str) -> int:
     more = [f"--gin.{binding}" for binding in bindings]
     return main(["train", f"--gin_file={tiny_gin}", f"--workdir={workdir}", *more])
-
-
-def test_a_finished_run_started_again_has_the_same_files(tiny_gin: Path, tmp_path: Path) -> None:
-    workdir = tmp_path / "run"
-    assert train(tiny_gin, workdir) == 0
-    names = ("summary.json", "metrics.jsonl", "config.gin")
-    before = {name: (workdir / name).read_bytes() for name in names}
-    assert json.loads(before["summary.json"])["tokens_per_second"] > 0
-    for _ in range(2):
-        assert train(tiny_gin, workdir) == 0
-        assert {name: (workdir / name).read_bytes() for name in names} == before
 
 
 def test_a_summary_that_a_kill_prevented_is_of_the_whole_run(
@@ -183,25 +172,3 @@ def test_fewer_steps_than_are_saved_are_refused(
     assert train(tiny_gin, workdir, "TrainConfig.steps = 9") == 2
     assert "holds step 12, beyond TrainConfig.steps = 9" in capsys.readouterr().err
     assert (workdir / "summary.json").read_bytes() == before
-
-
-def test_everything_is_closed_on_an_error(
-    tiny_gin: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """The save under way ends, whatever ends the run."""
-
-    def fail(run: object, step: int) -> None:
-        if step == 5:
-            raise RuntimeError("in an action")
-
-    actions = (*DUE_ACTIONS, DueAction(due_actions.always, fail))
-    monkeypatch.setattr(due_actions, "DUE_ACTIONS", actions)
-    assert train(tiny_gin, tmp_path / "run") == 1
-    assert "hyla-lm: RuntimeError: in an action" in capsys.readouterr().err
-    saved = tmp_path / "run" / "checkpoints" / "5"
-    assert saved.is_dir()
-    monkeypatch.undo()
-    assert train(tiny_gin, tmp_path / "run") == 0

@@ -1,4 +1,4 @@
-"""What a run leaves behind, and how it stops when numbers go wrong."""
+"""What a run leaves behind, and what the same command then does."""
 
 import json
 from pathlib import Path
@@ -6,12 +6,10 @@ from typing import Any
 
 import jax
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hyla_lm import train as trainer
 from hyla_lm.cli.main import main
 from hyla_lm.config.read_experiment import read_experiment
-from hyla_lm.logs.tensorboard import tensorboard_name
 from hyla_lm.tasks import decoding
 from hyla_lm.tasks.decoding import choose
 from hyla_lm.tasks.language_model import LanguageModelTask
@@ -95,18 +93,6 @@ def test_the_config_written_gives_the_same_experiment(
     assert read_experiment([written], []) == read_experiment([str(tiny_gin)], [])
 
 
-def test_tensorboard_shows_the_same_points(run: tuple[Path, str]) -> None:
-    events = EventAccumulator(str(run[0]))
-    events.Reload()
-    points = [
-        (event.step, event.value) for event in events.Scalars(tensorboard_name("train/loss_nats"))
-    ]
-    logged = measured(run[0], "train/loss_nats")
-    assert points == [(o["step"], pytest.approx(o["train/loss_nats"])) for o in logged]
-    texts = {"text/config", "text/parameters", "text/environment"}
-    assert texts < set(events.Tags()["tensors"])
-
-
 def test_only_the_newest_checkpoints_stay(tiny_gin: Path, tmp_path: Path) -> None:
     arguments = [f"--gin_file={tiny_gin}", f"--workdir={tmp_path / 'run'}"]
     keep = ["--gin.CheckpointConfig.every=2", "--gin.CheckpointConfig.keep=2"]
@@ -130,12 +116,15 @@ def test_a_finished_run_says_so_and_does_nothing(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Once its summary is there, which is written last; before, it still does what it owes."""
+    """Once its summary is there, which is written last; before, it still does what is due."""
     workdir, arguments = run[0], ["train", f"--gin_file={tiny_gin}", f"--workdir={run[0]}"]
-    before = json.loads((workdir / "summary.json").read_text())
+    files = [workdir / name for name in ("summary.json", "metrics.jsonl", "config.gin")]
+    content = [file.read_bytes() for file in files]
+    before = json.loads(content[0])
     with monkeypatch.context() as patch:
         patch.setattr(trainer, "make_program", None)
         assert main(arguments) == 0
+    assert [file.read_bytes() for file in files] == content
     finished, longer, curves = capsys.readouterr().out.splitlines()
     assert finished.startswith(f"{workdir} is finished at step 12; validation ")
     assert f"loss_nats {before['validation']['loss_nats']:.4f}" in finished
@@ -146,21 +135,6 @@ def test_a_finished_run_says_so_and_does_nothing(
     after = json.loads((workdir / "summary.json").read_text())
     assert after["validation"] == before["validation"]
     assert "from the checkpoint of step 12" in capsys.readouterr().out
-
-
-def test_a_loss_that_is_not_finite_stops_the_run(
-    tiny_gin: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    workdir = tmp_path / "run"
-    hot = ["--gin.OptimizerConfig.learning_rate=1e38", "--gin.CheckpointConfig.every=1"]
-    assert main(["train", f"--gin_file={tiny_gin}", f"--workdir={workdir}", *hot]) == 2
-    message = capsys.readouterr().err
-    assert "step " in message
-    assert "on rows [" in message
-    assert "largest gradients: " in message
-    assert "OptimizerConfig.learning_rate" in message
-    saved = [path.name for path in (workdir / "checkpoints").iterdir() if path.name.isdigit()]
-    assert saved, "the last finite checkpoint stays"
 
 
 def test_evaluate_repeats_the_summary(
