@@ -54,27 +54,19 @@ def make_train_step(
     and new parameters. Parameters that `fsdp` splits are gathered in `gather_dtype`.
     """
 
-    def objective_sum(params: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, Sums]:
-        objective, metrics = loss(params, batch, key)
-        return objective[0], (objective, metrics)
-
-    def summed_gradients(params: Any, batch: Batch, key: jax.Array) -> tuple[Any, Sums]:
-        (_, sums), grads = jax.value_and_grad(objective_sum, has_aux=True)(params, batch, key)
-        return jax.tree.map(lambda grad: grad.astype(jnp.float32), grads), sums
-
     def sum_micro_batches(params: Any, batch: Batch, key: jax.Array) -> tuple[Any, Sums]:
         if accumulate_steps == 1:
-            return summed_gradients(params, batch, jax.random.fold_in(key, 0))
+            return summed_gradients(loss, params, batch, jax.random.fold_in(key, 0))
 
         def add_micro_batch(total, micro):
             index, micro_batch = micro
             micro_key = jax.random.fold_in(key, index)
-            sums = summed_gradients(params, micro_batch, micro_key)
+            sums = summed_gradients(loss, params, micro_batch, micro_key)
             return jax.tree.map(jnp.add, total, sums), None
 
         micro_batches = (jnp.arange(accumulate_steps), split_batch(batch, accumulate_steps))
         first = jax.tree.map(lambda x: x[0], micro_batches)
-        shapes = jax.eval_shape(lambda m: summed_gradients(params, m[1], key), first)
+        shapes = jax.eval_shape(lambda m: summed_gradients(loss, params, m[1], key), first)
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         return jax.lax.scan(add_micro_batch, zeros, micro_batches)[0]
 
@@ -95,6 +87,19 @@ def make_train_step(
         return TrainState(state.step + 1, params, opt_state), output
 
     return train_step
+
+
+def summed_gradients(
+    loss: LossFn, params: Any, batch: Batch, key: jax.Array | None
+) -> tuple[Any, Sums]:
+    """Float32 gradients of the summed objective, and the sums of objective and metrics."""
+
+    def objective_sum(params: Any) -> tuple[jax.Array, Sums]:
+        objective, metrics = loss(params, batch, key)
+        return objective[0], (objective, metrics)
+
+    (_, sums), grads = jax.value_and_grad(objective_sum, has_aux=True)(params)
+    return jax.tree.map(lambda grad: grad.astype(jnp.float32), grads), sums
 
 
 def split_batch(batch: Batch, parts: int) -> Batch:

@@ -13,6 +13,7 @@ set CanaryConfig.bound to a few times that.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -20,10 +21,9 @@ import jax.numpy as jnp
 import optax
 
 from hyla_lm.errors import UserError
-from hyla_lm.metrics import Pair
 from hyla_lm.parallel.batch_sums import summed_over_batch
 from hyla_lm.tasks.protocol import Batch, LossFn
-from hyla_lm.train_step import split_batch
+from hyla_lm.train_step import split_batch, summed_gradients
 
 BOUNDS = {"float32": 1e-3, "bfloat16": 0.5}
 Differences = dict[str, jax.Array]
@@ -40,8 +40,12 @@ def make_canary_step(
 
     def compare(params: Any, batch: Batch) -> Differences:
         micro_batch = jax.tree.map(lambda x: x[0], split_batch(batch, accumulate_steps))
-        (total, count), grads = gradients(loss, params, micro_batch, gather_dtype)
-        (expected, _), expected_grads = gradients(reference_loss, params, micro_batch, gather_dtype)
+        sums, reference_sums = (
+            summed_over_batch(partial(summed_gradients, of), gather_dtype)
+            for of in (loss, reference_loss)
+        )
+        grads, ((total, count), _) = sums(params, micro_batch, None)
+        expected_grads, ((expected, _), _) = reference_sums(params, micro_batch, None)
         apart = jax.tree.map(jnp.subtract, grads, expected_grads)
         return {
             "loss": total / count,
@@ -51,21 +55,6 @@ def make_canary_step(
         }
 
     return compare
-
-
-def gradients(loss: LossFn, params: Any, batch: Batch, gather_dtype: str) -> tuple[Pair, Any]:
-    """The summed objective and its gradients, taken over the mesh as in training."""
-
-    def objective_sum(params: Any, batch: Batch) -> tuple[jax.Array, Pair]:
-        objective, _ = loss(params, batch, None)
-        return objective[0], objective
-
-    def sums(params: Any, batch: Batch, _: None) -> tuple[Any, Pair]:
-        (_, objective), grads = jax.value_and_grad(objective_sum, has_aux=True)(params, batch)
-        return jax.tree.map(lambda grad: grad.astype(jnp.float32), grads), objective
-
-    grads, objective = summed_over_batch(sums, gather_dtype)(params, batch, None)
-    return objective, grads
 
 
 def is_within(differences: Mapping[str, float], bound: float) -> bool:

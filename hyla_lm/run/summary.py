@@ -1,9 +1,8 @@
 """What a run says of itself: rows at its start, settings and texts for sinks, summary.json."""
 
 import dataclasses
-import math
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -22,7 +21,7 @@ from hyla_lm.model.inspection import kernels_of
 from hyla_lm.optim import OptimizerConfig, span_of_fall
 from hyla_lm.package import described, git_revision
 from hyla_lm.parallel.mesh import AXES
-from hyla_lm.parallel.sharding_table import lines, merged, sharding_table
+from hyla_lm.parallel.sharding_table import lines, sharding_table
 from hyla_lm.run.program import Program, numerics_of, versions
 from hyla_lm.tasks.protocol import Objective, Task
 
@@ -128,49 +127,28 @@ def _settings(config: Any) -> dict[str, Setting]:
 
 def texts(program: Program[Task]) -> dict[str, str]:
     """Markdown by tag: the configuration, the parameters, and where the run trains."""
-    return {
-        "text/config": f"```\n{program.experiment.text}\n```",
-        "text/parameters": _parameters(program),
-        "text/environment": _environment(program),
-    }
-
-
-def _parameters(program: Program[Task]) -> str:
-    params = program.abstract_state.params
-    table = merged(sharding_table(params, program.mesh))
-    rows = [
-        (
-            f"`{held.path}`" + (f" ({held.count})" if held.count > 1 else ""),
-            " x ".join(map(str, held.shape)),
-            f"{held.count * math.prod(held.shape):,}",
-            held.dtype,
-            " x ".join(axis or "whole" for axis in held.axes),
-        )
-        for held in table
-    ]
-    in_all = ("in all", "", f"{count_parameters(params):,}", "", "")
-    return _table(("parameter", "shape", "count", "dtype", "mesh axes"), [*rows, in_all])
-
-
-def _environment(program: Program[Task]) -> str:
     numerics = numerics_of(program.mesh, program.step_hash)
-    mesh: Mapping[str, int] = numerics.pop("mesh")
-    facts = {
+    axes: Mapping[str, int] = numerics.pop("mesh")
+    environment = {
         "code": described(),
         "git_revision": git_revision(),
         "python": platform.python_version(),
         **versions(),
         "processes": jax.process_count(),
-        "mesh": ", ".join(f"{axis} {size}" for axis, size in mesh.items()),
+        "mesh": ", ".join(f"{axis} {size}" for axis, size in axes.items()),
         **numerics,
     }
-    known = ((name, f"`{value}`") for name, value in facts.items() if value not in (None, ""))
-    return _table(("what", "which"), known)
+    known = (f"{name}: {value}" for name, value in environment.items() if value not in (None, ""))
+    table = sharding_table(program.abstract_state.params, program.mesh)
+    return {
+        "text/config": _preformatted(program.experiment.text),
+        "text/parameters": _preformatted("\n".join(lines(table))),
+        "text/environment": _preformatted("\n".join(known)),
+    }
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def _preformatted(text: str) -> str:
+    return f"```\n{text}\n```"
 
 
 def summary_of(
