@@ -1,7 +1,7 @@
 """Runs killed at random moments of their phases and started again.
 
 A chain is one run: its process is sent a signal, started again, and so on until it ends by itself.
-Then it must equal a run never stopped.
+Then it must equal a run never stopped. The phase of a process is known by the files of its run.
 """
 
 import json
@@ -15,9 +15,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.faults.phases import CLOSE, COMMIT, COMPILE, PHASES, START, lasting
-from tests.faults.runs import Command, Running, differences, left_behind
+from hyla_lm.run.folder import EVENTS
+from tests.faults.runs import Command, Running, differences, left_behind, unfinished
 
+# Until it opens its curves; while it trains; while a checkpoint is not whole; after the last one.
+PHASES = START, LOOP, COMMIT, CLOSE = "start", "loop", "commit", "close"
 SIGNALS = (*[signal.SIGKILL] * 7, *[signal.SIGTERM] * 2, signal.SIGINT)
 # SIGTERM ends a process at once until the run is open; from then on the run saves first.
 STATUSES = {
@@ -26,22 +28,11 @@ STATUSES = {
     signal.SIGINT: (75, 128 + signal.SIGINT, -signal.SIGINT),
 }
 MOST_KILLS = 6  # of one run
-MOST_TIMES = 3
+SHARE_NOT_CACHED = 0.1
 COMMIT_SECONDS = 0.2
 WATCH_SECONDS = 0.0005
 MOST_ERROR_LINES = 10
-COLUMNS = ("kills", "resumes", "equal", "differing", "loud")
-
-
-@dataclass(frozen=True)
-class Moment:
-    """When to send which signal: so long after a phase began for so many times."""
-
-    number: signal.Signals
-    phase: str
-    times: int
-    delay: float
-    is_cached: bool
+COLUMNS = ("kills", "equal", "differing", "loud")
 
 
 @dataclass
@@ -53,10 +44,8 @@ class Kill:
 
     number: str
     phase: str
-    seconds: float
     status: int
     is_loud: bool
-    is_resumed: bool = False
 
 
 @dataclass
@@ -69,13 +58,20 @@ class Chain:
     left: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Whole:
-    """A run never stopped, the seconds it took, and the mean seconds of its phases."""
+class Watched(Running):
+    """A process whose phase is known by the files that it adds to its run."""
 
-    workdir: Path
-    seconds: float
-    phases: dict[str, float]
+    def __init__(self, command: Command, workdir: Path, last_step: int, is_cached: bool = True):
+        self._last = workdir / "checkpoints" / str(last_step)
+        self._events_before = len(list(workdir.glob(f"{EVENTS}*")))
+        super().__init__(command, workdir, is_cached)
+
+    def phase(self) -> str:
+        if len(list(self.workdir.glob(f"{EVENTS}*"))) == self._events_before:
+            return START
+        if self._last.exists():
+            return CLOSE
+        return COMMIT if unfinished(self.workdir) else LOOP
 
 
 class Kills:
@@ -85,11 +81,10 @@ class Kills:
         self._command, self._last_step, self._home = command, last_step, home
         self._rng = random.Random(seed)
         home.mkdir(parents=True)
-        self._cold = self._run_whole("cold", is_cached=False)
+        cold, _ = self._run_whole("cold", is_cached=False)
         self._run_whole("first")
-        self._warm = self._run_whole("warm")
-        self._pace = 1.0  # of the newest process that ended by itself, to the warm one
-        assert not differences(self._warm.workdir, self._cold.workdir, last_step)
+        self._whole, self._seconds = self._run_whole("warm")
+        assert not differences(self._whole, cold, last_step)
 
     def chains(self, count: int) -> Iterator[Chain]:
         """Chains until there were so many kills; each comes when it has ended."""
@@ -99,93 +94,71 @@ class Kills:
             number, count = number + 1, count - len(chain.kills)
             yield chain
 
-    def _run_whole(self, name: str, is_cached: bool = True) -> Whole:
-        workdir, phases = self._home / name, self._home / f"{name}.phases"
-        running = Running(self._command, workdir, phases, is_cached)
+    def _run_whole(self, name: str, is_cached: bool = True) -> tuple[Path, dict[str, float]]:
+        """The folder of a run never stopped, and the seconds of its phases."""
+        running = Watched(self._command, self._home / name, self._last_step, is_cached)
+        seconds, before = dict.fromkeys(PHASES, 0.0), running.started
+        while running.is_alive:
+            time.sleep(WATCH_SECONDS)
+            phase, now = running.phase(), time.monotonic()
+            seconds[phase] += now - before
+            before = now
         assert running.ended() == 0, running.errors()
-        now = time.monotonic()
-        return Whole(workdir, now - running.started, lasting(phases, now))
+        return running.workdir, seconds
 
     def _chain(self, name: str, count: int) -> Chain:
+        """A run that is killed so often, if it does not end before; then it ends by itself."""
         chain, workdir = Chain(name), self._home / name
-        for number in range(count):
-            phases = self._home / f"{name}.phases{number}"
-            status = self._kill(chain, workdir, phases, self._moment())
+        status = -1
+        for number in range(count + 1):
+            status = self._process(chain, workdir, is_killed=number < count)
             if status == 0 or chain.faults:
                 break
-        else:
-            self._finish(chain, workdir)
         if not chain.faults:
-            chain.faults = differences(workdir, self._warm.workdir, self._last_step)
-        chain.left = left_behind(workdir, self._warm.workdir)
+            chain.faults = differences(workdir, self._whole, self._last_step)
+        chain.left = left_behind(workdir, self._whole)
         return chain
 
-    def _moment(self) -> Moment:
-        """Half of the moments lie anywhere in a run, half in a phase, each phase alike."""
+    def _process(self, chain: Chain, workdir: Path, is_killed: bool) -> int:
+        """The status of a process of the run, which is sent a signal at a random moment."""
         number = self._rng.choice(SIGNALS)
-        if self._rng.random() < 0.5:
-            delay = self._rng.uniform(0, self._warm.seconds * self._pace)
-            return Moment(number, START, 1, delay, is_cached=True)
-        phase = self._rng.choice(PHASES)
-        is_cached = phase != COMPILE or self._rng.random() < 0.5
-        times = 1 if phase in (START, COMPILE, CLOSE) else self._rng.randint(1, MOST_TIMES)
-        whole = self._warm if is_cached else self._cold
-        longest = COMMIT_SECONDS if phase == COMMIT else whole.phases[phase]
-        return Moment(number, phase, times, self._rng.uniform(0, longest * self._pace), is_cached)
-
-    def _kill(self, chain: Chain, workdir: Path, phases: Path, moment: Moment) -> int:
-        """Starts the run and sends it the signal of the moment, if it comes; returns its status."""
-        running = Running(self._command, workdir, phases, moment.is_cached)
-        phase = send_at(running, moment)
-        seconds = time.monotonic() - running.started
-        status = self._ended(running, chain)
-        if status != 0 and (phase is None or status not in STATUSES[moment.number]):
-            chain.faults.append(f"status {status} in {phase}: {running.errors()[-2000:]}")
-        mark_resumed(chain)
-        if status != 0 and phase is not None:
-            is_loud = has_much_to_say(running.errors())
-            chain.kills.append(Kill(moment.number.name, phase, seconds, status, is_loud))
-        return status
-
-    def _finish(self, chain: Chain, workdir: Path) -> None:
-        """Starts the run and lets it end by itself."""
-        running = Running(self._command, workdir, self._home / f"{chain.name}.phases")
-        status = self._ended(running, chain)
-        if status != 0:
-            chain.faults.append(f"status {status} at the end: {running.errors()[-2000:]}")
-        mark_resumed(chain)
-
-    def _ended(self, running: Running, chain: Chain) -> int:
-        """The status of a process that ends; one that ends by itself tells the machine's pace."""
+        is_cached = self._rng.random() > SHARE_NOT_CACHED
+        running = Watched(self._command, workdir, self._last_step, is_cached)
+        phase = self._send(running, number) if is_killed else None
         try:
             status = running.ended()
         except subprocess.TimeoutExpired as error:
             chain.faults.append(f"it did not end in {error.timeout:.0f} seconds")
             return -signal.SIGKILL
-        if status == 0:
-            self._pace = (time.monotonic() - running.started) / self._warm.seconds
+        if status != 0 and (phase is None or status not in STATUSES[number]):
+            chain.faults.append(f"status {status} in {phase}: {running.errors()[-2000:]}")
+        if status != 0 and phase is not None:
+            chain.kills.append(Kill(number.name, phase, status, is_loud(running.errors())))
         return status
 
+    def _send(self, running: Watched, number: int) -> str | None:
+        """Sends the signal and returns the phase; None if the process ends before the moment.
 
-def send_at(running: Running, moment: Moment) -> str | None:
-    """Sends the signal at the moment and returns the phase; None if the process ends before it."""
-    while running.is_alive:
-        began = running.beginning(moment.phase, moment.times)
-        if began is not None and time.monotonic() >= began + moment.delay:
-            phase = running.phase()
-            running.send(moment.number)
-            return phase
-        time.sleep(WATCH_SECONDS)
-    return None
+        Half of the moments lie anywhere in a run, half in a phase, each phase alike.
+        """
+        phase, seconds = START, sum(self._seconds.values())
+        if self._rng.random() < 0.5:
+            phase = self._rng.choice(PHASES)
+            seconds = min(self._seconds[phase], COMMIT_SECONDS if phase == COMMIT else seconds)
+        delay = self._rng.uniform(0, seconds)
+        began: float | None = None
+        while running.is_alive:
+            if began is None and running.phase() == phase:
+                began = time.monotonic()
+            if began is not None and time.monotonic() >= began + delay:
+                found = running.phase()
+                running.send(number)
+                return found
+            time.sleep(WATCH_SECONDS)
+        return None
 
 
-def mark_resumed(chain: Chain) -> None:
-    """A later process of the chain ended as it should, from where the kills left the run."""
-    for kill in chain.kills:
-        kill.is_resumed = kill.is_resumed or not chain.faults
-
-
-def has_much_to_say(errors: str) -> bool:
+def is_loud(errors: str) -> bool:
     return "Traceback" in errors or len(errors.splitlines()) > MOST_ERROR_LINES
 
 
@@ -197,7 +170,6 @@ def counts(chains: Sequence[Chain]) -> dict[str, dict[str, int]]:
         for kill in chain.kills:
             for row in (by_phase[kill.phase], by_phase["all"]):
                 row["kills"] += 1
-                row["resumes"] += kill.is_resumed
                 row[verdict] += 1
                 row["loud"] += kill.is_loud
     return by_phase

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,8 +23,8 @@ from hyla_lm.logs.step_log import SECONDS
 from hyla_lm.logs.tensorboard import tensorboard_name
 from hyla_lm.run.folder import EVENTS
 from tests import preloaded
-from tests.faults.phases import COMMIT, SAVE, START, begins
 from tests.run_lines import measured
+from tests.tiny_runs import arguments
 
 ROOT = Path(__file__).parents[2]
 UNFINISHED = ".orbax-checkpoint-tmp"
@@ -41,10 +41,6 @@ class Command:
     programs: Path
     bindings: tuple[str, ...] = ()
 
-    def arguments(self, workdir: Path) -> list[str]:
-        bindings = [f"--gin.{binding}" for binding in self.bindings]
-        return ["train", f"--gin_file={self.gin_file}", f"--workdir={workdir}", *bindings]
-
     def environment(self, is_cached: bool) -> dict[str, str]:
         cache = {
             "JAX_COMPILATION_CACHE_DIR": str(self.programs),
@@ -56,16 +52,20 @@ class Command:
 
 
 class Running:
-    """A training process whose phases are told to us."""
+    """A training process; `errors` is what it writes to stderr."""
 
-    def __init__(self, command: Command, workdir: Path, phases: Path, is_cached: bool = True):
-        self._phases, self._workdir = phases, workdir
-        self._errors = phases.with_name(f"{phases.name}.errors")
-        self.started = time.monotonic()
-        launcher = [sys.executable, "-m", "tests.faults.phased_train", str(phases)]
+    def __init__(
+        self, command: Command, workdir: Path, is_cached: bool = True, start: Sequence[str] = ()
+    ):
+        self.workdir, self.started = workdir, time.monotonic()
+        self._errors = workdir.with_suffix(".errors")
         with self._errors.open("wb") as errors:
             self._process = preloaded.Popen(
-                [*launcher, *command.arguments(workdir)],
+                [
+                    sys.executable,
+                    *(start or ("-m", "hyla_lm")),
+                    *arguments(command.gin_file, workdir, *command.bindings),
+                ],
                 env=command.environment(is_cached),
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
@@ -76,19 +76,6 @@ class Running:
     @property
     def is_alive(self) -> bool:
         return self._process.poll() is None
-
-    def beginning(self, phase: str, times: int) -> float | None:
-        """When the phase began for so many times; None if it has not."""
-        if phase == START:
-            return self.started
-        found = [begin.at for begin in begins(self._phases) if begin.phase == phase]
-        return found[times - 1] if len(found) >= times else None
-
-    def phase(self) -> str:
-        """The phase now; a commit goes on beneath steps and evaluations."""
-        found = [begin.phase for begin in begins(self._phases)] or [START]
-        is_committing = SAVE in found and found[-1] != SAVE and unfinished(self._workdir)
-        return COMMIT if is_committing else found[-1]
 
     def send(self, number: int) -> None:
         self._process.send_signal(number)

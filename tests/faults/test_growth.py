@@ -22,7 +22,6 @@ from hyla_lm.logs.tensorboard import SETTINGS
 from hyla_lm.run.folder import EVENTS
 from hyla_lm.run.summary import LEARNING_RATE
 from tests.faults.kills import write_json
-from tests.faults.phased_train import measured_path
 from tests.faults.runs import Command, Running, differences
 
 STEPS, KILLS, LIMIT = 10_000, 20, 1.02
@@ -39,6 +38,33 @@ PERIODS = (
 )
 
 
+# The command hyla-lm. Every hundredth step of the process adds a line to a file: the run's step,
+# steps since the start, CPU seconds, kilobytes of memory now and at most.
+MEASURED_TRAIN = """
+import json, sys, time
+from pathlib import Path
+from hyla_lm.cli import main as cli
+from hyla_lm.logs.step_log import StepLog
+
+path, record, done = Path(sys.argv[1]), StepLog.record, 0
+
+def recorded(log, step, *rest):
+    global done
+    record(log, step, *rest)
+    done += 1
+    if done % 100 == 0:
+        status = Path("/proc/self/status").read_text().splitlines()
+        sizes = dict(line.split(":", 1) for line in status)
+        resident, peak = (int(sizes[name].split()[0]) for name in ("VmRSS", "VmHWM"))
+        with path.open("a") as file:
+            file.write(json.dumps([step, done, time.process_time(), resident, peak]) + "\\n")
+
+StepLog.record = recorded
+sys.argv = ["hyla-lm", *sys.argv[2:]]
+cli.entry_point()
+"""
+
+
 class Measured(NamedTuple):
     """A process at a step: steps since its start, its CPU seconds, its memory in kilobytes."""
 
@@ -52,12 +78,13 @@ class Measured(NamedTuple):
 class Process:
     """A training process that is measured every 100 steps."""
 
-    def __init__(self, command: Command, workdir: Path, phases: Path):
-        self._phases, self._running = phases, Running(command, workdir, phases)
+    def __init__(self, command: Command, workdir: Path, measurements: Path):
+        self._path = measurements
+        start = ("-c", MEASURED_TRAIN, str(measurements))
+        self._running = Running(command, workdir, start=start)
 
     def measured(self) -> list[Measured]:
-        path = measured_path(self._phases)
-        lines = path.read_text().splitlines() if path.exists() else []
+        lines = self._path.read_text().splitlines() if self._path.exists() else []
         return [Measured(*json.loads(line)) for line in lines]
 
     def killed_at(self, is_due: Callable[[Measured], bool], seconds: float) -> list[Measured]:
@@ -129,18 +156,18 @@ def test_a_long_run_that_is_killed_often_does_not_grow(command: Command, tmp_pat
     long = replace(command, bindings=(*command.bindings, *PERIODS))
     rng = random.Random(int(os.environ.get("SEED", "0")))
     workdir, whole_workdir = tmp_path / "killed", tmp_path / "whole"
-    whole = Process(long, whole_workdir, tmp_path / "whole.phases").ended()
+    whole = Process(long, whole_workdir, tmp_path / "whole.steps").ended()
     parts, files = [], set()
     for number in range(1, KILLS + 1):
         step = number * STEPS // (KILLS + 1)
-        process = Process(long, workdir, tmp_path / f"part{number}.phases")
+        process = Process(long, workdir, tmp_path / f"part{number}.steps")
         parts.append(process.killed_at(lambda last, step=step: last.step >= step, rng.random() / 3))
         events = events_of(workdir)
         files.add(len([path for path in workdir.iterdir() if path.is_file()]) - len(events))
         assert len(events) == number
         assert len(list((workdir / "checkpoints").iterdir())) <= MOST_CHECKPOINTS
         print(f"killed {number} times, at step {parts[-1][-1].step}", flush=True)
-    Process(long, workdir, tmp_path / "last.phases").ended()
+    Process(long, workdir, tmp_path / "last.steps").ended()
     ratios = {
         **growth_of_a_process(whole),
         **growth_over_processes(parts),
