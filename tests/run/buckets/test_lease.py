@@ -17,7 +17,7 @@ from hyla_lm.run.folder import RunFolder
 from hyla_lm.storage import as_path
 from tests import preloaded
 from tests.run.buckets.fake_bucket import FakeBucket
-from tests.run.buckets.runs import WORKDIR, assert_equal, command
+from tests.run.buckets.runs import WORKDIR, command
 from tests.tiny_runs import train
 
 pytest.importorskip("gcsfs", reason="runs in gs:// need pip install 'hyla_lm[gcs]'")
@@ -201,24 +201,3 @@ def test_a_live_run_refuses_another_and_a_taken_lease_ends_it(
     [line] = [line for line in errors.splitlines() if "lease" in line]
     assert line.startswith(f"hyla-lm: --workdir={WORKDIR} was taken over by {NAMED}, since")
     assert bucket.objects[LOCK] == OTHER and "bucket/run/summary.json" not in bucket.objects
-
-
-def test_a_killed_run_resumes_when_its_lease_is_over(
-    bucket: FakeBucket, gin_file: Path, whole: Path, tmp_path: Path
-) -> None:
-    bucket.watcher = lambda request: (
-        killed.kill() if "run/checkpoints/4/commit_success" in request else None
-    )
-    killed = preloaded.Popen(**command(gin_file, bucket))
-    killed.communicate(timeout=300)
-    assert LOCK in bucket.objects
-    bucket.watcher = lambda _: None
-    bucket.ahead = timedelta(seconds=80)
-    started = time.monotonic()
-    again = preloaded.Popen(**command(gin_file, bucket))
-    output, errors = again.communicate(timeout=300)
-    assert again.returncode == 0, errors
-    assert re.search(r"waits up to \d+ s for the lease of process \d+", output)
-    assert time.monotonic() - started < 90
-    assert_equal(bucket, whole, tmp_path)
-    assert LOCK not in bucket.objects
