@@ -135,7 +135,7 @@ class RunStore:
         self.show(step, values)
 
     def show(self, step: int, values: Mapping[str, Value]) -> None:
-        """Writes to the sinks alone: histograms, pictures and texts have no line."""
+        """Writes only to the sinks: histograms, pictures and texts have no line."""
         for sink in self._sinks:
             sink.write(step, values)
 
