@@ -4,7 +4,7 @@ import argparse
 
 from hyla_lm.cli.parser import add_gin_files
 
-HELP = "what the device here computes, how fast, and how that compares with a plan"
+HELP = "what the device here computes, and how fast"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

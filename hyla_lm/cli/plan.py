@@ -15,10 +15,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     parser.add_argument("--price_per_chip_hour", type=float, help="adds the cost of the run")
-    parser.add_argument("--cache_dir", help="keep the compiled step here, for the pod's JAX")
-    parser.add_argument(
-        "--calibration", help="file of hyla-lm calibrate, which corrects and narrows the range"
-    )
     parser.add_argument(
         "--compiles", type=int, default=6, help="most compiles to find the largest batch (0: none)"
     )

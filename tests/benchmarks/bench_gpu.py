@@ -13,10 +13,8 @@ import jax
 
 from hyla_lm.model.flops import model_flops_utilization, train_flops_per_token
 from hyla_lm.tools.calibrate.kernels import check_kernels
-from hyla_lm.tools.calibrate.steps import time_steps
-from hyla_lm.tools.calibrate.subject import Subject, read_subject
+from hyla_lm.tools.calibrate.steps import Subject, read_subject, time_step
 from hyla_lm.tools.calibrate.timing import Budget
-from hyla_lm.tools.plan.plan import attention_of
 
 GINS = tuple(f"gin/c4_50m_{name}.gin" for name in ("softmax", "linear", "hyla"))
 BUDGET = Budget(repeats=20, seconds=10.0)
@@ -45,13 +43,13 @@ def worst_error(subject: Subject) -> float:
 
 def line(gin: str, subject: Subject) -> tuple[float, str]:
     """Tokens/s of a config, and what is printed of it."""
-    measured = time_steps(subject, BUDGET)
+    measured = time_step(subject, BUDGET)
     tokens_per_second = measured.rate or 0.0
     task, model = subject.program.task, subject.experiment.model
     flops = train_flops_per_token(model, task.io, task.sequence_length)
     share = model_flops_utilization(tokens_per_second, flops)
     shown = "unknown" if share is None else f"{share:.1%}"
-    kernels = ", ".join(attention_of(subject.program))
+    kernels = ", ".join(subject.attention)
     text = f"{gin}: {kernels}: {tokens_per_second:,.0f} tokens/s, MFU {shown}"
     return tokens_per_second, f"{text}, spread {measured.timing.spread:.0%}"
 
@@ -69,7 +67,7 @@ def main() -> int:
         worst = max(worst, error)
         rate, text = line(gin, chosen)
         print(f"{text}; largest error {error:.0%} of its bound", flush=True)
-        if attention_of(anywhere.program) != attention_of(chosen.program):
+        if anywhere.attention != chosen.attention:
             other, text = line(gin, anywhere)
             print(f"{text}; auto is {rate / other:.2f} times as fast", flush=True)
     seconds = time.monotonic() - started

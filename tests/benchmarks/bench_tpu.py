@@ -2,8 +2,8 @@
 
 One sequence and layer, 8 heads of 64, bfloat16, causal. Pallas kernels are counted by running their
 program (hyla_lm/tools/cycles/bundles.py); what XLA runs is the compiler's own estimate, another
-measure. Both leave out waiting for memory; HBM is the time that operands and
-results need at 819 GB/s. Needs the extra `[tpu]`.
+measure. Both leave out waiting for memory; HBM is the time that operands and results need at
+819 GB/s. Needs the extra `[tpu]`.
 """
 
 import re
@@ -18,8 +18,9 @@ from tpu_programs import Program, both, forward
 
 from hyla_lm.attention.chips import V5E
 from hyla_lm.tools.cycles.dumps import Dumps
-from hyla_lm.tools.plan.hlo import Program as Hlo
-from hyla_lm.tools.plan.topology import Slice, libtpu_settings
+from hyla_lm.tools.cycles.hlo import Program as Hlo
+from hyla_lm.tools.cycles.operations import estimated_cycles
+from hyla_lm.tools.cycles.topology import Slice, set_up_libtpu
 
 FOLDER = tempfile.TemporaryDirectory(prefix="bench_tpu_")
 DUMPS = Path(FOLDER.name)
@@ -33,7 +34,6 @@ CASES += [(name, "pallas_tpu") for name in ("hyla_as_a_tile", "hyla_gated")]
 CASES += [(name, "pallas_tpu") for name in ("talking_heads", "query_composed")]
 UNITS = ("MXU", "VALU", "VLOAD", "VSTORE")
 
-_ESTIMATE = re.compile(r'"estimated_cycles":"(\d+)"')
 _KERNEL = re.compile(r'%([\w.\-]+) = .*custom_call_target="tpu_custom_call"')
 _VMEM = re.compile(r'"used_scoped_memory_configs":\[\{"memory_space":"1"[^}]*"size":"(\d+)"')
 
@@ -45,16 +45,6 @@ def compile_program(program: Program, device: Any) -> Any:
     placed = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one_chip) for x in operands]
     with jax.set_mesh(mesh):
         return jax.jit(function).lower(*placed).compile()
-
-
-def estimated_cycles(hlo: str) -> int:
-    """The compiler's estimates of a program, loops times their trips."""
-    total = 0
-    for instruction, _, times in Hlo(hlo).walk():
-        estimate = _ESTIMATE.search(instruction.line)
-        if estimate is not None and int(estimate[1]) < 1 << 62:
-            total += times * int(estimate[1])
-    return total
 
 
 def kernel_report(name: str) -> tuple[int, dict[str, float]]:
@@ -72,7 +62,8 @@ def measure(program: Program, device: Any) -> str:
     compiled = compile_program(program, device)
     hlo = compiled.as_text()
     memory = compiled.memory_analysis()
-    total, notes = estimated_cycles(hlo), []
+    total = sum(times * (estimated_cycles(x) or 0) for x, _, times in Hlo(hlo).walk())
+    notes = []
     for line in filter(_KERNEL.search, hlo.splitlines()):
         name = _KERNEL.search(line)[1]  # type: ignore[index]
         cycles, units = kernel_report(name)
@@ -92,8 +83,8 @@ def measure(program: Program, device: Any) -> str:
 
 def main() -> None:
     lengths = [int(argument) for argument in sys.argv[1:]] or LENGTHS
-    with libtpu_settings(DUMPS, PASSES):
-        device = Slice("v5e:2x2").devices()[0]
+    set_up_libtpu(DUMPS, PASSES)
+    device = Slice("v5e:2x2").devices()[0]
     for length in lengths:
         for attention, implementation in CASES:
             if implementation == "reference" and length > REFERENCE_MAX_LENGTH:

@@ -19,8 +19,8 @@ from hyla_lm.model.flops import count_parameters
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.mesh import AXES, MeshConfig
 from hyla_lm.run.program import make_program
+from hyla_lm.tools.cycles.hlo import Program as Hlo
 from hyla_lm.tools.plan.collectives import KINDS, find_collectives
-from hyla_lm.tools.plan.hlo import Program as Hlo
 
 STEPS = 20
 LOOKED_AT = {"hyla": ((1, 1, 1, 1), (2, 1, 2, 2)), "softmax": ((1, 1, 1, 1), (1, 1, 1, 8))}

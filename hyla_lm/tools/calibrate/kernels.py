@@ -62,28 +62,29 @@ class Check:
 
     @property
     def is_within(self) -> bool:
-        found = [(self.errors.get(name), bound) for name, bound in self.bounds.items()]
-        return not self.failure and all(e is not None and e <= bound for e, bound in found)
+        pairs = [(self.errors.get(name), bound) for name, bound in self.bounds.items()]
+        return not self.failure and all(e is not None and e <= bound for e, bound in pairs)
 
 
 def cases(config: ModelConfig, length: int) -> list[Case]:
     """The config's own shape, one that no block divides, and an odd one of every basic variant."""
     sizes = (config.num_heads, config.head_dim, config.value_size)
     own = {name: config.spec(layer) for layer, name in enumerate(config.pattern)}
-    found = [Case(name, spec, 1, length, *sizes) for name, spec in own.items()]
-    found += [Case(name, spec, 2, length + 44, *sizes, True) for name, spec in own.items()]
-    return found + [Case(name, VARIANTS[name], 1, ODD_LENGTH, 3, 20, 33, True) for name in ODD]
+    whole = [Case(name, spec, 1, length, *sizes) for name, spec in own.items()]
+    odd = [Case(name, spec, 2, length + 44, *sizes, True) for name, spec in own.items()]
+    basic = [Case(name, VARIANTS[name], 1, ODD_LENGTH, 3, 20, 33, True) for name in ODD]
+    return [*whole, *odd, *basic]
 
 
 def check_kernels(
     config: ModelConfig, length: int, platform: str, say: Callable[[str], None]
 ) -> list[Check]:
     """Every kernel of this platform that can do a case, on every case."""
-    found = []
+    checks = []
     for case in cases(config, length):
         say(f"kernels: {case}")
-        found += _check_case(case, jnp.dtype(config.dtype), platform)
-    return found
+        checks += _check_case(case, jnp.dtype(config.dtype), platform)
+    return checks
 
 
 def _check_case(case: Case, dtype: jnp.dtype, platform: str) -> list[Check]:
@@ -95,35 +96,28 @@ def _check_case(case: Case, dtype: jnp.dtype, platform: str) -> list[Check]:
     bounds = {
         name: max(FLOOR[dtype.name], ALLOWANCE * (error or 0.0)) for name, error in own.items()
     }
-    return [_check(kernel, case, given, expected, bounds) for kernel in able(case, given, platform)]
-
-
-def _check(
-    kernel: Kernel, case: Case, given: Operands, expected: Operands, bounds: dict[str, float]
-) -> Check:
-    head = kernel.name, str(case), given["q"].dtype.name
-    try:
-        found = errors_of(results(kernel.run, case, given), expected)
-    except Exception as error:  # whatever a compiler raises is the finding
-        return Check(*head, {}, bounds, reason_of(error))
-    return Check(*head, found, bounds)
+    checks = []
+    for kernel in able(case, given, platform):
+        errors, failure = {}, ""
+        try:
+            errors = errors_of(results(kernel.run, case, given), expected)
+        except Exception as error:  # whatever a compiler raises is the finding
+            failure = reason_of(error)
+        checks.append(Check(kernel.name, str(case), dtype.name, errors, bounds, failure))
+    return checks
 
 
 def able(case: Case, given: Operands, platform: str) -> list[Kernel]:
     """The kernels beside the reference that can do a case on a platform."""
     request = jax.eval_shape(partial(_request, case), given)
+    others = tuple(end for end in OF_ONE_PLATFORM if end != f"_{platform}")
     return [
         kernel
         for kernel in KERNELS
         if kernel.run is not attend_block
-        and _runs_on(platform, kernel.implementation)
+        and not kernel.implementation.endswith(others)
         and not kernel.unsupported(request)
     ]
-
-
-def _runs_on(platform: str, implementation: str) -> bool:
-    needs_one = implementation.endswith(OF_ONE_PLATFORM)
-    return not needs_one or implementation.endswith(f"_{platform}")
 
 
 def operands(case: Case, dtype: jnp.dtype) -> Operands:
@@ -146,17 +140,17 @@ def results(run: Callable[[Request], jax.Array], case: Case, given: Operands) ->
         inputs = {name: x for name, x in given.items() if name != "output"}
         y, pull_back = jax.vjp(lambda x: run(_request(case, x)), inputs)
         (gradients,) = pull_back(given["output"].astype(y.dtype))
-        found = {"output": y} | {f"d{name}": x for name, x in gradients.items()}
-        return {name: x.astype(jnp.float32) for name, x in found.items()}
+        outputs = {"output": y} | {f"d{name}": x for name, x in gradients.items()}
+        return {name: x.astype(jnp.float32) for name, x in outputs.items()}
 
     return jax.block_until_ready(compute(given))
 
 
-def errors_of(found: Operands, expected: Operands) -> dict[str, float | None]:
+def errors_of(computed: Operands, expected: Operands) -> dict[str, float | None]:
     """The largest difference over the largest entry expected; None where it is no number."""
     errors: dict[str, float | None] = {}
     for name, x in expected.items():
-        error = float(jnp.max(jnp.abs(found[name] - x)) / jnp.max(jnp.abs(x)))
+        error = float(jnp.max(jnp.abs(computed[name] - x)) / jnp.max(jnp.abs(x)))
         errors[name] = error if np.isfinite(error) else None
     return errors
 

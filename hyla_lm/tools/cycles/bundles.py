@@ -100,8 +100,8 @@ class Machine:
         if kind == "register":
             return self.registers.get(meaning)
         if kind == "negated":
-            found = self.registers.get(meaning)
-            return None if found is None else int(not found)
+            flag = self.registers.get(meaning)
+            return None if flag is None else int(not flag)
         if kind == "address":
             return self.bases.setdefault(meaning, (len(self.bases) + 1) * ALLOCATION_BYTES)
         terms = [self.value(term) for term in meaning]

@@ -29,9 +29,6 @@ class Dumps:
                         if first in named:
                             named.setdefault(twin, named[first])
 
-    def __bool__(self) -> bool:
-        return bool(self._programs)
-
     def counts(self, name: str, scalars: Mapping[int, int] | None = None) -> list[int] | None:
         """How often each bundle is issued; None without a program or if control depends on data."""
         path = self._programs.get(name)
@@ -74,5 +71,5 @@ def utilisation(path: Path, counts: list[int]) -> dict[str, float]:
 
 def _named(folder: Path, label: str) -> Iterator[tuple[str, Path]]:
     for path in sorted(folder.glob(f"*-{label}.txt")):
-        if found := re.fullmatch(rf"\d+-(.+?)-\d+-{label}\.txt", path.name):
-            yield found[1], path
+        if match := re.fullmatch(rf"\d+-(.+?)-\d+-{label}\.txt", path.name):
+            yield match[1], path

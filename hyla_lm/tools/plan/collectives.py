@@ -1,4 +1,4 @@
-"""The collectives of a compiled program: kind, bytes, mesh axes and time."""
+"""The collectives of a compiled program: kind, bytes, mesh axes, purpose and time."""
 
 import math
 import re
@@ -7,12 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hyla_lm.tools.cycles.instructions import Array, Instruction
-from hyla_lm.tools.plan.hlo import Program
+from hyla_lm.tools.cycles.hlo import Array, Instruction, Program
+from hyla_lm.tools.cycles.topology import Slice
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+PARAMETERS = "parameters for use"
+GRADIENTS = "gradients"
+TABLE = "token table for use"
+TABLE_GRADIENT = "gradient of the token table"
+ACTIVATIONS = "activations over model"
+NUMBERS = "norms and metrics"
 Groups = list[list[int]]
-Place = tuple[int, ...]
 
 _CHAIN = re.compile(r"\bchannel_id=\d+, .*\bchain_id=\"\d+\"")
 _LISTED = re.compile(r"replica_groups=\{(\{[\d,{} ]*\})\}")
@@ -24,6 +29,8 @@ _TRANSFER = re.compile(
     rf" send\(.*is_host_transfer=true.*_xla_host_transfer_rendezvous=\"({'|'.join(KINDS)})"
 )
 _PAIRS = re.compile(r"source_target_pairs=\{(\{[\d,{} ]*\})\}")
+_OF_TABLE = re.compile(r"/embed/|\(head\)|/head/|logits")
+_BACKWARD = re.compile(r"transpose\(")
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,6 @@ class Collective:
     times: int
     group_size: int
     axes: tuple[str, ...]
-    hops: int
     between_slices: bool
     is_async: bool
     shapes: tuple[tuple[int, ...], ...]
@@ -58,38 +64,71 @@ class Collective:
         }
         return self.times * self.bytes * per_run[self.kind]
 
-    def seconds(self, bytes_per_second: float) -> float:
-        """Seconds in a step at the given bytes a second, without latency."""
-        return self.bytes_sent() / bytes_per_second
+    def seconds(self, topology: Slice) -> float:
+        """Seconds in a step that its bytes take, without latency."""
+        network = topology.chip.dcn_bytes_per_second
+        return self.bytes_sent() / (
+            network if self.between_slices else topology.ring_bytes_per_second
+        )
+
+    def purpose(self, table_rows: int | None) -> str:
+        """What it is for; `table_rows` is the size of the vocabulary, None without one.
+
+        A gather over axes that do not divide parameters is the second half of a sum of gradients. A
+        permute belongs to a product that XLA does piece by piece: in the backward pass it carries a
+        gradient, elsewhere a parameter.
+        """
+        if all(size == 1 for shape in self.shapes for size in shape):
+            return NUMBERS
+        if "model" in self.axes:
+            return ACTIVATIONS
+        if self._is_sum():
+            return TABLE_GRADIENT if self._is_of_table(table_rows) else GRADIENTS
+        return TABLE if self._is_of_table(table_rows) else PARAMETERS
+
+    def _is_of_table(self, rows: int | None) -> bool:
+        """Whether every array is the token table, or the rows of it that a scattered sum leaves."""
+        if len(self.shapes) == 1 and _OF_TABLE.search(self.op_name):
+            return True
+        parts = self.group_size if self.kind == "reduce-scatter" else 1
+        return all(
+            len(shape) == 2 and rows in (shape[0], shape[0] * parts) for shape in self.shapes
+        )
+
+    def _is_sum(self) -> bool:
+        if self.kind == "all-gather":
+            return "fsdp" not in self.axes
+        if self.kind == "collective-permute":
+            return bool(_BACKWARD.search(self.op_name))
+        return self.kind != "all-to-all"
 
 
 def find_collectives(
-    program: Program, mesh_shape: Mapping[str, int], places: Sequence[Place] = ()
+    program: Program, mesh_shape: Mapping[str, int], slices: int = 1
 ) -> list[Collective]:
     """All collectives between chips, also inside fusions; loops count by their trips.
 
-    `places` are the slice and coordinates of the chips of the mesh; without them chips stand in a
-    line. A collective that overlaps several fusions appears in each of them, as links of one chain.
+    One that overlaps several fusions appears in each of them, as links of one chain.
     """
-    found = []
-    seen: set[str] = set()
-    places = places or [(0, chip) for chip in range(math.prod(mesh_shape.values()))]
+    collectives = []
+    chains: set[str] = set()
+    chips = math.prod(mesh_shape.values())
     for instruction, _, times in program.walk():
         if transfer := _TRANSFER.search(instruction.line):
-            found.append(_between_slices(instruction, transfer[1], times, places))
+            collectives.append(_between_slices(instruction, transfer[1], times, slices))
         for x, is_async in _collectives_of(program, instruction):
             if chain := _CHAIN.search(x.line):
-                if chain[0] in seen:
+                if chain[0] in chains:
                     continue
-                seen.add(chain[0])
-            groups = _groups(x, math.prod(mesh_shape.values()))
+                chains.add(chain[0])
+            groups = _groups(x, chips)
             size = max(map(len, groups)) if groups else 1
             if size == 1:
                 continue
             kind = _kind(instruction, x)
             arrays = _payload(x)
             scattered = kind == "reduce-scatter" and x.opcode.startswith("reduce-scatter")
-            found.append(
+            collectives.append(
                 Collective(
                     instruction.name,
                     kind,
@@ -97,22 +136,18 @@ def find_collectives(
                     times,
                     size,
                     _axes(groups, mesh_shape),
-                    max(_hops([places[chip] for chip in group]) for group in groups),
                     False,
                     is_async,
                     tuple(array.shape for array in arrays),
                     x.op_name or instruction.op_name,
                 )
             )
-    return found
+    return collectives
 
 
-def _between_slices(
-    send: Instruction, kind: str, times: int, places: Sequence[Place]
-) -> Collective:
+def _between_slices(send: Instruction, kind: str, times: int, slices: int) -> Collective:
     """What a chip sends to other slices through its host."""
     array = send.arrays[0]
-    slices = len({place[0] for place in places})
     return Collective(
         send.name,
         kind,
@@ -120,17 +155,11 @@ def _between_slices(
         times,
         slices,
         ("replica",),
-        0,
-        True,
-        True,
-        (array.shape,),
-        send.op_name,
+        between_slices=True,
+        is_async=True,
+        shapes=(array.shape,),
+        op_name=send.op_name,
     )
-
-
-def _hops(places: Sequence[Place]) -> int:
-    """The way between the farthest chips of a group, along links that close no rings."""
-    return sum(max(ends) - min(ends) for ends in list(zip(*places, strict=True))[1:])
 
 
 def _collectives_of(program: Program, outer: Instruction) -> Iterator[tuple[Instruction, bool]]:

@@ -22,18 +22,17 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
 class OutOfMemory(Exception):
-    """The compiler's refusal: bytes a chip that the step needs and that a chip has, on its mesh."""
+    """The compiler's refusal: bytes that the step needs per chip and that a chip has."""
 
     def __init__(self, needed_bytes: float, available_bytes: float, mesh: Mesh):
-        super().__init__(
-            f"the step needs {needed_bytes / 2**30:.2f} GiB a chip of {available_bytes / 2**30:.2f}"
-        )
+        needed, available = needed_bytes / 2**30, available_bytes / 2**30
+        super().__init__(f"the step needs {needed:.2f} GiB per chip of {available:.2f}")
         self.needed_bytes, self.available_bytes, self.mesh = needed_bytes, available_bytes, mesh
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes a chip: parameters, other state, the batch, and temporaries of the step."""
+    """Bytes per chip: parameters, other state, the batch, and temporaries of the step."""
 
     parameters: int
     optimizer: int
@@ -44,12 +43,11 @@ class Memory:
 
 @dataclass(frozen=True)
 class CompiledStep:
-    """A compiled step, with its memory and the time it took."""
+    """A compiled step, with its memory and the time that compiling took."""
 
     program: Program[Objective]
     hlo: str
     memory: Memory
-    lower_seconds: float
     compile_seconds: float
 
 
@@ -64,16 +62,14 @@ def compile_step(experiment: Experiment, devices: list[Any]) -> CompiledStep:
     objective = planned_objective(experiment)
     program = lay_out(experiment, objective, checked_mesh(experiment, devices))
     with jax.set_mesh(program.mesh):
-        started = time.monotonic()
         lowered = lower_step(program)
-        lowered_at = time.monotonic()
+        started = time.monotonic()
         compiled = _compile(lowered, program.mesh)
     return CompiledStep(
         program,
         compiled.as_text(),
         _memory(program, abstract_batch(program), compiled.memory_analysis()),
-        lowered_at - started,
-        time.monotonic() - lowered_at,
+        time.monotonic() - started,
     )
 
 
@@ -91,8 +87,8 @@ def _compile(lowered: Any, mesh: Mesh) -> Any:
 def parse_refusal(message: str) -> tuple[float, float] | None:
     """Bytes needed and available, from XLA's message; None for another message."""
     for pattern in (_USED, _NEEDED):
-        if found := pattern.search(message):
-            needed, available = (float(found[i]) * _UNITS[found[i + 1]] for i in (1, 3))
+        if match := pattern.search(message):
+            needed, available = (float(match[i]) * _UNITS[match[i + 1]] for i in (1, 3))
             return needed, available
     return None
 
@@ -101,17 +97,17 @@ def _memory(program: Program[Objective], batch: Any, analysis: Any) -> Memory:
     state = program.abstract_state
     arguments = analysis.argument_size_in_bytes
     total = arguments + analysis.output_size_in_bytes - analysis.alias_size_in_bytes
-    parameters, optimizer = bytes_a_chip(state.params), bytes_a_chip(state.opt_state)
+    parameters, optimizer = bytes_per_chip(state.params), bytes_per_chip(state.opt_state)
     return Memory(
         parameters,
         optimizer,
-        bytes_a_chip(batch),
+        bytes_per_chip(batch),
         analysis.temp_size_in_bytes,
         total + analysis.temp_size_in_bytes + analysis.generated_code_size_in_bytes,
     )
 
 
-def bytes_a_chip(tree: Any) -> int:
+def bytes_per_chip(tree: Any) -> int:
     """Bytes of the shard that one chip holds, without padding to tiles."""
     return sum(
         leaf.dtype.itemsize * math.prod(leaf.sharding.shard_shape(leaf.shape))

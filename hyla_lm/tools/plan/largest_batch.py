@@ -16,11 +16,6 @@ class LargestBatch:
     too_many: int | None
     compiles: int
 
-    @property
-    def is_exact(self) -> bool:
-        """Whether both numbers were found."""
-        return self.too_many is not None
-
 
 def search(
     needed_bytes: Callable[[int], float],

@@ -1,51 +1,44 @@
 """A plan: what a config needs and costs on a slice, as one JSON-ready object."""
 
+import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from hyla_lm.config.experiment import Experiment
-from hyla_lm.model.config import Features, Tokens
+from hyla_lm.model.config import Tokens
 from hyla_lm.model.flops import (
     count_applied_parameters,
     count_parameters,
     train_flops_per_token,
 )
 from hyla_lm.parallel.mesh import batch_ways
-from hyla_lm.run.program import Program as TrainProgram
-from hyla_lm.run.program import checked_mesh, lay_out
 from hyla_lm.run.summary import training_kernels
-from hyla_lm.tasks.protocol import Objective
-from hyla_lm.tools.cycles.cycles import Operation, by_part, operations, spread
 from hyla_lm.tools.cycles.dumps import Dumps
-from hyla_lm.tools.plan import cache
-from hyla_lm.tools.plan.advice import advice
-from hyla_lm.tools.plan.calibration import ERROR as CORRECTED_ERROR
-from hyla_lm.tools.plan.calibration import (
-    Calibration,
-    check_program,
-    check_versions,
-    corrected_range,
-    described,
-)
+from hyla_lm.tools.cycles.hlo import Program
+from hyla_lm.tools.cycles.operations import PartCycles, by_part, operations
+from hyla_lm.tools.cycles.topology import Slice
 from hyla_lm.tools.plan.collectives import Collective, find_collectives
-from hyla_lm.tools.plan.compile import (
-    CompiledStep,
-    OutOfMemory,
-    compile_step,
-    planned_objective,
-    with_batch,
-)
-from hyla_lm.tools.plan.hlo import Program
+from hyla_lm.tools.plan.compile import CompiledStep, Memory, OutOfMemory, compile_step, with_batch
 from hyla_lm.tools.plan.largest_batch import search
-from hyla_lm.tools.plan.links import assumptions, links_of, places_of
-from hyla_lm.tools.plan.notes import Notes
-from hyla_lm.tools.plan.predict import ERROR, METHOD, consequences, step_time
-from hyla_lm.tools.plan.purpose import purpose
-from hyla_lm.tools.plan.topology import Slice
+
+METHOD = (
+    "compute is the sum of XLA's estimated cycles of its own operations and of the counted bundles "
+    "of Pallas kernels (estimated), or the counted bundles of everything, each operation at least "
+    "as long as moving its arrays from and to HBM (counted), over the clock. Collectives send "
+    "their bytes around rings, at the bandwidth of all links where they close (16x16, and cubes of "
+    "v5p), at half of it elsewhere; between slices through the network cards of the hosts. The "
+    "shortest step is the lower compute with all collectives hidden behind it, the longest the "
+    "higher compute with none hidden. The bound is the larger of FLOPs over the peak and of "
+    "reading and writing the state at HBM bandwidth."
+)
+ERROR = (
+    "no figure has been compared with a chip. XLA's estimate of one operation can be off "
+    "severalfold either way; host, input and the latency of collectives are left out."
+)
 
 
 @dataclass(frozen=True)
@@ -55,8 +48,26 @@ class Options:
     topology: Slice
     compiles: int = 6
     price_per_chip_hour: float | None = None
-    cache_dir: str | None = None
-    calibration: Calibration | None = None
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of one step; `bound` is a lower bound for any program."""
+
+    estimated_compute: float
+    counted_compute: float
+    collectives: float
+    bound: float
+
+    @property
+    def shortest(self) -> float:
+        compute = min(self.estimated_compute, self.counted_compute)
+        return max(compute, self.collectives, self.bound)
+
+    @property
+    def longest(self) -> float:
+        compute = max(self.estimated_compute, self.counted_compute)
+        return max(compute + self.collectives, self.bound)
 
 
 def make_plan(
@@ -66,150 +77,133 @@ def make_plan(
     dumps: Path,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """The plan of an experiment; if the step is too large, `fits` is False, with advice."""
-    versions = {name: version(name) for name in ("hyla_lm", "jax", "jaxlib", "libtpu")}
+    """The plan of an experiment; if the step is too large, `fits` is False, with what to change.
+
+    `devices` are those of the slices; libtpu writes what it compiles to `dumps`.
+    """
+    topology = options.topology
     head = {
-        "topology": options.topology.name,
-        "slices": options.topology.count,
-        "chips": options.topology.chips,
-        "versions": versions,
+        "topology": topology.name,
+        "slices": topology.count,
+        "chips": topology.chips,
+        "versions": {name: version(name) for name in ("hyla_lm", "jax", "jaxlib", "libtpu")},
         "config": experiment.text,
         "batch_size": experiment.train.batch_size,
     }
-    if options.calibration is not None:
-        _check_calibration(options.calibration, versions, experiment, devices)
-    say(f"compiling the train step for {options.topology.name} (a minute or more)")
+    say(f"compiling the train step for {topology.name} (a minute or more)")
     try:
-        with cache.kept(options.cache_dir) as entry:
-            step = compile_step(experiment, devices)
+        step = compile_step(experiment, devices)
     except OutOfMemory as refusal:
-        return head | _refused(experiment, options, refusal)
+        return head | {
+            "fits": False,
+            "needed_bytes": refusal.needed_bytes,
+            "available_bytes": refusal.available_bytes,
+            "change": advice(experiment, refusal),
+        }
     say(f"compiled in {step.compile_seconds:.0f} s; counting")
-    plan = head | _measured(step, options, dumps)
-    if options.calibration is not None:
-        plan |= corrected(plan, options.calibration, options.price_per_chip_hour)
+    plan = head | describe(step, options, dumps)
     _empty(dumps)
     plan["largest_batch"] = _largest_batch(experiment, step, options, devices, dumps, say)
-    if options.cache_dir is not None:
-        plan["cache"] = {"folder": options.cache_dir, **asdict(entry), "caveat": cache.CAVEAT}
     return plan
 
 
-def _measured(step: CompiledStep, options: Options, dumps: Path) -> dict[str, Any]:
-    program, train = step.program, step.program.experiment.train
-    chips, chip = options.topology.chips, options.topology.chip
-    hlo = Program(step.hlo)
-    mesh = program.mesh
-    collectives = find_collectives(hlo, dict(mesh.shape), places_of(mesh.devices.flat))
-    found = operations(hlo, Dumps(dumps), chip)
-    parts = by_part(found)
-    io, model = program.task.io, program.experiment.model
-    flops_per_token = train_flops_per_token(model, io, program.task.sequence_length)
-    tokens = program.tokens_per_step
-    times = step_time(
-        parts, collectives, step.memory, flops_per_token * tokens / chips, options.topology
-    )
-    run = (tokens, flops_per_token, train.steps, chips, chip, options.price_per_chip_hour)
-    measured_spread = spread(found)
-    return {
+def describe(step: CompiledStep, options: Options, dumps: Path) -> dict[str, Any]:
+    """What a compiled step holds, moves and computes, and the range of its time."""
+    program, topology = step.program, options.topology
+    task, model = program.task, program.experiment.model
+    params, hlo = program.abstract_state.params, Program(step.hlo)
+    collectives = find_collectives(hlo, dict(program.mesh.shape), topology.count)
+    parts = by_part(operations(hlo, Dumps(dumps), topology.chip))
+    flops_per_token = train_flops_per_token(model, task.io, task.sequence_length)
+    flops_per_chip = flops_per_token * program.tokens_per_step / topology.chips
+    times = step_time(parts, collectives, step.memory, flops_per_chip, topology)
+    table_rows = task.io.vocab_size if isinstance(task.io, Tokens) else None
+    plan = {
         "fits": True,
-        **_layout(program),
-        "memory": asdict(step.memory) | {"hbm": chip.hbm_bytes},
-        "flops_per_token": flops_per_token,
-        "tokens_a_step": tokens,
-        "steps": train.steps,
-        "collectives": _described(collectives, options.topology, io),
-        "cycles": [asdict(part) for part in parts],
-        "spread": None if measured_spread is None else asdict(measured_spread),
-        "step_seconds": asdict(times),
-        "predicted": {
-            "shortest": consequences(times.shortest, *run),
-            "longest": consequences(times.longest, *run),
-        },
-        "method": METHOD,
-        "error": ERROR,
-        "assumptions": assumptions(options.topology),
-        "notes": [*hlo.notes, *uncounted(found)],
-        "compile_seconds": step.compile_seconds,
-        "lower_seconds": step.lower_seconds,
-    }
-
-
-def _described(
-    collectives: list[Collective], topology: Slice, io: Tokens | Features
-) -> list[dict[str, Any]]:
-    links, rows = links_of(topology), io.vocab_size if isinstance(io, Tokens) else None
-    return [
-        asdict(x)
-        | {
-            "purpose": purpose(x, rows),
-            "bytes_sent": x.bytes_sent(),
-            "seconds": links.seconds(x),
-            "latency_seconds": links.latency(x),
-        }
-        for x in collectives
-    ]
-
-
-def _check_calibration(
-    calibration: Calibration,
-    versions: dict[str, str],
-    experiment: Experiment,
-    devices: list[Any],
-) -> None:
-    check_versions(calibration, versions)
-    mesh = checked_mesh(experiment, devices)
-    program = lay_out(experiment, planned_objective(experiment), mesh)
-    check_program(calibration, experiment.model.dtype, attention_of(program))
-
-
-def attention_of(program: TrainProgram[Objective]) -> list[str]:
-    """The variants of a program, each with the kernel that trains it."""
-    pattern = program.experiment.model.pattern
-    kernels = training_kernels(program)
-    return sorted({f"{pattern[n % len(pattern)]} by {kernel}" for n, kernel in enumerate(kernels)})
-
-
-def corrected(
-    plan: dict[str, Any], calibration: Calibration, price_per_chip_hour: float | None
-) -> dict[str, Any]:
-    """What a calibration changes in a plan: the prediction, its error, and what corrected it."""
-    tokens, flops_per_token, steps = (
-        plan[name] for name in ("tokens_a_step", "flops_per_token", "steps")
-    )
-    chip = Slice(plan["topology"]).chip
-    run = (tokens, flops_per_token, steps, plan["chips"], chip, price_per_chip_hour)
-    shortest, longest = corrected_range(plan, calibration)
-    return {
-        "predicted": {
-            "shortest": consequences(shortest, *run),
-            "longest": consequences(longest, *run),
-        },
-        "error": CORRECTED_ERROR,
-        "calibration": described(plan, calibration),
-    }
-
-
-def _layout(program: TrainProgram[Objective]) -> dict[str, Any]:
-    params, e = program.abstract_state.params, program.experiment
-    return {
         "mesh": dict(program.mesh.shape),
         "parameters": count_parameters(params),
-        "parameters_as_applied": count_applied_parameters(params, e.model, program.task.io),
-        "attention": list(e.model.pattern),
+        "parameters_as_applied": count_applied_parameters(params, model, task.io),
         "kernels": training_kernels(program),
+        "memory": asdict(step.memory) | {"hbm": topology.chip.hbm_bytes},
+        "flops_per_token": flops_per_token,
+        "tokens_per_step": program.tokens_per_step,
+        "steps": program.experiment.train.steps,
+        "collectives": [
+            asdict(x)
+            | {
+                "purpose": x.purpose(table_rows),
+                "bytes_sent": x.bytes_sent(),
+                "seconds": x.seconds(topology),
+            }
+            for x in collectives
+        ],
+        "cycles": [asdict(part) for part in parts],
+        "step_seconds": asdict(times),
+        "method": METHOD,
+        "error": ERROR,
+        "notes": hlo.notes,
+        "compile_seconds": step.compile_seconds,
+    }
+    plan["predicted"] = {
+        end: consequences(seconds, plan, options)
+        for end, seconds in (("shortest", times.shortest), ("longest", times.longest))
+    }
+    return plan
+
+
+def step_time(
+    parts: Sequence[PartCycles],
+    collectives: Sequence[Collective],
+    memory: Memory,
+    flops_per_chip: float,
+    topology: Slice,
+) -> StepTime:
+    """The time of a step by both methods, with the time of the links and the lower bound."""
+    chip = topology.chip
+    state_bytes = 2 * (memory.parameters + memory.optimizer) + memory.batch
+    return StepTime(
+        sum(part.estimated for part in parts) / chip.clock_hz,
+        sum(part.counted for part in parts) / chip.clock_hz,
+        sum(x.seconds(topology) for x in collectives),
+        max(flops_per_chip / chip.peak_flops, state_bytes / chip.hbm_bytes_per_second),
+    )
+
+
+def consequences(seconds: float, plan: dict[str, Any], options: Options) -> dict[str, float]:
+    """Speed, share of the peak, and time and cost of the run at this time of a step."""
+    chips, price = options.topology.chips, options.price_per_chip_hour
+    tokens_per_second = plan["tokens_per_step"] / seconds
+    run_hours = seconds * plan["steps"] / 3600
+    peak = chips * options.topology.chip.peak_flops
+    return {
+        "step_seconds": seconds,
+        "tokens_per_second": tokens_per_second,
+        "tokens_per_second_per_chip": tokens_per_second / chips,
+        "mfu": tokens_per_second * plan["flops_per_token"] / peak,
+        "run_hours": run_hours,
+        "chip_hours": run_hours * chips,
+        **({} if price is None else {"cost": run_hours * chips * price}),
     }
 
 
-def uncounted(found: list[Operation]) -> Notes:
-    """Notes on operations with neither an estimate nor countable bundles, if they may matter."""
-    notes = Notes()
-    for x in found:
-        if x.is_kernel and x.bundles is None:
-            notes.add("kernels that are not counted, since their loops depend on data", x.name)
-        if not x.is_kernel and x.estimate is None and x.bundles is None and "fusion" in x.name:
-            notes.add("fusions without estimate or count, taken as their traffic", x.name)
-    return notes
+def advice(experiment: Experiment, refusal: OutOfMemory) -> list[str]:
+    """What lowers the bytes per chip of a step that does not fit, cheapest first."""
+    train, mesh = experiment.train, refusal.mesh
+    excess, ways = refusal.needed_bytes / refusal.available_bytes, batch_ways(mesh)
+    changes = []
+    if experiment.model.attention_implementation not in ("auto", "pallas_tpu"):
+        changes.append("ModelConfig.attention_implementation = 'auto', which keeps no T x T array")
+    micro_batches = train.accumulate_steps * 2 ** math.ceil(math.log2(excess))
+    if train.batch_size % (micro_batches * ways) == 0:
+        changes.append(f"TrainConfig.accumulate_steps = {micro_batches} for the same batch")
+    if rows := int(train.batch_size / excess) // ways * ways:
+        changes.append(f"TrainConfig.batch_size = {rows} or less")
+    if not experiment.model.remat:
+        changes.append("ModelConfig.remat = True, which computes blocks again when backward")
+    if mesh.shape["data"] > 1:
+        fsdp = mesh.shape["data"] * mesh.shape["fsdp"]
+        changes.append(f"MeshConfig.data = 1 and MeshConfig.fsdp = {fsdp}, which divides the state")
+    return [*changes, "--topology: a larger slice"]
 
 
 def _largest_batch(
@@ -220,6 +214,7 @@ def _largest_batch(
     dumps: Path,
     say: Callable[[str], None],
 ) -> dict[str, Any] | None:
+    """Rows that fit and rows that do not, both compiled; None if no compile is allowed."""
     if options.compiles == 0:
         return None
 
@@ -235,20 +230,9 @@ def _largest_batch(
     known = {0: float(memory.parameters + memory.optimizer)}
     known[experiment.train.batch_size] = float(memory.total)
     unit = batch_ways(step.program.mesh) * experiment.train.accumulate_steps
-    found = search(
-        needed_bytes, unit, known, options.topology.chip.hbm_bytes, options.compiles, say
-    )
-    return asdict(found) | {"step_rows": unit}
-
-
-def _refused(experiment: Experiment, options: Options, refusal: OutOfMemory) -> dict[str, Any]:
-    """The part of a plan for a step that does not fit: why, and what to change."""
-    return {
-        "fits": False,
-        "needed_bytes": refusal.needed_bytes,
-        "available_bytes": refusal.available_bytes,
-        "change": advice(experiment, options.topology, refusal),
-    }
+    available = options.topology.chip.hbm_bytes
+    largest = search(needed_bytes, unit, known, available, options.compiles, say)
+    return asdict(largest) | {"step_rows": unit}
 
 
 def _empty(folder: Path) -> None:

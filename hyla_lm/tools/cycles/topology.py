@@ -3,8 +3,6 @@
 import importlib.util
 import math
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,10 +59,6 @@ class Slice:
         return math.prod(self.shape) * self.count
 
     @property
-    def chips_a_host(self) -> int:
-        return math.prod(TOPOLOGIES[self.name])
-
-    @property
     def is_torus(self) -> bool:
         """Whether links close rings: on a full pod of v5e or v6e, and on whole cubes of v5p."""
         if len(self.shape) == 2:
@@ -77,8 +71,7 @@ class Slice:
         return self.chip.ici_bytes_per_second / (1 if self.is_torus else 2)
 
     def devices(self) -> list[Any]:
-        """The devices of all slices, for compiling only; raises UserError without libtpu."""
-        check_libtpu()
+        """The devices of all slices, for compiling only; call `set_up_libtpu` before."""
         from jax.experimental import topologies
 
         described = topologies.get_topology_desc(
@@ -90,33 +83,21 @@ class Slice:
         return list(described.devices)
 
 
-def check_libtpu() -> None:
-    """Raises UserError if libtpu, the compiler for TPU, is not installed."""
+def set_up_libtpu(dumps: Path | None, passes: str = BUNDLES) -> None:
+    """Sets libtpu up for a machine without TPUs, to write its programs to `dumps`.
+
+    libtpu reads the environment once, when it is loaded. Raises UserError if it is not installed.
+    """
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(
             "libtpu, the compiler for TPU, is not installed: run pip install 'hyla_lm[tpu]' "
             "(Linux on x86-64; it needs no TPU)."
         )
-
-
-@contextmanager
-def libtpu_settings(dumps: Path | None, passes: str = BUNDLES) -> Iterator[None]:
-    """Sets libtpu up for a machine without TPUs, to write its programs to `dumps`; load it inside.
-
-    libtpu reads LIBTPU_INIT_ARGS once. The variable is restored, since JAX makes the keys of its
-    compilation cache from it.
-    """
-    before = os.environ.get("LIBTPU_INIT_ARGS")
     os.environ.update(ENVIRONMENT)
     if dumps is not None:
         flags = (
             f"--xla_jf_dump_to={dumps} --xla_jf_dump_llo_text=true "
             f"--xla_jf_dump_llo_pass_label_regex={passes}"
         )
-        os.environ["LIBTPU_INIT_ARGS"] = " ".join(filter(None, [before, flags]))
-    try:
-        yield
-    finally:
-        os.environ.pop("LIBTPU_INIT_ARGS", None)
-        if before is not None:
-            os.environ["LIBTPU_INIT_ARGS"] = before
+        given = os.environ.get("LIBTPU_INIT_ARGS")
+        os.environ["LIBTPU_INIT_ARGS"] = " ".join(filter(None, [given, flags]))

@@ -7,16 +7,14 @@ counts as the longer of its bundles and of moving its arrays from and to HBM.
 
 import math
 import re
-import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hyla_lm.attention.chips import Chip
 from hyla_lm.tools.cycles.dumps import Dumps
-from hyla_lm.tools.cycles.instructions import Instruction
-from hyla_lm.tools.plan.hlo import Program
-from hyla_lm.tools.plan.topology import Chip
-from hyla_lm.tools.plan.traffic import hbm_bytes
+from hyla_lm.tools.cycles.hlo import Instruction, Program
+from hyla_lm.tools.cycles.traffic import hbm_bytes
 
 KERNEL = "attention kernel"
 OTHER = "other"
@@ -54,7 +52,6 @@ class Operation:
     estimate: int | None
     bundles: int | None
     hbm_cycles: int
-    is_kernel: bool
 
     @property
     def counted(self) -> int | None:
@@ -81,44 +78,46 @@ class PartCycles:
     counted: int
 
 
-@dataclass(frozen=True)
-class Spread:
-    """How counted bundles compare with XLA's estimates, over operations that have both.
-
-    The share is the part of all estimated cycles that these operations have.
-    """
-
-    operations: int
-    share_of_estimate: float
-    ratio: float
-    lowest_tenth: float
-    median: float
-    highest_tenth: float
-
-
 def operations(program: Program, dumps: Dumps, chip: Chip) -> list[Operation]:
-    """All operations of a step except collectives, whose time is that of the links."""
-    found = []
+    """All operations of a step except collectives, whose time is that of the links.
+
+    The program notes kernels and fusions whose cycles are not known.
+    """
+    counted = []
     for instruction, computation, times in program.walk():
         if _FREE.fullmatch(instruction.opcode) or is_collective(instruction):
             continue
         is_kernel = 'custom_call_target="tpu_custom_call"' in instruction.line
-        estimate = _ESTIMATE.search(instruction.line)
-        known = estimate is not None and int(estimate[1]) < NO_ESTIMATE
-        scalars = _scalars(program, instruction, computation) if is_kernel else None
-        moved = 0 if instruction.opcode in _MOVES else hbm_bytes(program, instruction, computation)
-        found.append(
+        estimate = estimated_cycles(instruction)
+        bundles: int | None = 0
+        moved = 0
+        if instruction.opcode not in _MOVES:
+            scalars = _scalars(program, instruction, computation) if is_kernel else None
+            bundles = dumps.cycles(instruction.name, scalars)
+            moved = hbm_bytes(program, instruction, computation)
+        if bundles is None and is_kernel:
+            kind = "kernels that are not counted, since their loops depend on data"
+            program.note(kind, instruction.name)
+        elif bundles is None and estimate is None and "fusion" in instruction.name:
+            kind = "fusions without estimate or count, taken as their traffic"
+            program.note(kind, instruction.name)
+        counted.append(
             Operation(
                 instruction.name,
                 KERNEL if is_kernel else part_of(instruction.op_name),
                 times,
-                int(estimate[1]) if estimate and known else None,
-                0 if instruction.opcode in _MOVES else dumps.cycles(instruction.name, scalars),
+                estimate,
+                bundles,
                 math.ceil(moved / chip.hbm_bytes_per_second * chip.clock_hz),
-                is_kernel,
             )
         )
-    return found
+    return counted
+
+
+def estimated_cycles(instruction: Instruction) -> int | None:
+    """The compiler's estimate of one run; None without one."""
+    estimate = _ESTIMATE.search(instruction.line)
+    return int(estimate[1]) if estimate and int(estimate[1]) < NO_ESTIMATE else None
 
 
 def part_of(op_name: str) -> str:
@@ -134,11 +133,11 @@ def is_collective(instruction: Instruction) -> bool:
     )
 
 
-def by_part(found: Sequence[Operation]) -> list[PartCycles]:
+def by_part(steps: Sequence[Operation]) -> list[PartCycles]:
     """Sums over the operations of each part, in the order of PART_NAMES."""
     estimated: Counter[str] = Counter()
     counted: Counter[str] = Counter()
-    for operation in found:
+    for operation in steps:
         estimated[operation.part] += operation.times * operation.estimated
         counted[operation.part] += operation.times * operation.counted_or_estimated
     return [
@@ -146,29 +145,11 @@ def by_part(found: Sequence[Operation]) -> list[PartCycles]:
     ]
 
 
-def spread(found: Sequence[Operation]) -> Spread | None:
-    """Counted over estimated cycles of XLA's own operations; None if no operation has both."""
-    both = [(x.counted, x.estimate, x.times) for x in found if x.estimate and x.counted is not None]
-    if len(both) < 2:
-        return None
-    ratios = sorted(counted / estimate for counted, estimate, _ in both)
-    estimated = sum(estimate * times for _, estimate, times in both)
-    tenths = statistics.quantiles(ratios, n=10)
-    return Spread(
-        len(both),
-        estimated / max(1, sum(x.times * x.estimate for x in found if x.estimate)),
-        sum(counted * times for counted, _, times in both) / estimated,
-        tenths[0],
-        statistics.median(ratios),
-        tenths[-1],
-    )
-
-
 def _scalars(program: Program, kernel: Instruction, computation: str) -> dict[int, int]:
     """The kernel's operands that are constant scalars, by index; they control its loops."""
     constants = program.computations[computation]
-    found = {}
+    scalars = {}
     for index, name in enumerate(kernel.operands):
         if name in constants and (value := _CONSTANT.search(constants[name].line)):
-            found[index] = int(value[1])
-    return found
+            scalars[index] = int(value[1])
+    return scalars

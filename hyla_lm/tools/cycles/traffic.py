@@ -1,14 +1,13 @@
 """Bytes that an operation moves from and to HBM.
 
 Of an array that it slices it reads the slice, and of one that it updates in place it writes the
-update. A loop that stacks what its trips make does both: whole arrays would count once a trip.
+update. A loop that stacks what its trips make does both: whole arrays would count once per trip.
 """
 
 import re
 from collections.abc import Mapping
 
-from hyla_lm.tools.cycles.instructions import Array, Instruction
-from hyla_lm.tools.plan.hlo import Program
+from hyla_lm.tools.cycles.hlo import Array, Instruction, Program, root_of
 
 SLICES = ("slice", "dynamic-slice", "gather")
 UPDATE = "dynamic-update-slice"
@@ -19,25 +18,30 @@ Body = Mapping[str, Instruction]
 
 def hbm_bytes(program: Program, instruction: Instruction, computation: str) -> int:
     """Bytes of results and operands in HBM, as far as the operation touches them."""
-    body = program.inside(instruction)
-    alone = not body
-    if alone:
-        body = {**program.computations[computation], instruction.name: instruction}
+    fused = program.inside(instruction)
     read = 0
     for index, operand in enumerate(program.operands(instruction, computation)):
         size = sum(array.num_bytes for array in operand.arrays if not array.on_chip)
-        if alone:
-            read += min(size, _read_by(program, body, instruction, operand.name, size))
+        if fused:
+            read += min(size, _read(program, fused, _parameter(fused, index), size))
         else:
-            read += min(size, _read(program, body, _parameter(body, index), size))
-    return read + _written(program, body, instruction, alone)
+            read += min(size, _read_by(program, {}, instruction, operand.name, size))
+    if fused:
+        parts = _written(program, fused, instruction)
+    else:
+        parts = [array.num_bytes for array in instruction.arrays]
+        updates = program.operands(instruction, computation)[1:2]
+        if instruction.opcode == UPDATE and updates:
+            parts = [_bytes(updates[0].arrays)]
+    pairs = zip(parts, instruction.arrays, strict=True)
+    return read + sum(part for part, array in pairs if not array.on_chip)
 
 
 def _parameter(body: Body, index: int) -> str:
     """The name of a parameter of a fused computation; empty if it has none of this index."""
     for x in body.values():
-        found = _PARAMETER.search(x.line)
-        if found and int(found[1]) == index:
+        number = _PARAMETER.search(x.line)
+        if number and int(number[1]) == index:
             return x.name
     return ""
 
@@ -65,22 +69,13 @@ def _read_by(program: Program, body: Body, user: Instruction, name: str, size: i
     return size
 
 
-def _written(program: Program, body: Body, instruction: Instruction, alone: bool) -> int:
-    """Bytes of results in HBM that an operation writes."""
-    root = _root(body)
-    parts = [array.num_bytes for array in instruction.arrays]
-    if alone and instruction.opcode == UPDATE and instruction.operands[1] in body:
-        parts = [_bytes(body[instruction.operands[1]].arrays)]
-    elif not alone and root is not None:
-        names = root.operands if root.opcode == "tuple" else (root.name,)
-        made = [_made(program, body, body[name]) for name in names]
-        parts = made if len(made) == len(parts) else parts
-    pairs = zip(parts, instruction.arrays, strict=True)
-    return sum(part for part, array in pairs if not array.on_chip)
-
-
-def _root(body: Body) -> Instruction | None:
-    return next((x for x in body.values() if x.line.lstrip().startswith("ROOT ")), None)
+def _written(program: Program, body: Body, fusion: Instruction) -> list[int]:
+    """Bytes that a fusion writes of each of its results."""
+    root = root_of(body)
+    names = root.operands if root.opcode == "tuple" else (root.name,)
+    made = [_made(program, body, body[name]) for name in names]
+    whole = [array.num_bytes for array in fusion.arrays]
+    return made if len(made) == len(whole) else whole
 
 
 def _made(program: Program, body: Body, x: Instruction) -> int:
@@ -91,9 +86,8 @@ def _made(program: Program, body: Body, x: Instruction) -> int:
         return _made(program, body, body[x.operands[0]])
     if x.opcode == "fusion":
         inner = program.inside(x)
-        root = _root(inner)
-        if root is not None and root.opcode != "tuple":
-            return _made(program, inner, root)
+        if root_of(inner).opcode != "tuple":
+            return _made(program, inner, root_of(inner))
     return _bytes(x.arrays)
 
 
