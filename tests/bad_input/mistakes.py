@@ -345,8 +345,6 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("calibrate --output={new} --gin.ModelConfig.num_layer=1", "ModelConfig.num_layers?"),
     ],
     "plan": [
-        ("plan --gin_file={tiny} --topology=v5e:4x4 --calibration={new}", "--calibration={new}"),
-        ("plan --gin_file={tiny} --topology=v5e:4x4 --calibration={tiny}", "is no JSON"),
         ("plan --gin_file={tiny}", "--topology is missing: slice, such as v5e:4x4"),
         ("plan --gin_file={tiny} --topology=v9:4x4", "--topology=v9:4x4"),
         ("plan --gin_file={tiny} --topology=v5e-16", "--topology=v5e-16"),

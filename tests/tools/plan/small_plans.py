@@ -9,13 +9,12 @@ import re
 
 import jax
 
-from hyla_lm.config.gin_files import Written
 from hyla_lm.config.read_experiment import read_experiment
+from hyla_lm.config.gin_files import Written
 from hyla_lm.model.flops import train_flops_per_token
+from hyla_lm.tools.cycles.hlo import Program
 from hyla_lm.tools.plan.collectives import find_collectives
 from hyla_lm.tools.plan.compile import compile_step
-from hyla_lm.tools.plan.hlo import Program
-from hyla_lm.tools.plan.purpose import purpose
 
 COMMON = """
 TrainConfig.task = @LanguageModel()
@@ -84,7 +83,7 @@ def found(text: str) -> dict[str, object]:
         ),
         "memory": [step.memory.parameters, step.memory.optimizer],
         "collectives": [
-            [x.kind, x.axes, x.bytes * x.times, purpose(x, io.vocab_size)] for x in collectives
+            [x.kind, x.axes, x.bytes * x.times, x.purpose(io.vocab_size)] for x in collectives
         ],
     }
 

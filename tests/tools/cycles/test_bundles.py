@@ -36,14 +36,10 @@ def count(tmp_path: Path, text: str) -> list[int]:
     return run(dump)
 
 
-def test_a_loop_runs_its_delay_slots_every_time(tmp_path: Path) -> None:
+def test_loops_run_their_delay_slots_and_guards_and_memory_decide_branches(tmp_path: Path) -> None:
     counts = count(tmp_path, LOOP.replace("LIMIT", "5"))
     assert counts[0] == 1
     assert counts[1:9] == [5] * 8
-
-
-def test_values_through_memory_and_guards_decide_branches(tmp_path: Path) -> None:
-    counts = count(tmp_path, LOOP.replace("LIMIT", "5"))
     assert counts[0x11:] == [0, 1]
 
 
@@ -57,15 +53,16 @@ def test_a_load_whose_guard_does_not_hold_changes_nothing(tmp_path: Path) -> Non
     assert counts[0x11:] == [0, 1]
 
 
-def test_a_branch_on_data_is_refused(tmp_path: Path) -> None:
-    unknown = LOOP.replace("sadd.s32 1, %s2_s0", "sadd.s32 1, %s9_s9").replace("LIMIT", "5")
-    with pytest.raises(ValueError, match="depends on data"):
-        count(tmp_path, unknown)
-
-
-def test_a_missing_bundle_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="missing"):
-        count(tmp_path, LOOP.replace("   0x6   : > {  }\n", ""))
+@pytest.mark.parametrize(
+    ("text", "new", "reason"),
+    [
+        ("sadd.s32 1, %s2_s0", "sadd.s32 1, %s9_s9", "depends on data"),
+        ("   0x6   : > {  }\n", "", "missing"),
+    ],
+)
+def test_what_cannot_be_known_is_refused(tmp_path: Path, text: str, new: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        count(tmp_path, LOOP.replace(text, new).replace("LIMIT", "5"))
 
 
 OPERAND = """

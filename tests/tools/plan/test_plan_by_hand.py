@@ -10,7 +10,7 @@ from tests.scripts import output_of
 
 @pytest.fixture(scope="module")
 def plans() -> dict[str, Any]:
-    return json.loads(output_of("tests.plan.small_plans", devices=4))
+    return json.loads(output_of("tests.tools.plan.small_plans", devices=4))
 
 
 # A layer's projections have D x HK weights and a bias for query, key and value, HK x D and a bias

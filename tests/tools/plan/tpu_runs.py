@@ -10,6 +10,8 @@ Needs the extra `[tpu]`.
 import json
 import re
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,8 +20,9 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from hyla_lm.attention.attend import VARIANTS, attend
 from hyla_lm.config.read_experiment import read_experiment
+from hyla_lm.tools.cycles.dumps import Dumps
+from hyla_lm.tools.cycles.topology import Slice, set_up_libtpu
 from hyla_lm.tools.plan.compile import CompiledStep, OutOfMemory, compile_step
-from hyla_lm.tools.plan.topology import Slice, libtpu_settings
 
 HEADS, HEAD_DIM = 8, 64
 KERNELS = "hyla_forward|hyla_backward|softmax_forward|softmax_backward"
@@ -59,7 +62,7 @@ def compile_train_step(
     return compile_step(experiment, devices)
 
 
-def findings(text: str, temporary_bytes: int, length: int) -> dict[str, object]:
+def findings(text: str, temporary_bytes: int, length: int, dumps: Dumps) -> dict[str, object]:
     shapes = {
         tuple(int(size) for size in found.split(","))
         for found in re.findall(r"\b(?:bf16|f32)\[([\d,]+)\]", text)
@@ -71,6 +74,10 @@ def findings(text: str, temporary_bytes: int, length: int) -> dict[str, object]:
         "collectives": {name: count for name, count in counts.items() if count},
         "between_slices": sorted(set(re.findall(BETWEEN_SLICES, text))),
         "kernels": sorted(set(re.findall(rf"%\w*?({KERNELS})\w*(?:\.\d+)? = ", text))),
+        "cycles": {
+            name: dumps.cycles(name)
+            for name in re.findall(r'%([\w.\-]+) = .*custom_call_target="tpu_custom_call"', text)
+        },
     }
 
 
@@ -78,19 +85,20 @@ def main() -> None:
     topology, program, number, attention, implementation, *bindings = sys.argv[1:]
     length = int(number)
     slices, _, name = topology.rpartition("@")
-    with libtpu_settings(None):
+    with tempfile.TemporaryDirectory(prefix="tpu_runs_") as folder:
+        set_up_libtpu(Path(folder))
         devices = Slice(name, int(slices or 1)).devices()
-    try:
-        if program == "kernel":
-            kernel = compile_kernel(devices, length, attention, implementation)
-            text, temporary = kernel.as_text(), kernel.memory_analysis().temp_size_in_bytes
-        else:
-            step = compile_train_step(devices, length, attention, implementation, bindings)
-            text, temporary = step.hlo, step.memory.temporary
-    except OutOfMemory as error:
-        print(json.dumps({"error": str(error)}))
-        return
-    print(json.dumps(findings(text, temporary, length)))
+        try:
+            if program == "kernel":
+                kernel = compile_kernel(devices, length, attention, implementation)
+                text, temporary = kernel.as_text(), kernel.memory_analysis().temp_size_in_bytes
+            else:
+                step = compile_train_step(devices, length, attention, implementation, bindings)
+                text, temporary = step.hlo, step.memory.temporary
+        except OutOfMemory as error:
+            print(json.dumps({"error": str(error)}))
+            return
+        print(json.dumps(findings(text, temporary, length, Dumps(Path(folder)))))
 
 
 if __name__ == "__main__":

@@ -3,18 +3,27 @@
 import importlib.metadata
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import jax
 import pytest
 
+from hyla_lm.attention.chips import CHIPS
 from hyla_lm.cli import main as cli
-from hyla_lm.tools.plan.compile import parse_refusal
-from hyla_lm.tools.plan.topology import TOPOLOGIES, Slice
+from hyla_lm.config.read_experiment import read_experiment
+from hyla_lm.parallel.mesh import AXES, MeshConfig, make_mesh
+from hyla_lm.tools.cycles.operations import PartCycles
+from hyla_lm.tools.cycles.topology import Slice
+from hyla_lm.tools.plan.collectives import Collective
+from hyla_lm.tools.plan.compile import Memory, OutOfMemory, parse_refusal
+from hyla_lm.tools.plan.plan import Options, advice, consequences, step_time
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SEQUENCE = 384  # no other size of the model, so an array with two of it is T x T
 MODEL = f"""
 TrainConfig.task = @LanguageModel()
@@ -38,33 +47,38 @@ except importlib.metadata.PackageNotFoundError:
 needs_libtpu = pytest.mark.skipif(not HAS_LIBTPU, reason="needs libtpu: pip install '.[tpu]'")
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert cli.main(["plan", *arguments]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    return said.err
-
-
-def test_an_unknown_slice_is_named_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    said = refused(capsys, "--topology=v5e:3x5")
-    assert "--topology=v5e:3x5" in said
-    assert all(name in said for name in TOPOLOGIES)
-
-
 def test_without_libtpu_the_extra_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert "pip install 'hyla_lm[tpu]'" in refused(capsys, "--topology=v5e:4x4")
+    assert cli.main(["plan", "--topology=v5e:4x4"]) == 2
+    assert "pip install 'hyla_lm[tpu]'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "chips"), [("v5e:1x1", 1), ("v5e:2x4", 8), ("v5e:16x16", 256)])
-def test_a_slice_knows_its_chips(name: str, chips: int) -> None:
-    assert Slice(name).chips == chips
+@pytest.mark.parametrize(
+    ("name", "chips", "is_torus"),
+    [
+        ("v5e:1x1", 1, False),
+        ("v5e:8x16", 128, False),
+        ("v5e:16x16", 256, True),
+        ("v6e:2x4", 8, False),
+        ("v5p:2x4x4", 32, False),
+        ("v5p:4x4x8", 128, True),
+    ],
+)
+def test_slices_of_every_generation(name: str, chips: int, is_torus: bool) -> None:
+    """Where links close no rings, a chip sends at half of their bandwidth."""
+    one, two = Slice(name), Slice(name, 2)
+    assert (one.chips, two.chips) == (chips, 2 * chips)
+    assert one.chip.generation == name.partition(":")[0]
+    assert one.ring_bytes_per_second * (1 if is_torus else 2) == one.chip.ici_bytes_per_second
 
 
-def test_only_the_full_pod_closes_its_rings() -> None:
-    assert Slice("v5e:16x16").ring_bytes_per_second == 2 * Slice("v5e:8x16").ring_bytes_per_second
+def test_peaks_follow_from_matrix_units_and_clock() -> None:
+    """Four units a core: a multiply-add counts 2. On v6e units count as four of 256 x 256."""
+    for chip in CHIPS.values():
+        products = chip.cores * 4 * chip.matrix_unit**2
+        assert 2 * products * chip.clock_hz == pytest.approx(chip.peak_flops, rel=0.01)
 
 
 def test_the_compilers_sentence_about_memory_is_read() -> None:
@@ -81,6 +95,46 @@ def test_the_compilers_sentence_about_memory_is_read() -> None:
     assert parse_refusal("INTERNAL: Mosaic failed") is None
 
 
+def test_the_range_of_a_step_and_what_follows_from_it() -> None:
+    """30 and 60 million cycles at 1.5 GHz; 16 MB around a ring of 16 at 100 GB/s."""
+    topology = Slice("v5e:4x4")
+    x = Collective("x", "all-gather", 16 * 10**6, 100, 16, ("data",), False, False, (), "")
+    memory = Memory(819 * 10**4, 819 * 10**4, 0, 0, 0)
+    times = step_time([PartCycles("norms", 60, 30)] * 10**6, [x], memory, 1.0, topology)
+    assert (times.estimated_compute, times.counted_compute) == pytest.approx((0.040, 0.020))
+    assert times.collectives == pytest.approx(100 * 15 * 10**6 / 100e9)
+    assert times.bound == pytest.approx(2 * 2 * 10**-5)  # the state is read and written
+    assert (times.shortest, times.longest) == pytest.approx((0.020, 0.055))
+    plan = {"tokens_per_step": 1000, "steps": 3600, "flops_per_token": 197e12}
+    made = consequences(0.020, plan, Options(topology, price_per_chip_hour=2.0))
+    assert made == pytest.approx(
+        {
+            "step_seconds": 0.020,
+            "tokens_per_second": 50_000,
+            "tokens_per_second_per_chip": 3125,
+            "mfu": 3125,
+            "run_hours": 0.020,
+            "chip_hours": 0.32,
+            "cost": 0.64,
+        }
+    )
+
+
+@pytest.mark.parametrize("sizes", [(1, 16, 1, 1), (1, 2, 8, 1), (1, 4, 1, 4), (2, 8, 1, 1)])
+def test_the_mesh_of_the_advice_is_one_of_all_chips(
+    monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...]
+) -> None:
+    mesh: Any = jax.sharding.AbstractMesh(sizes, AXES)
+    refusal = OutOfMemory(20 * 2**30, 15.75 * 2**30, mesh)
+    changes = advice(read_experiment(["gin/c4_50m_hyla.gin"], []), refusal)
+    [line] = (line for line in changes if "MeshConfig" in line)
+    named = {axis: int(size) for axis, size in re.findall(r"MeshConfig\.(\w+) = (\d+)", line)}
+    monkeypatch.setattr("jax.make_mesh", lambda sizes, *_, **__: sizes)
+    devices: Any = [SimpleNamespace(platform="cpu", id=index) for index in range(16)]
+    made: Any = make_mesh(MeshConfig(**dict(zip(AXES, sizes, strict=True)) | named), devices)
+    assert made == (sizes[0], 1, sizes[1] * sizes[2], sizes[3])
+
+
 def run(tmp_path: Path, *arguments: str, status: int = 0) -> tuple[str, str]:
     """A process of its own, since libtpu reads its settings when it is loaded."""
     gin = tmp_path / "model.gin"
@@ -94,11 +148,6 @@ def run(tmp_path: Path, *arguments: str, status: int = 0) -> tuple[str, str]:
 
 def planned(tmp_path: Path, *arguments: str) -> dict[str, Any]:
     return json.loads(run(tmp_path, "--topology=v5e:2x4", "--json", "--compiles=0", *arguments)[0])
-
-
-def kinds(plan: dict[str, Any]) -> set[str]:
-    """Of the collectives that carry more than a few numbers."""
-    return {x["kind"] for x in plan["collectives"] if x["bytes"] > 1024}
 
 
 def square_arrays(plan: dict[str, Any]) -> list[Any]:
@@ -118,19 +167,12 @@ def test_data_parallel_steps_reduce_gradients_and_nothing_else(tmp_path: Path) -
     # The gradient of every parameter once, in float32, and some sums of metrics.
     reduced = sum(x["bytes"] * x["times"] for x in plan["collectives"])
     assert 4 * plan["parameters"] < reduced < 4 * plan["parameters"] + 256
-    check_sums(plan)
-
-
-def check_sums(plan: dict[str, Any]) -> None:
     clock = 1.5e9
     for method in ("estimated", "counted"):
         total = sum(part[method] for part in plan["cycles"])
         assert plan["step_seconds"][f"{method}_compute"] == pytest.approx(total / clock)
     short, long = plan["predicted"]["shortest"], plan["predicted"]["longest"]
     assert 0 < plan["step_seconds"]["bound"] <= short["step_seconds"] <= long["step_seconds"]
-    assert long["tokens_per_second"] * long["step_seconds"] == pytest.approx(plan["tokens_a_step"])
-    assert short["chip_hours"] == pytest.approx(short["step_seconds"] * 2000 * 8 / 3600)
-    assert 0 < short["mfu"] < 1
 
 
 @pytest.mark.full
@@ -174,23 +216,7 @@ def test_a_step_that_does_not_fit_says_what_to_change(tmp_path: Path) -> None:
     assert plan["needed_bytes"] > plan["available_bytes"] == 15.75 * 2**30
     for setting in ("attention_implementation", "accumulate_steps", "batch_size", "remat", "fsdp"):
         assert setting in said
-    assert "GiB a chip" in said
-
-
-@pytest.mark.full
-@needs_libtpu
-def test_two_processes_make_the_same_cache_entry(tmp_path: Path) -> None:
-    """So the key holds nothing of the process: no folder of dumps, no flags of the plan."""
-    names = []
-    for folder in ("one", "two"):
-        plan = planned(tmp_path, f"--cache_dir={tmp_path / folder}")
-        (entry,) = (tmp_path / folder).iterdir()
-        assert (entry.name, entry.stat().st_size) == (
-            plan["cache"]["name"],
-            plan["cache"]["size_bytes"],
-        )
-        names.append(entry.name)
-    assert names[0] == names[1]
+    assert "GiB per chip" in said
 
 
 @pytest.mark.full
@@ -201,12 +227,12 @@ def test_the_terminal_shows_every_part(tmp_path: Path) -> None:
     for part in (
         "ModelConfig.num_layers = 2",
         "data 4",
-        "GiB a chip",
+        "GiB per chip",
         "all-reduce",
         "projections",
         "2 x linear",
     ):
         assert part in shown
-    for part in ("Spread", "MFU", "chip-hours", "cost", "Method", "no figure has been compared"):
+    for part in ("MFU", "chip-hours", "cost", "Method", "no figure has been compared"):
         assert part in shown
     assert max(map(len, shown.splitlines())) <= 80
