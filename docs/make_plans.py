@@ -22,14 +22,14 @@ TOPOLOGIES = ("v5e:2x4", "v5e:4x4", "v5e:8x8", "v5e:16x16")
 # The parameters of this one are divided; the paper's are whole on each chip.
 LARGE = ("1b_hyla", "v5e:16x16")
 CASES = [*((config, topology) for topology in TOPOLOGIES for config in CONFIGS), LARGE]
-# The largest batch a chip is searched for on one slice; in pure data parallelism it is that of all.
+# The largest batch is searched for on one slice; in pure data parallelism it is that of all.
 COMPILES = {"v5e:4x4": 2}
 # Plans are of the step alone: norms by layer add a pass over the parameters, and looks are no step.
 UNMEASURED = ("LogConfig.layers=False", "LogConfig.details_every=0")
 GIB = 2**30
 COLUMNS = (
-    *("config", "slice", "GiB a chip", "largest batch", "collectives", "cycles estimated"),
-    *("counted", "step ms", "tokens/s a chip", "MFU", "hours to the end", "chip-hours"),
+    *("config", "slice", "GiB per chip", "largest batch", "collectives", "cycles estimated"),
+    *("counted", "step ms", "tokens/s per chip", "MFU", "hours to the end", "chip-hours"),
 )
 HEAD = f"""# Plans of gin/c4_50m_*.gin and gin/c4_1b_hyla.gin
 
@@ -38,12 +38,12 @@ tokens, 1,000,000 steps. That of 1B (1b_hyla): 512 rows of 1024 tokens, 40,000 s
 divided over 16 chips (fsdp) and its batch over all.
 Ranges are from the shortest to the longest predicted step; nothing here was measured
 (`docs/plan.md` says how to read it).
-Norms by layer (LogConfig.layers) are left out. Cycles are millions a chip and step. The largest
+Norms by layer (LogConfig.layers) are left out. Cycles are millions per chip and step. The largest
 batch is searched for on one slice; a chip holds as many rows on the others. A slice without a line
 has not been planned.
 
 These plans are older than two changes and say too much: whole arrays counted in every trip of a
-loop that stacks them (`hyla_lm/tools/plan/traffic.py`), and the HYLA kernel has become faster
+loop that stacks them (`hyla_lm/tools/cycles/traffic.py`), and the HYLA kernel has become faster
 since.
 
 | {" | ".join(COLUMNS)} |
@@ -91,7 +91,7 @@ def row(config: str, plan: dict[str, Any]) -> str:
         f"{cycles['estimated']:.1f}",
         f"{cycles['counted']:.1f}",
         between("step_seconds", "{:.1f}", 1e3),
-        between("tokens_per_second_a_chip", "{:,.0f}"),
+        between("tokens_per_second_per_chip", "{:,.0f}"),
         between("mfu", "{:.0%}"),
         between("run_hours", "{:,.1f}"),
         between("chip_hours", "{:,.0f}"),

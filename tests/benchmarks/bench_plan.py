@@ -6,7 +6,7 @@ the largest batch that fits; with float32 activations, NanoDO's default, and wit
 Ours is gin/c4_50m_*.gin at batch 256. The plans of the plain steps go to docs/plans/plain and the
 comparison to docs/plans/plain.json; with --missing, plain plans that are there stay. Ends with an
 error unless XLA's estimate has softmax twice and HYLA four times as fast as plain in float32; what
-counted bundles say is printed beside it, and how far the two part.
+counted bundles say is printed beside it.
 """
 
 import argparse
@@ -43,11 +43,11 @@ def plan(
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
 
 
-def tokens_per_second_a_chip(planned: dict[str, Any], method: str) -> float:
+def tokens_per_second_per_chip(planned: dict[str, Any], method: str) -> float:
     """With no collective hidden behind the compute."""
     seconds = planned["step_seconds"]
     step = seconds[f"{method}_compute"] + seconds["collectives"]
-    return planned["tokens_a_step"] / step / planned["chips"]
+    return planned["tokens_per_step"] / step / planned["chips"]
 
 
 def largest_plain(attention: str, dtype: str) -> dict[str, Any]:
@@ -79,8 +79,8 @@ def compare(ours: dict[str, Any], plain: dict[str, Any]) -> dict[str, Any]:
         raise SystemExit("the plain plans there are of other versions: run without --missing.")
     rates = {
         method: {
-            "plain": tokens_per_second_a_chip(plain, method),
-            "ours": tokens_per_second_a_chip(ours, method),
+            "plain": tokens_per_second_per_chip(plain, method),
+            "ours": tokens_per_second_per_chip(ours, method),
         }
         for method in METHODS
     }
@@ -88,28 +88,19 @@ def compare(ours: dict[str, Any], plain: dict[str, Any]) -> dict[str, Any]:
         "plain_batch": plain["batch_size"],
         "plain_largest_batch": plain["largest_batch"],
         "batch": ours["batch_size"],
-        "tokens_per_second_a_chip": rates,
+        "tokens_per_second_per_chip": rates,
         "ratio": {method: rates[method]["ours"] / rates[method]["plain"] for method in METHODS},
-        "spread": {"plain": plain["spread"], "ours": ours["spread"]},
     }
 
 
 def row(name: str, result: dict[str, Any]) -> str:
-    """A line of the table in docs/plan.md; tokens/s a chip in thousands."""
+    """A line of the table in docs/plan.md; tokens/s per chip in thousands."""
     attention, dtype = name.split("_")
-    rates = [result["tokens_per_second_a_chip"][method] for method in METHODS]
+    rates = [result["tokens_per_second_per_chip"][method] for method in METHODS]
     plain, ours = ([f"{rate[side] / 1e3:.1f}" for rate in rates] for side in ("plain", "ours"))
     times = [f"{result['ratio'][method]:.2f}" for method in METHODS]
     cells = [f"{attention}, {dtype}", f"{result['plain_batch']:,}", *plain, *ours, *times]
     return f"| {' | '.join(cells)} |"
-
-
-def spreads(result: dict[str, Any]) -> str:
-    """Of both sides: of all operations together, and from their lowest to their highest tenth."""
-    return ", ".join(
-        f"{side} {x['ratio']:.2f} ({x['lowest_tenth']:.2f} to {x['highest_tenth']:.2f})"
-        for side, x in result["spread"].items()
-    )
 
 
 def keep(path: Path, found: dict[str, Any]) -> None:
@@ -133,7 +124,6 @@ def main() -> int:
         found[f"{attention}_{dtype}"] = result
         keep(RESULT, found)
         print(row(f"{attention}_{dtype}", result))
-        print(f"  counted / estimated, over XLA's operations: {spreads(result)}")
     ratios = {name: found[f"{name}_float32"]["ratio"]["estimated"] for name in LEAST}
     return 1 if any(ratios[name] < least for name, least in LEAST.items()) else 0
 

@@ -86,25 +86,15 @@ def test_the_table_is_the_one_that_the_plans_give(
     monkeypatch.setattr("sys.argv", ["make_plans.py", "--table"])
     MAKER.main()
     assert (tmp_path / "README.md").read_text() == written
-    assert len(written.splitlines()) == len(MAKER.HEAD.splitlines()) + len(MAKER.CASES)
-
-
-def test_ours_is_as_much_faster_than_a_plain_step_as_the_documentation_says() -> None:
-    found = json.loads(BENCH.RESULT.read_text())
-    said = (ROOT / "docs" / "plan.md").read_text()
-    assert all(BENCH.row(name, result) in said for name, result in found.items())
-    for attention, least in BENCH.LEAST.items():
-        result = found[f"{attention}_float32"]
-        assert (
-            result["batch"] == 256 < result["plain_batch"] == result["plain_largest_batch"]["rows"]
-        )
-        assert result["ratio"]["estimated"] >= least
 
 
 @pytest.mark.parametrize("attention", BENCH.LEAST)
-def test_the_comparison_is_with_the_plan_of_today(attention: str) -> None:
+def test_the_comparison_with_a_plain_step_is_of_these_plans(attention: str) -> None:
     ours = planned(attention, "v5e:4x4")
     compared = json.loads(BENCH.RESULT.read_text())[f"{attention}_float32"]
+    assert compared["batch"] == 256 < compared["plain_batch"]
+    assert compared["ratio"]["estimated"] >= BENCH.LEAST[attention]
     for method in BENCH.METHODS:
-        rate = BENCH.tokens_per_second_a_chip(ours, method)
-        assert compared["tokens_per_second_a_chip"][method]["ours"] == pytest.approx(rate, rel=1e-9)
+        rate = BENCH.tokens_per_second_per_chip(ours, method)
+        rates = compared["tokens_per_second_per_chip"][method]
+        assert rates["ours"] == pytest.approx(rate, rel=1e-9)

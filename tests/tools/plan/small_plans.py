@@ -9,8 +9,8 @@ import re
 
 import jax
 
-from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.config.gin_files import Written
+from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.model.flops import train_flops_per_token
 from hyla_lm.tools.cycles.hlo import Program
 from hyla_lm.tools.plan.collectives import find_collectives
