@@ -5,7 +5,7 @@ import heapq
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate, count
@@ -80,7 +80,10 @@ class RowMixture:
         text = self._text({name: one.train for name, one in opened.items()}, reading)
         trained_on = tuple(part.identity() for part in text.parts.values())
         tokenizer = opened[self.names[0]].tokenizer
-        return LanguageData(tokenizer, text, _together(SpreadRows, sets), sets, trained_on)
+        identities = " ".join(rows.identity for rows in sets.values())
+        identity = hashlib.sha256(identities.encode()).hexdigest()
+        held_out = _together(SpreadRows, list(sets.values()), identity)
+        return LanguageData(tokenizer, text, held_out, sets, trained_on)
 
     def _text(self, parts: dict[str, RowText], reading: Reading) -> "MixedText":
         shares = dict(zip(self.names, shares_of(self.weights), strict=True))
@@ -91,9 +94,7 @@ class RowMixture:
             for name, share in shares.items()
         )
         described = ", ".join(f"{name} {float(share):.2%}" for name, share in shares.items())
-        rows = replace(
-            _together(JoinedRows, {n: p.rows for n, p in parts.items()}), identity=identity
-        )
+        rows = _together(JoinedRows, [part.rows for part in parts.values()], identity)
         counts = tuple(len(part.rows.rows) for part in parts.values())
         order = Mixed(turns, counts, tuple(part.identity() for part in parts.values()))
         shards: dict[str, list[ShardFile]] = {}
@@ -136,11 +137,11 @@ def _check_alike(opened: Mapping[str, Opened]) -> None:
                 )
 
 
-def _together(table: Callable[[list[RowTable]], RowTable], sets: Mapping[str, RowSet]) -> RowSet:
-    every = list(sets.values())
-    identity = hashlib.sha256(" ".join(one.identity for one in every).encode()).hexdigest()
-    rows, text_bytes = table([one.rows for one in every]), sum(one.text_bytes for one in every)
-    return RowSet(rows, every[0].sequence_length, identity, text_bytes, {})
+def _together(
+    table: Callable[[list[RowTable]], RowTable], sets: Sequence[RowSet], identity: str
+) -> RowSet:
+    rows, text_bytes = table([one.rows for one in sets]), sum(one.text_bytes for one in sets)
+    return RowSet(rows, sets[0].sequence_length, identity, text_bytes, {})
 
 
 @dataclass(frozen=True)
