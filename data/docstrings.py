@@ -51,46 +51,34 @@ class Document:
     timestamp: str = TIMESTAMP
 
 
-@dataclass(frozen=True)
-class Collection:
-    """Documents sorted by url, with counts of files read and of texts left out."""
-
-    documents: list[Document]
-    files: int
-    unreadable: int
-    repeated_paragraphs: int
-
-
 def installed_roots() -> list[Path]:
     """The folders of the standard library and of installed packages."""
     paths = sysconfig.get_paths()
     return list(dict.fromkeys(Path(paths[name]) for name in ("stdlib", "purelib", "platlib")))
 
 
-def collect(roots: Sequence[Path]) -> Collection:
-    """One document for each module under the roots: its prose without repeated paragraphs."""
+def collect(roots: Sequence[Path]) -> list[Document]:
+    """A document for each module under the roots, by url: its prose without repeated paragraphs."""
     files = sorted(file for root in roots for file in _python_files(root))
     earlier: set[str] = set()
-    documents, unreadable, repeated = [], 0, 0
+    documents = []
     for (url, _), prose in zip(files, _read_all(files), strict=True):
-        fresh = [text for text in dict.fromkeys(prose or ()) if text not in earlier]
-        unreadable += prose is None
-        repeated += len(prose or ()) - len(fresh)
+        fresh = [text for text in dict.fromkeys(prose) if text not in earlier]
         earlier.update(fresh)
         if _is_long_enough(fresh):
             documents.append(Document("\n".join(fresh), url))
-    return Collection(documents, len(files), unreadable, repeated)
+    return documents
 
 
-def read_prose(file: File) -> list[str] | None:
-    """The prose paragraphs of one (url, path), in source order; None if it does not parse."""
+def read_prose(file: File) -> list[str]:
+    """The prose paragraphs of one (url, path), in source order; none if it does not parse."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(Path(file[1]).read_bytes())
         return [text for docstring in _docstrings(tree) for text in paragraphs(docstring)]
     except (SyntaxError, ValueError, RecursionError, MemoryError, OSError):
-        return None
+        return []
 
 
 def _python_files(root: Path) -> Iterator[File]:
@@ -102,7 +90,7 @@ def _python_files(root: Path) -> Iterator[File]:
                 yield f"python://{path.relative_to(root).as_posix()}", str(path)
 
 
-def _read_all(files: Sequence[File]) -> Iterator[list[str] | None]:
+def _read_all(files: Sequence[File]) -> Iterator[list[str]]:
     if len(files) < SERIAL_BELOW:
         yield from map(read_prose, files)
         return

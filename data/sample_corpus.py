@@ -2,11 +2,10 @@
 
 import argparse
 import platform
+import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-
-from rich.console import Console
 
 import hyla_lm
 from hyla_lm.config import gin_files
@@ -89,20 +88,15 @@ def environment_key() -> str:
 
 def write_corpus(files: dict[str, Path]) -> None:
     """Writes the docstrings of this Python to a file for each split."""
-    collection = collect(installed_roots())
+    documents = collect(installed_roots())
     for split, path in files.items():
-        chosen = [doc for doc in collection.documents if split_of(doc.url) == split]
-        write_documents(path, chosen)
-    size = sum(len(document.text.encode()) for document in collection.documents)
-    _say(
-        f"{len(collection.documents):,} documents, {size / 1e6:.2f} MB of text from "
-        f"{collection.files:,} modules ({collection.unreadable:,} did not parse, "
-        f"{collection.repeated_paragraphs:,} repeated paragraphs left out)"
-    )
+        write_documents(path, [doc for doc in documents if split_of(doc.url) == split])
+    size = sum(len(document.text.encode()) for document in documents)
+    _say(f"{len(documents):,} documents, {size / 1e6:.2f} MB of text")
 
 
 def _say(text: str) -> None:
-    Console(stderr=True, highlight=False, soft_wrap=True, markup=False).print(text)
+    print(text, file=sys.stderr)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

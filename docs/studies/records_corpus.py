@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def make(output: Path) -> None:
     """Downloads, writes documents.json.gz and the folder rows; raises UserError for other text."""
     download(output / "wheels")
-    documents = collect([unpacked(wheel, output / "code") for wheel in wheels(output)]).documents
+    documents = collect([unpacked(wheel, output / "code") for wheel in wheels(output)])
     found = digest(document.text for document in documents)
     size = sum(len(document.text.encode()) for document in documents)
     print(f"{len(documents):,} documents, {size / 1e6:.2f} MB, SHA-256 {found}")

@@ -41,7 +41,7 @@ def tokens_per_second(measured: Callable[[], int]) -> float:
 
 
 def measurements(folder: Path, tokenizer: Tokenizer) -> dict[str, Callable[[], int]]:
-    documents = collect(installed_roots()).documents
+    documents = collect(installed_roots())
     texts = [document.text for _ in range(COPIES) for document in documents]
     train = tuple(map(str, write_json_gz(texts, folder / "json", "train", SHARDS)))
     records = tuple(map(str, write_array_records(texts, folder / "records", "train", SHARDS)))
@@ -91,7 +91,7 @@ def main() -> None:
         if len(sys.argv) > 1:
             tokenizer = Tokenizer(sys.argv[1])
         else:
-            documents = collect(installed_roots()).documents
+            documents = collect(installed_roots())
             train_tokenizer((d.text for d in documents), 16_384, folder / "tokenizer.model")
             tokenizer = Tokenizer(str(folder / "tokenizer.model"))
         measured = measurements(folder, tokenizer)

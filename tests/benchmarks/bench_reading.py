@@ -83,7 +83,7 @@ def growth(mixture: RowMixture, reading: Reading, out: multiprocessing.Queue) ->
 
 
 def sources(folder: Path) -> RowMixture:
-    texts = [document.text for document in collect(installed_roots()).documents]
+    texts = [document.text for document in collect(installed_roots())]
     train_tokenizer(texts[:3000], 4096, folder / "tokenizer.model")
     tokenizer = Tokenizer(str(folder / "tokenizer.model"))
     rows = []

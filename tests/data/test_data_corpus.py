@@ -110,7 +110,7 @@ def test_parses_without_importing(tmp_path: Path) -> None:
     touched = tmp_path / "touched"
     code = f"open({str(touched)!r}, 'w')\nraise SystemExit\n"
     (tmp_path / "effect.py").write_text(module(*SENTENCES) + code)
-    assert [doc.url for doc in collect([tmp_path]).documents] == ["python://effect.py"]
+    assert [doc.url for doc in collect([tmp_path])] == ["python://effect.py"]
     assert not touched.exists()
 
 
@@ -119,7 +119,7 @@ def test_source_order_and_nesting(tmp_path: Path) -> None:
     code = module(SENTENCES[0]) + "class A:\n" + "\n".join(lines) + "\n"
     code += f"if A:\n    def g():\n        '''{SENTENCES[3]}'''\n"
     (tmp_path / "a.py").write_text(code)
-    assert collect([tmp_path]).documents[0].text == "\n".join(SENTENCES[:4])
+    assert collect([tmp_path])[0].text == "\n".join(SENTENCES[:4])
 
 
 def test_repeats_are_left_out(tmp_path: Path) -> None:
@@ -127,11 +127,10 @@ def test_repeats_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "b.py").write_text(module(*SENTENCES[:4]))
     (tmp_path / "c.py").write_text(module(*SENTENCES))
     (tmp_path / "d.py").write_text(module(SENTENCES[5], *(s + " Yes." for s in SENTENCES)))
-    collection = collect([tmp_path])
-    assert [doc.url[-4:] for doc in collection.documents] == ["a.py", "d.py"]
-    assert collection.documents[0].text == "\n".join(SENTENCES[:4])
-    assert SENTENCES[5] not in collection.documents[1].text.split("\n")
-    assert collection.repeated_paragraphs == 1 + 4 + 4 + 1
+    documents = collect([tmp_path])
+    assert [doc.url[-4:] for doc in documents] == ["a.py", "d.py"]
+    assert documents[0].text == "\n".join(SENTENCES[:4])
+    assert SENTENCES[5] not in documents[1].text.split("\n")
 
 
 def test_a_document_has_three_sentences_and_a_hundred_characters(tmp_path: Path) -> None:
@@ -139,11 +138,11 @@ def test_a_document_has_three_sentences_and_a_hundred_characters(tmp_path: Path)
     for name in ("ab", "cde", "fghi"):
         (tmp_path / f"{name}.py").write_text(module(*map(sentence.format, name)))
     (tmp_path / "short.py").write_text(module(*map("It is {} or not.".format, "jkl")))
-    urls = [document.url for document in collect([tmp_path]).documents]
+    urls = [document.url for document in collect([tmp_path])]
     assert urls == ["python://cde.py", "python://fghi.py"]
 
 
-def test_unreadable_files_are_counted_and_tests_skipped(tmp_path: Path) -> None:
+def test_unreadable_files_and_tests_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "syntax.py").write_text("def")
     (tmp_path / "null.py").write_bytes(b"a\0b")
     (tmp_path / "coding.py").write_bytes(b'"""\xff\xfe"""')
@@ -152,8 +151,8 @@ def test_unreadable_files_are_counted_and_tests_skipped(tmp_path: Path) -> None:
     for folder in ("tests", "_vendor", "idle_test"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "a.py").write_text(module(*SENTENCES))
-    collection = collect([tmp_path])
-    assert (collection.files, collection.unreadable, collection.documents) == (5, 4, [])
+    documents = collect([tmp_path])
+    assert documents == []
 
 
 def test_workers_read_what_one_process_reads(
@@ -163,7 +162,7 @@ def test_workers_read_what_one_process_reads(
     alone = collect([root])
     monkeypatch.setattr("hyla_lm.data.docstrings.SERIAL_BELOW", 0)
     assert collect([root]) == alone
-    assert len(alone.documents) == 40
+    assert len(alone) == 40
 
 
 def test_the_split_of_a_document_is_that_of_its_url() -> None:
