@@ -187,7 +187,7 @@ class _MemberRun:
 
     def __init__(self, program: Program[Task], folder: RunFolder, stack: ExitStack):
         self.program, self.folder = program, folder
-        self.store = stack.enter_context(closing(RunStore(program, folder)))
+        self.store = stack.enter_context(closing(RunStore(program, folder, step_setting=None)))
         self.name = "/".join(folder.path.parts[-2:])
         self.validation: dict[str, float] = {}
         self._data: dict[str, Any] = {}
@@ -196,8 +196,9 @@ class _MemberRun:
         try:
             state, self._data = self.store.restore(step)
         except Damaged as damage:
+            sentence = str(damage).removesuffix(".")
             raise UserError(
-                f"{damage}: move it elsewhere to resume from the step before."
+                f"{sentence}: move it elsewhere to resume from the step before."
             ) from damage
         return state
 
