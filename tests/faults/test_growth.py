@@ -145,8 +145,9 @@ def growth_of_files(workdir: Path) -> dict[str, float]:
             path.stat().st_size / len(list(RawEventFileLoader(str(path)).Load())) for path in events
         ],
     }
+    fifths = {name: max(1, len(of) // 5) for name, of in sizes.items()}
     return {
-        name: median(of[-len(of) // 5 :]) / median(of[: len(of) // 5]) for name, of in sizes.items()
+        name: median(of[-fifths[name] :]) / median(of[: fifths[name]]) for name, of in sizes.items()
     }
 
 
