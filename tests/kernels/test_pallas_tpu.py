@@ -175,6 +175,7 @@ def test_offset_known_only_at_run_time(length: int) -> None:
     assert_close(traced(jnp.int32(100)), run(case, "reference", *operands(case)))
 
 
+@pytest.mark.full
 def test_the_codes_of_many_heads_fill_several_tiles() -> None:
     case = Case(20, heads=9)
     assert_close(run(case, "pallas_tpu", *operands(case)), run(case, "reference", *operands(case)))
