@@ -1,7 +1,6 @@
 """The slice of a job in Google Cloud: its state, and what is done to it."""
 
 import json
-import secrets
 import shlex
 import sys
 import time
@@ -12,29 +11,23 @@ from typing import Any
 
 from hyla_lm.errors import UserError
 from hyla_lm.tpu import commands
+from hyla_lm.tpu.answers import UNREADABLE, Answer, Kind, answer_of, detail_of, silent_hosts
 from hyla_lm.tpu.job import Job
-from hyla_lm.tpu.programs import Done, Runner, run_for_real
-from hyla_lm.tpu.verdicts import (
-    ADVICE,
-    ASK_AGAIN,
-    Kind,
-    classify,
-    detail_of,
-    hosts_away,
-)
+from hyla_lm.tpu.programs import TIMED_OUT, Done, Runner, run_for_real
 
 # gcloud itself tries ten times, five seconds apart, before it gives up with 255.
 CONNECTION_WAITS = (10.0, 20.0, 40.0, 80.0)
 ASK_WAITS = (10.0, 20.0, 40.0, 80.0)
 BUSY_WAITS = (15.0, 30.0, 60.0, 120.0)
-UNREACHED = frozenset({Kind.CONNECTION, Kind.RATE, Kind.NETWORK})
+# One answer of the API is not believed: the same request is sent again soon.
+ASK_AGAIN = frozenset({Kind.AGAIN, Kind.UNREACHED})
 POLL_SECONDS = 20.0
 # How long gcloud may take: to answer, to change something, and to connect to all hosts.
 ASK_SECONDS, CHANGE_SECONDS, SSH_SECONDS = 120.0, 900.0, 600.0
 
 
 class CloudError(UserError):
-    """A refusal or failure of Google Cloud, with its kind."""
+    """A refusal or failure of Google Cloud, with what can be done about it."""
 
     def __init__(self, kind: Kind, sentence: str):
         super().__init__(sentence)
@@ -122,21 +115,18 @@ class Cloud:
         try:
             return dict(json.loads(output))
         except (ValueError, TypeError):
-            raise self.error(Kind.UNREADABLE, output[:80] or "nothing", argv) from None
+            raise self.error(UNREADABLE, output[:80] or "nothing", argv) from None
 
     def create(self) -> None:
         """Queues the request."""
-        argv, secret = commands.create(self.job), secrets.token_hex(commands.SECRET_BYTES)
-        only_refused = frozenset({Kind.RATE})
-        self._checked(
-            argv, self._again(argv, only_refused, ASK_WAITS, stdin=secret, limit=CHANGE_SECONDS)
-        )
+        argv = commands.create(self.job)
+        self._checked(argv, self.run(argv, limit=CHANGE_SECONDS))
 
     def delete(self) -> None:
         """Deletes nodes and request; ignores those already gone and retries busy ones."""
         nodes = [commands.delete_node(self.job, node) for node in self.job.nodes]
         for argv in (commands.delete_resource(self.job), *nodes):
-            done = self._again(argv, ASK_AGAIN | {Kind.BUSY}, BUSY_WAITS, limit=CHANGE_SECONDS)
+            done = self._again(argv, ASK_AGAIN, BUSY_WAITS, limit=CHANGE_SECONDS)
             if done.code and _kind(argv, done) is not Kind.MISSING:
                 self._checked(argv, done)
 
@@ -150,7 +140,11 @@ class Cloud:
         """The output of a script on one worker or on all; retries a lost connection."""
         output = ""
         for argv in commands.ssh(self.job, script, worker):
-            done = self._again(argv, UNREACHED, CONNECTION_WAITS, stream=stream, limit=limit)
+            done = self.run(argv, stream=stream, limit=limit)
+            for wait in CONNECTION_WAITS:
+                if not done.code or done.code == TIMED_OUT or _kind(argv, done) not in ASK_AGAIN:
+                    break
+                done = self._later(argv, done, wait, stream=stream, limit=limit)
             output += self._checked(argv, done).output
         return output
 
@@ -159,40 +153,39 @@ class Cloud:
         output, away = "", []
         for node, argv in enumerate(commands.ssh(self.job, script)):
             done, first = self.run(argv, limit=SSH_SECONDS), node * self.job.slice.hosts
-            kind = _kind(argv, done) if done.code else None
-            if kind not in (None, Kind.CONNECTION, Kind.TIMEOUT):
+            if done.code and _kind(argv, done) is not Kind.UNREACHED:
                 self._checked(argv, done)
-            everyone = frozenset(range(self.job.slice.hosts))
             output += done.output
-            away += (
-                [first + host for host in sorted(hosts_away(done.errors) or everyone)]
-                if kind
-                else []
-            )
+            if done.code:
+                silent = silent_hosts(done.errors) or range(self.job.slice.hosts)
+                away += [first + host for host in sorted(silent)]
         return output, away
 
     def _again(
-        self, argv: Sequence[str], kinds: Collection[Kind], waits: Sequence[float], **options: Any
+        self, argv: Sequence[str], kinds: Collection[Kind], waits: Sequence[float], limit: float
     ) -> Done:
         """Runs a command, and runs it again after errors of these kinds."""
-        done = self.run(argv, **options)
+        done = self.run(argv, limit=limit)
         for wait in waits:
             if not done.code or _kind(argv, done) not in kinds:
                 break
-            self.say(f"{self.job.name}: {detail_of(done.errors)}; trying again in {wait:.0f} s")
-            self.sleep(wait)
-            done = self.run(argv, **options)
+            done = self._later(argv, done, wait, limit=limit)
         return done
+
+    def _later(self, argv: Sequence[str], done: Done, wait: float, **options: Any) -> Done:
+        self.say(f"{self.job.name}: {detail_of(done.errors)}; trying again in {wait:.0f} s")
+        self.sleep(wait)
+        return self.run(argv, **options)
 
     def _checked(self, argv: Sequence[str], done: Done) -> Done:
         if done.code:
             errors = done.errors or f"it ended with status {done.code}"
-            raise self.error(_kind(argv, done), errors, argv)
+            raise self.error(answer_of(argv, done.code, errors), errors, argv)
         return done
 
-    def error(self, kind: Kind, errors: str, argv: Sequence[str] = ()) -> CloudError:
+    def error(self, answer: Answer, errors: str, argv: Sequence[str] = ()) -> CloudError:
         """The error as a sentence for the user."""
-        sentence = ADVICE[kind].format(
+        sentence = answer.sentence.format(
             name=self.job.name,
             project=self.job.project,
             zone=self.job.zone,
@@ -202,8 +195,8 @@ class Cloud:
             attempts=1 + len(CONNECTION_WAITS),
             command=shlex.join(argv),
         )
-        return CloudError(kind, sentence)
+        return CloudError(answer.kind, sentence)
 
 
 def _kind(argv: Sequence[str], done: Done) -> Kind:
-    return classify(argv, done.code, done.errors)
+    return answer_of(argv, done.code, done.errors).kind

@@ -4,14 +4,12 @@ import hashlib
 from shlex import join, quote
 
 from hyla_lm.tpu.job import Job
-from hyla_lm.tpu.metadata import JOIN_SECRET
 
 TPUS = ("gcloud", "compute", "tpus")
 # --best-effort exists in the alpha track alone.
 ALPHA_TPUS = ("gcloud", "alpha", "compute", "tpus")
 HOME = "$HOME/hyla_lm"
 STOP_SECONDS = 120
-SECRET_BYTES = 32
 # For the slowest install; the steps of INSTALL have limits of their own, on the host.
 INSTALL_SECONDS, DOCTOR_SECONDS = 3600.0, 1200.0
 # A connection that is silent for a minute is given up; without these ssh waits for hours.
@@ -36,7 +34,7 @@ def place(job: Job) -> list[str]:
 
 
 def create(job: Job) -> list[str]:
-    """Requests the slice, with the secret on standard input; ends when the request is queued."""
+    """Requests the slice; ends when the request is queued."""
     options = {
         "--network": job.network,
         "--subnetwork": job.subnetwork,
@@ -48,7 +46,6 @@ def create(job: Job) -> list[str]:
         *_node_flags(job),
         f"--accelerator-type={job.slice.accelerator}",
         f"--runtime-version={job.runtime}",
-        f"--metadata-from-file={JOIN_SECRET}=/dev/stdin",
         *([] if job.capacity == "on-demand" else [f"--{job.capacity}"]),
         *([f"--valid-until-duration={job.valid_for}"] if job.valid_for else []),
         *[f"{flag}={value}" for flag, value in options.items() if value],

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import secrets
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,13 +11,12 @@ from hyla_lm import ending
 from hyla_lm.cli.parser import Parser, parse
 from hyla_lm.errors import UserError
 from hyla_lm.tpu.cloud import ASK_SECONDS
-from hyla_lm.tpu.commands import ENVIRONMENT, SECRET_BYTES
+from hyla_lm.tpu.commands import ENVIRONMENT
 from hyla_lm.tpu.job import NAME, Slice, Training
 from hyla_lm.tpu.programs import run_for_real
 
 TEMPLATE = Path(__file__).with_name("gke.yaml")
 SPOT = "cloud.google.com/gke-spot"
-SECRET_KEY = "secret"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,30 +32,10 @@ def apply(options: argparse.Namespace, bindings: Sequence[str]) -> None:
     if options.dry_run:
         print(manifest, end="")
         return
-    make_secret(options.name, options.namespace)
     done = run_for_real(["kubectl", "apply", "-f", "-"], stdin=manifest, limit=ASK_SECONDS)
     if done.code:
         raise UserError(_refusal(done.errors))
     print(done.output, end="")
-
-
-def make_secret(name: str, namespace: str) -> None:
-    """The Secret by which the trainers of the job know each other; one that is there is kept."""
-    found = {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": secret_name(name), "namespace": namespace},
-        "stringData": {SECRET_KEY: secrets.token_hex(SECRET_BYTES)},
-    }
-    done = run_for_real(
-        ["kubectl", "create", "-f", "-"], stdin=json.dumps(found), limit=ASK_SECONDS
-    )
-    if done.code and "AlreadyExists" not in done.errors:
-        raise UserError(_refusal(done.errors))
-
-
-def secret_name(name: str) -> str:
-    return f"{name}-join"
 
 
 def render(options: argparse.Namespace, bindings: Sequence[str]) -> str:
@@ -76,8 +54,6 @@ def render(options: argparse.Namespace, bindings: Sequence[str]) -> str:
     }
     toleration = {"key": SPOT, "operator": "Equal", "value": "true", "effect": "NoSchedule"}
     variables = [entry.partition("=") for entry in (ENVIRONMENT, *training.environment)]
-    reference = {"name": secret_name(options.name), "key": SECRET_KEY, "optional": True}
-    secret = {"name": "HYLA_LM_JOIN_SECRET", "valueFrom": {"secretKeyRef": reference}}
     values = {
         "name": options.name,
         "namespace": options.namespace,
@@ -90,7 +66,7 @@ def render(options: argparse.Namespace, bindings: Sequence[str]) -> str:
         "tolerations": [toleration] if options.spot else [],
         "image": options.image,
         "command": ["hyla-lm", *training.arguments()],
-        "environment": [secret, *({"name": n, "value": value} for n, _, value in variables)],
+        "environment": [{"name": n, "value": value} for n, _, value in variables],
     }
     filled = {name: json.dumps(value) for name, value in values.items()}
     return Template(TEMPLATE.read_text()).substitute(filled)
@@ -124,7 +100,3 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--workdir", default="", help="gs:// folder of the run, or one all mount")
     parser.add_argument("--env", action="append", default=[], help="NAME=VALUE for the trainer")
     return parser
-
-
-if __name__ == "__main__":
-    ending.process(main)

@@ -14,8 +14,7 @@ from hyla_lm.errors import UserError
 from hyla_lm.tpu import operations
 from hyla_lm.tpu.cloud import Cloud
 from hyla_lm.tpu.job import Code, Job, Slice, Training
-from hyla_lm.tpu.programs import run_for_real
-from hyla_lm.tpu.rehearsal import Rehearsal
+from hyla_lm.tpu.programs import DryRun, run_for_real
 from hyla_lm.tpu.supervise import supervise
 
 FROM_NOTHING = ("create", "resume", "supervise")
@@ -40,8 +39,8 @@ def _launch(argv: list[str], sleep: Callable[[float], None], clock: Callable[[],
     job = job_of(options, bindings)
     cloud = Cloud(job, run_for_real, sleep, clock=clock)
     if options.dry_run:
-        rehearsal = Rehearsal(exists=options.command not in FROM_NOTHING)
-        cloud = Cloud(job, rehearsal, sleep=_nothing, say=_nothing)
+        dry_run = DryRun(exists=options.command not in FROM_NOTHING)
+        cloud = Cloud(job, dry_run, sleep=_nothing, say=_nothing)
     _run(cloud, options)
 
 
@@ -198,7 +197,7 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
 
 
 def _nothing(_: object) -> None:
-    """Replaces `sleep` and `say` in a rehearsal."""
+    """Replaces `sleep` and `say` in a dry run."""
 
 
 @contextmanager
@@ -210,7 +209,3 @@ def _interruptible() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-if __name__ == "__main__":
-    ending.process(main)

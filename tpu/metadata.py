@@ -7,7 +7,6 @@ import os
 import re
 import threading
 import time
-import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -21,9 +20,6 @@ QUIET = {"maintenance-event": "NONE", "preempted": "FALSE"}
 ASK_SECONDS, WAIT_SECONDS, RETRY_SECONDS = 5, 60, 5.0
 # The port that JAX takes on TPU hosts.
 COORDINATOR_PORT = 8482
-# The launcher leaves a secret with the slice by this name; its trainers know each other by it.
-JOIN_SECRET = "hyla-lm-join-secret"
-MISSING = 404
 
 
 def read(key: str, **query: object) -> tuple[str, str]:
@@ -57,16 +53,6 @@ def place() -> dict[str, str]:
         "JAX_NUM_PROCESSES": str(slices * len(hosts)),
         "JAX_PROCESS_ID": str(index),
     }
-
-
-def join_secret() -> dict[str, str]:
-    """The trainer's variable with the slice's secret; none if the slice was made without one."""
-    try:
-        return {"HYLA_LM_JOIN_SECRET": read(f"attributes/{JOIN_SECRET}")[0]}
-    except urllib.error.HTTPError as error:
-        if error.code != MISSING:
-            raise
-        return {}
 
 
 def watch(announce: Callable[[str], None]) -> None:

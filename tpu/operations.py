@@ -1,12 +1,13 @@
 """The operations behind the launcher's commands."""
 
 import json
+from contextlib import suppress
 from typing import Any
 
 from hyla_lm.errors import UserError
 from hyla_lm.tpu import commands
+from hyla_lm.tpu.answers import EXPIRED, NOT_THERE, TAKEN, Kind, answer_in
 from hyla_lm.tpu.cloud import POLL_SECONDS, SSH_SECONDS, Cloud, CloudError, Found, State
-from hyla_lm.tpu.verdicts import Kind, kind_of
 
 BILLED = "{name} still exists, and is billed while its machines do: `delete` ends that."
 QUEUED = (
@@ -43,7 +44,7 @@ def create(cloud: Cloud, wait_minutes: float, keep: bool = False) -> None:
         cloud.say(f"{cloud.job.name} is {found.resource} already")
         return
     if found.state is State.ORPHAN:
-        raise cloud.error(Kind.EXISTS, "")
+        raise cloud.error(TAKEN, "")
     if found.state is State.LOST:
         cloud.say(f"{cloud.job.name} is {words(found)}: deleting it to make it again")
         cloud.delete()
@@ -114,7 +115,7 @@ def install(cloud: Cloud) -> None:
             cloud.ssh(script, limit=commands.INSTALL_SECONDS)
             return
         except CloudError as error:
-            if error.kind is not Kind.REMOTE:
+            if error.kind is not Kind.ON_HOST:
                 raise
             cloud.say(f"{error} Trying again in {wait:.0f} s.")
             cloud.sleep(wait)
@@ -187,7 +188,7 @@ def require_active(cloud: Cloud) -> None:
     """Raises UserError unless the slice is active."""
     found = cloud.find()
     if found.state in (State.ABSENT, State.ORPHAN):
-        raise cloud.error(Kind.EXISTS if found.state is State.ORPHAN else Kind.MISSING, "")
+        raise cloud.error(TAKEN if found.state is State.ORPHAN else NOT_THERE, "")
     if found.state is not State.ACTIVE:
         raise UserError(
             f"{cloud.job.name} is {words(found)}: `resume` makes it usable and trains on it."
@@ -195,20 +196,29 @@ def require_active(cloud: Cloud) -> None:
 
 
 def parse(output: str) -> list[dict[str, Any]]:
-    """The lines of JSON in the hosts' output, in the order of the hosts' names."""
-    lines = [line for line in output.splitlines() if line.startswith("{")]
-    return sorted((json.loads(line) for line in lines), key=lambda line: line.get("host", ""))
+    """The lines of JSON in the hosts' output, in the order of the hosts' names.
+
+    What a login prints, and a line that was cut off, are left out.
+    """
+    answers = []
+    for line in output.splitlines():
+        with suppress(ValueError):
+            answer = json.loads(line)
+            if isinstance(answer, dict) and isinstance(answer.get("state", ""), str):
+                answers.append(answer)
+    return sorted(answers, key=lambda answer: str(answer.get("host", "")))
 
 
 def failure(cloud: Cloud, found: Found) -> CloudError:
     """Why a request was not served, as a sentence."""
-    kind = kind_of(found.error) if found.error else Kind.OTHER
-    if cloud.job.valid_for and found.resource == "FAILED" and kind in (Kind.OTHER, Kind.CAPACITY):
-        return cloud.error(Kind.EXPIRED, found.error or found.resource)
+    answer = answer_in(found.error)
+    is_passing = answer.kind in (Kind.UNKNOWN, Kind.AGAIN)
+    if cloud.job.valid_for and found.resource == "FAILED" and is_passing:
+        return cloud.error(EXPIRED, found.error or found.resource)
     if not found.error:
         sentence = f"{cloud.job.name} became {words(found)}: give the same command again."
-        return CloudError(Kind.RETRIABLE, sentence)
-    return cloud.error(kind, found.error)
+        return CloudError(Kind.AGAIN, sentence)
+    return cloud.error(answer, found.error)
 
 
 def words(found: Found) -> str:

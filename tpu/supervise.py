@@ -5,8 +5,8 @@ from typing import Any
 
 from hyla_lm.errors import UserError
 from hyla_lm.tpu import commands, operations
+from hyla_lm.tpu.answers import TAKEN, UNREADABLE, Kind
 from hyla_lm.tpu.cloud import Cloud, CloudError, Found, State
-from hyla_lm.tpu.verdicts import PASSING, Kind
 from hyla_lm.tpu.worker import PREEMPTED
 
 LOOK_SECONDS = 60.0
@@ -18,6 +18,8 @@ MOST_FAILURES = 2
 MOST_UNKNOWN = 20
 USER_MISTAKE = 2
 TAIL_LINES = 6
+# Waiting mends these.
+PASSING = frozenset({Kind.AGAIN, Kind.UNREACHED, Kind.UNKNOWN})
 
 
 class Action(Enum):
@@ -61,12 +63,9 @@ def supervise(
     cloud.job.check_run()
     try:
         _Supervisor(cloud, 60 * away_minutes, 60 * idle_minutes).watch()
-    except UserError:
+    except BaseException:
         if delete_after:
             _delete_after_error(cloud)
-        cloud.say(operations.bill(cloud))
-        raise
-    except KeyboardInterrupt:
         cloud.say(operations.bill(cloud))
         raise
     try:
@@ -142,15 +141,18 @@ class _Supervisor:
                 "if it shall go on."
             )
         if found.state is State.ORPHAN:
-            raise self.cloud.error(Kind.EXISTS, "")
+            raise self.cloud.error(TAKEN, "")
         self.seen = found.state is not State.ABSENT
         if found.resource != "ACTIVE" or found.state is State.LOST:
             self.unanswered = self.away_since = self.idle_since = None
         return found
 
     def _trainer(self) -> dict[str, Any]:
-        answers = operations.parse(self.cloud.ssh(commands.trainer_status(self.cloud.job), "0"))
-        return answers[0] if answers else {}
+        output = self.cloud.ssh(commands.trainer_status(self.cloud.job), "0")
+        answers = operations.parse(output)
+        if not answers:
+            raise self.cloud.error(UNREADABLE, output.strip()[:80] or "nothing")
+        return answers[0]
 
     def _do(self, action: Action, found: Found) -> None:
         if action is Action.LOOK_LATER:
@@ -239,16 +241,16 @@ class _Supervisor:
     def _after(self, error: CloudError) -> None:
         """Waits longer each time; raises again an error that waiting does not mend."""
         # A node may vanish between two commands, and quota is given back some time after a node.
-        again = (Kind.REMOTE, Kind.MISSING, *([Kind.QUOTA] if self.made else []))
+        again = (Kind.ON_HOST, Kind.MISSING, *([Kind.QUOTA] if self.made else []))
         if error.kind not in PASSING and error.kind not in again:
             raise error
-        self.unknown = self.unknown + 1 if error.kind is Kind.OTHER else 0
+        self.unknown = self.unknown + 1 if error.kind is Kind.UNKNOWN else 0
         if self.unknown > MOST_UNKNOWN:
             raise error
-        if error.kind in (Kind.CONNECTION, Kind.TIMEOUT) and not self.doomed:
+        if error.kind is Kind.UNREACHED and not self.doomed:
             self.unanswered = error
             self._seconds_away()
-        if error.kind is Kind.REMOTE:
+        if error.kind is Kind.ON_HOST:
             self._begin_idle()
         self._check_idle(str(error))
         self.attempt += 1

@@ -17,18 +17,22 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hyla_lm.tpu import host_log, metadata
+from hyla_lm.tpu import metadata
 
-PREEMPTED = 75
+PREEMPTED, PEER_LOST = 75, 69
+ABORTED = 128 + signal.SIGABRT  # how JAX's distributed service ends a process
 WHOLE = "commit_success.txt"  # what Orbax writes last in a bucket
 NOT_FOUND = 127
 LOOK_SECONDS = 0.05
 KILL_SECONDS = 10
+COPY_SECONDS = 60.0
+LOGS = "host_logs"
 WRAPPER = '#!/bin/sh\ncd "{checkout}" && exec "{python}" -m hyla_lm.tpu.worker "$@"\n'
 
 
@@ -87,19 +91,16 @@ def start(folder: Path, workdir: str, command: Sequence[str]) -> dict[str, Any]:
 def watch(folder: Path, lock: int, workdir: str, command: Sequence[str]) -> int:
     """Runs the command and writes down how it ended.
 
-    The command gets its place among the hosts, the secret they share, and SIGTERM when Google
-    announces that this machine will be taken away: it then saves, together with the other hosts,
-    and ends.
+    The command gets its place among the hosts, and SIGTERM when Google announces that this machine
+    will be taken away: it then saves, together with the other hosts, and ends.
     """
     # When a machine is shut down every process gets SIGTERM; the trainer's answer is waited for.
     signal.signal(signal.SIGTERM, lambda *_: None)
     before = _read(folder)
-    copy_last = host_log.keep(folder / "log", workdir)
+    copy_last = copy_log(folder / "log", workdir)
     began_at = newest_checkpoint(workdir)
     try:
-        place = metadata.place()
-        known = {**place, **metadata.join_secret()} if place else {}
-        environment = {**known, **os.environ}
+        environment = {**metadata.place(), **os.environ}
         trainer = subprocess.Popen(command, pass_fds=(lock,), process_group=0, env=environment)
         _write(folder, {**before, "pid": trainer.pid})
         metadata.watch(lambda notice: _announce(notice, trainer.pid))
@@ -109,6 +110,9 @@ def watch(folder: Path, lock: int, workdir: str, command: Sequence[str]) -> int:
         print(error)
         code = NOT_FOUND
     code = 128 - code if code < 0 else code
+    if code == ABORTED:
+        print("JAX ended this trainer: another host's trainer did not answer", flush=True)
+        code = PEER_LOST
     reached = newest_checkpoint(workdir)
     stuck = reached == began_at
     failures = (before.get("failures", 0) if stuck else 0) + (code not in (0, PREEMPTED))
@@ -160,6 +164,48 @@ def newest_checkpoint(workdir: str) -> int | None:
     pattern = rf"(?:^|/)(\d+)(?:/{WHOLE})?$"
     steps = [int(match[1]) for name in names if (match := re.search(pattern, name))]
     return max(steps, default=None)
+
+
+def copy_log(log: Path, workdir: str, seconds: float = COPY_SECONDS) -> Callable[[], None]:
+    """Copies the log whenever it has grown, and returns what stops that with a last copy.
+
+    Each start has a file of its own, WORKDIR/host_logs/HOST/TIME.log. A workdir that is no bucket
+    gets none.
+    """
+    if "://" not in workdir:
+        return lambda: None
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    target = f"{workdir.rstrip('/')}/{LOGS}/{socket.gethostname()}/{stamp}.log"
+    ended = threading.Event()
+
+    def copy_when_grown() -> None:
+        copied = -1
+        while True:
+            last = ended.wait(seconds)
+            size = log.stat().st_size
+            if size != copied:
+                copied = size if _copy(log, target) else -1
+            if last:
+                return
+
+    thread = threading.Thread(target=copy_when_grown, daemon=True)
+    thread.start()
+
+    def stop() -> None:
+        ended.set()
+        thread.join()
+
+    return stop
+
+
+def _copy(log: Path, target: str) -> bool:
+    """Whether the log was copied; if not, the log says why."""
+    command = ["timeout", "60", "gcloud", "storage", "cp", "--quiet", str(log), target]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        why = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+        print(f"the log was not copied to {target}: {why[:200]}", flush=True)
+    return not done.returncode
 
 
 def _take_lock(folder: Path, attempts: int = 1) -> int | None:

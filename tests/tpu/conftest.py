@@ -21,7 +21,11 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 PLACE = ["--name=hyla", "--project=my-project", "--zone=us-west4-a"]
 CODE = ["--repository=https://example.com/hyla_lm.git", f"--revision={COMMIT}"]
 HOST_PROGRAMS = {
-    "git": f"""[ "$3" = checkout ] && ln -s "{ROOT}/tpu" "{ROOT}/hyla_lm" "$2"; exit 0""",
+    # The package as it is when it is installed: its modules are below hyla_lm.
+    "git": f"""
+[ "$3" = checkout ] || exit 0
+mkdir -p "$2/hyla_lm"
+ln -s "{ROOT}"/hyla_lm/* "{ROOT}/tpu" "$2/hyla_lm" """,
     "python3": f"""
 [ "$2 $3" = "uv venv" ] || exit 0
 mkdir -p "$7/bin"

@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from hyla_lm.tpu.answers import LOST_CONNECTION
 from hyla_lm.tpu.cloud import Cloud
 from hyla_lm.tpu.launch import read_job
-from hyla_lm.tpu.programs import Done
+from hyla_lm.tpu.programs import TIMED_OUT, Done
 from hyla_lm.tpu.supervise import supervise
-from hyla_lm.tpu.verdicts import LOST_CONNECTION, TIMED_OUT
 from tests.tpu.answers import answer
 
 HOUR = 3600.0

@@ -1,6 +1,5 @@
 """The JobSet on GKE."""
 
-import json
 import re
 from pathlib import Path
 
@@ -25,44 +24,19 @@ def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder where a stand-in keeps what it was given; `refusal` there makes it fail."""
     text = f'cd {tmp_path}; echo "$@" >> arguments; cat > "$1"'
     fail = 'if [ -e refusal ]; then cat refusal >&2; exit 1; fi; echo jobset/hyla: "$1"'
-    there = 'if [ -e secret_is_there -a "$1" = create ]; then cat secret_is_there >&2; exit 1; fi'
-    write_program(tmp_path / "bin" / "kubectl", f"{text}; {there}; {fail}")
+    write_program(tmp_path / "bin" / "kubectl", f"{text}; {fail}")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     return tmp_path
 
 
 def test_the_manifest_is_applied(kubectl: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert gke.main([*FLAGS, '--gin.A.b="$c: #d"']) == 0
-    assert (kubectl / "arguments").read_text() == "create -f -\napply -f -\n"
+    assert (kubectl / "arguments").read_text() == "apply -f -\n"
     assert capsys.readouterr().out == "jobset/hyla: apply\n"
     gke.main([*FLAGS, '--gin.A.b="$c: #d"', "--dry-run"])
     manifest = capsys.readouterr().out
     assert (kubectl / "apply").read_text() == manifest
     assert r'"--gin.A.b=\"$c: #d\""' in manifest
-
-
-def test_the_pods_share_a_secret_that_is_printed_nowhere(
-    kubectl: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    secrets = []
-    for _ in range(2):
-        assert gke.main([*FLAGS, "--namespace=ml"]) == 0
-        made = json.loads((kubectl / "create").read_text())
-        assert made["metadata"] == {"name": "hyla-join", "namespace": "ml"}
-        [secret] = made["stringData"].values()
-        assert len(secret) == 64
-        secrets.append(secret)
-        assert secret not in (kubectl / "apply").read_text() + capsys.readouterr().out
-    assert secrets[0] != secrets[1]
-    reference = '"secretKeyRef": {"name": "hyla-join", "key": "secret", "optional": true}'
-    assert reference in (kubectl / "apply").read_text()
-
-
-def test_a_secret_that_is_there_is_kept(kubectl: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    errors = 'Error from server (AlreadyExists): secrets "hyla-join" already exists'
-    (kubectl / "secret_is_there").write_text(errors)
-    assert gke.main(FLAGS) == 0
-    assert capsys.readouterr().out == "jobset/hyla: apply\n"
 
 
 @pytest.mark.parametrize("errors", REFUSALS)

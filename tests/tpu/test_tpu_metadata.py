@@ -1,6 +1,5 @@
 """What hosts read from the metadata server; one on loopback answers as Google's does."""
 
-import hashlib
 import signal
 import sys
 import threading
@@ -204,35 +203,6 @@ def test_the_trainer_is_given_its_place(server: FakeServer, tmp_path: Path) -> N
     worker.start(tmp_path, "", ["sh", "-c", "echo $JAX_PROCESS_ID of $JAX_NUM_PROCESSES"])
     assert ended(tmp_path)["code"] == 0
     assert "1 of 2\n" in (tmp_path / "log").read_text()
-
-
-PLACE = {
-    "attributes/worker-network-endpoints": "host-0,host-1",
-    "attributes/agent-worker-number": "1",
-    "attributes/tpu-env": "",
-}
-
-
-@pytest.mark.parametrize("secret", ["5f" * 32, ""])
-def test_the_trainer_is_given_the_secret_of_the_slice_and_it_is_written_nowhere(
-    server: FakeServer, tmp_path: Path, secret: str
-) -> None:
-    server.values |= PLACE | ({f"attributes/{metadata.JOIN_SECRET}": secret} if secret else {})
-    hashed = hashlib.sha256(secret.encode()).hexdigest()
-    worker.start(tmp_path, "", ["sh", "-c", 'printf %s "$HYLA_LM_JOIN_SECRET" | sha256sum'])
-    assert ended(tmp_path)["code"] == 0
-    assert hashed in (tmp_path / "log").read_text()
-    written = b"".join(path.read_bytes() for path in tmp_path.iterdir())
-    assert not secret or secret.encode() not in written
-
-
-def test_a_secret_that_cannot_be_read_is_not_taken_for_none(
-    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server.values |= PLACE
-    monkeypatch.setattr(Handler, "missing", 503)
-    with pytest.raises(OSError, match="503"):
-        metadata.join_secret()
 
 
 def test_away_from_google_there_is_no_place_and_no_notice(tmp_path: Path) -> None:

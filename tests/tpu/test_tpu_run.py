@@ -1,17 +1,16 @@
 """The trainer on the hosts: started once, watched, stopped, and made to go on by the supervisor."""
 
-from collections.abc import Sequence
+import subprocess
 
 import pytest
 
 from hyla_lm import ending
 from hyla_lm.errors import UserError, exit_status
 from hyla_lm.tpu import launch
-from hyla_lm.tpu.cloud import CONNECTION_WAITS, Cloud, State
-from hyla_lm.tpu.programs import Done
+from hyla_lm.tpu.cloud import CONNECTION_WAITS, State
 from hyla_lm.tpu.supervise import FIRST_WAIT_SECONDS, USER_MISTAKE, Action, decide
 from hyla_lm.tpu.worker import PREEMPTED
-from tests.tpu.conftest import CODE, PLACE, FakeCloud
+from tests.tpu.conftest import CODE, COMMIT, PLACE, FakeCloud
 from tests.tpu.test_tpu_faults import CONNECTION, DENIED, NO_CAPACITY, is_empty
 
 
@@ -48,31 +47,6 @@ def test_run_starts_only_the_hosts_that_do_not_train(active: FakeCloud) -> None:
     assert "started on 1 hosts, running before on 1" in active.launch("run")[1]
     active.wait_for_attempt(1, 1)
     assert (active.attempts(0), active.attempts(1)) == (1, 1)
-
-
-def test_every_slice_gets_a_secret_of_its_own_which_no_command_shows(active: FakeCloud) -> None:
-    calls: list[tuple[str, str]] = []
-
-    def record(
-        argv: Sequence[str],
-        *,
-        stream: bool = False,
-        stdin: str = "",
-        limit: float | None = None,
-    ) -> Done:
-        calls.append((" ".join(argv), stdin))
-        return Done(1, errors=f"strange: {len(calls)}")
-
-    job = launch.job_of(*launch._parse(["create", *PLACE, *CODE]))
-    errors = []
-    for _ in range(2):
-        with pytest.raises(UserError) as caught:
-            Cloud(job, record).create()
-        errors.append(str(caught.value))
-    lines, (one, other) = zip(*calls, strict=True)
-    assert all("--metadata-from-file=hyla-lm-join-secret=/dev/stdin" in line for line in lines)
-    assert len(one) == len(other) == 64 and one != other
-    assert not any(secret in text for secret in (one, other) for text in (*lines, *errors))
 
 
 def test_run_needs_machines(cloud: FakeCloud) -> None:
@@ -299,3 +273,59 @@ def test_options_can_stand_in_a_file(cloud: FakeCloud) -> None:
     assert launch.main(["resume", f"@{file}", *more]) == 0
     printed = cloud.capture.readouterr().out
     assert "--spot" in printed and "--gin.A.b=" in printed
+
+
+def test_a_shell_can_run_what_a_dry_run_prints(cloud: FakeCloud) -> None:
+    cloud.set(hosts=2)
+    rows = """--gin.Rows.train='"gs://my-bucket/c4-512/train"'"""
+    flags = [*PLACE, *CODE, "--gin_file=gin/a.gin", f"--workdir={cloud.home}/run", rows]
+    launch.main(["resume", *flags, "--dry-run"])
+    lines = cloud.capture.readouterr().out.splitlines()
+    for line in lines:
+        subprocess.run(["sh", "-c", line], capture_output=True, check="describe" not in line)
+    for host in (0, 1):
+        cloud.wait_for_attempt(host, 1)
+    assert (cloud.home / "arguments-1").read_text().endswith(f"{rows.strip()}\n")
+    assert len(cloud.state["calls"]) == len(lines)
+    assert COMMIT in " ".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("flags", "asked"),
+    [
+        (["--spot", "--network=vpc", "--internal-ips"], "--spot --network=vpc --internal-ips"),
+        (["--best-effort"], "gcloud alpha compute tpus queued-resources create hyla"),
+        (["--reserved", "--valid-for=6h"], "--reserved --valid-until-duration=6h"),
+    ],
+)
+def test_a_slice_is_asked_for_as_the_options_say(
+    cloud: FakeCloud, flags: list[str], asked: str
+) -> None:
+    lines = cloud.launch("create", *flags, "--dry-run")[1].splitlines()
+    [create] = [line for line in lines if " create " in line]
+    assert asked in create
+    tunnelled = cloud.launch("logs", "--tunnel-through-iap", "--dry-run")[1]
+    assert "gcloud alpha compute tpus tpu-vm ssh hyla --worker=0 --tunnel-through-iap" in tunnelled
+
+
+@pytest.mark.parametrize("output", ["{half", '{"state": null}', "{banner}\n", ""])
+def test_an_answer_of_a_host_that_cannot_be_read_restarts_nothing(
+    active: FakeCloud, output: str
+) -> None:
+    active.launch("run")
+    active.wait_for_attempt(0, 1)
+    active.fault("worker. status", stdout=output, times=2)
+    active.fault("worker. status", stdout='{"state": "exited", "code": 0}')
+    assert active.launch("supervise")[0] == 0
+    assert active.attempts() == 1
+
+
+def test_an_interrupt_deletes_the_slice_where_that_was_asked_for(
+    active: FakeCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(active, "sleep", interrupted)
+    code, printed = active.launch("supervise", "--delete-after")
+    assert code == 130 and is_empty(active) and "nothing is billed" in printed

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hyla_lm.tpu import host_log, worker
+from hyla_lm.tpu import worker
 from tests.tpu.conftest import write_program
 
 HANGS = "trap 'exit 75' TERM; sleep 60 & wait"
@@ -160,7 +160,7 @@ def test_the_log_is_kept_in_the_bucket_while_the_trainer_runs(
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     log = tmp_path / "log"
     log.write_text("said\n")
-    stop = host_log.keep(log, "gs://b/run/", seconds=0.05)
+    stop = worker.copy_log(log, "gs://b/run/", seconds=0.05)
     deadline = time.monotonic() + 20
     while not copied.exists() or copied.read_text() != "said\n":
         assert time.monotonic() < deadline
@@ -180,7 +180,7 @@ def test_a_line_written_while_the_log_is_copied_is_in_the_last_copy(
     write_program(tmp_path / "bin" / "gcloud", f'cp "$4" {copied}; echo more >> "$4"')
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     log.write_text("said\n")
-    stop = host_log.keep(log, "gs://b/run/", seconds=0.05)
+    stop = worker.copy_log(log, "gs://b/run/", seconds=0.05)
     deadline = time.monotonic() + 20
     while not copied.exists():
         assert time.monotonic() < deadline
@@ -209,6 +209,6 @@ def test_a_log_that_cannot_be_copied_says_so_in_itself(
     write_program(tmp_path / "bin" / "gcloud", "echo no such bucket >&2; exit 1")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     (tmp_path / "log").write_text("said")
-    host_log.keep(tmp_path / "log", "gs://b/run")()
+    worker.copy_log(tmp_path / "log", "gs://b/run")()
     assert "was not copied to gs://b/run/host_logs/" in (said := capsys.readouterr().out)
     assert "no such bucket" in said
