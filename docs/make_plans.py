@@ -43,7 +43,7 @@ batch is searched for on one slice; a chip holds as many rows on the others. A s
 has not been planned.
 
 These plans are older than two changes and say too much: whole arrays counted in every trip of a
-loop that stacks them (`hyla_lm/tools/cycles/traffic.py`), and the HYLA kernel has become faster
+loop that stacks them (`hyla_lm/tools/cycles/operations.py`), and the HYLA kernel has become faster
 since.
 
 | {" | ".join(COLUMNS)} |

@@ -17,7 +17,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from tpu_programs import Program, both, forward
 
 from hyla_lm.attention.chips import V5E
-from hyla_lm.tools.cycles.dumps import Dumps
+from hyla_lm.tools.cycles.bundles import Dumps
 from hyla_lm.tools.cycles.hlo import Program as Hlo
 from hyla_lm.tools.cycles.operations import estimated_cycles
 from hyla_lm.tools.cycles.topology import Slice, set_up_libtpu

@@ -65,7 +65,7 @@ def show(plan: Mapping[str, Any]) -> None:
         _collectives(plan),
         _cycles(plan),
         _facts("Predicted, not measured", _prediction(plan)),
-        Text(f"Method: {plan['method']}\n\nError: {plan['error']}"),
+        Text(f"Error: {plan['error']}"),
         *(Text(f"Note: {note}") for note in plan["notes"]),
     ]
     spaced: list[RenderableType] = [part for section in sections for part in (section, Text())]

@@ -1,8 +1,9 @@
-"""Compiles the train step of a config for chips that are not here."""
+"""Compiles the step of a config for chips that are not here, and searches the largest batch."""
 
 import math
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +20,8 @@ _NEEDED = re.compile(
 )
 _USED = re.compile(r"Used ([\d.]+)([KMG]?) of ([\d.]+)([KMG]?) hbm")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+MAX_GROWTH = 64  # from one compile to the next
+TOLERANCE = 0.02  # the search ends when both numbers of rows are this near
 
 
 class OutOfMemory(Exception):
@@ -118,3 +121,64 @@ def bytes_per_chip(tree: Any) -> int:
 def with_batch(experiment: Experiment, batch_size: int) -> Experiment:
     """The same experiment at another batch size."""
     return replace(experiment, train=replace(experiment.train, batch_size=batch_size))
+
+
+@dataclass(frozen=True)
+class LargestBatch:
+    """Rows that fit (0: none), rows that do not (None where compiles ran out), and the compiles."""
+
+    rows: int
+    too_many: int | None
+    compiles: int
+
+
+def search(
+    needed_bytes: Callable[[int], float],
+    step: int,
+    measured: dict[int, float],
+    available_bytes: float,
+    compiles: int,
+    say: Callable[[str], None],
+) -> LargestBatch:
+    """Tries multiples of `step` rows, at most `compiles` of them.
+
+    `needed_bytes(rows)` compiles and returns bytes per chip, even if they are too many; `measured`
+    has the bytes of some numbers of rows, with those of the state for 0 rows.
+    """
+    sizes = {rows // step: size for rows, size in measured.items()}
+    tried = 0
+    while tried < compiles:
+        candidate = _next(sizes, available_bytes)
+        if candidate is None:
+            break
+        tried += 1
+        sizes[candidate] = needed_bytes(candidate * step)
+        verdict = "fit" if sizes[candidate] <= available_bytes else "do not fit"
+        say(
+            f"largest batch, compile {tried} of at most {compiles}: {candidate * step:,} rows "
+            f"{verdict} ({sizes[candidate] / 2**30:.2f} GiB of {available_bytes / 2**30:.2f})"
+        )
+    low, high = _bracket(sizes, available_bytes)
+    near = high is not None and high - low <= max(1, TOLERANCE * low)
+    too_many = max(high, 1) * step if near and high is not None else None
+    return LargestBatch(low * step, too_many, tried)
+
+
+def _bracket(sizes: dict[int, float], available: float) -> tuple[int, int | None]:
+    low = max((units for units, size in sizes.items() if size <= available), default=0)
+    high = min((units for units, size in sizes.items() if size > available), default=None)
+    return low, high
+
+
+def _next(sizes: dict[int, float], available: float) -> int | None:
+    """Rows at which the line through the two nearest sizes meets the limit, else the middle."""
+    low, high = _bracket(sizes, available)
+    if high is not None and high - low <= max(1, TOLERANCE * low):
+        return None
+    nearest = sorted(sizes, key=lambda units: abs(sizes[units] - available))[:2]
+    first, last = min(nearest), max(nearest)
+    slope = (sizes[last] - sizes[first]) / (last - first) if last > first else 0.0
+    guess = math.floor(first + (available - sizes[first]) / slope) if slope > 0 else 2 * last
+    margin = max(1, math.floor(TOLERANCE * low))
+    guess = min(max(guess, low + margin), max(low, 1) * MAX_GROWTH)
+    return guess if high is None or guess < high else (low + high) // 2

@@ -17,24 +17,20 @@ from hyla_lm.model.flops import (
 )
 from hyla_lm.parallel.mesh import batch_ways
 from hyla_lm.run.summary import training_kernels
-from hyla_lm.tools.cycles.dumps import Dumps
+from hyla_lm.tools.cycles.bundles import Dumps
 from hyla_lm.tools.cycles.hlo import Program
 from hyla_lm.tools.cycles.operations import PartCycles, by_part, operations
 from hyla_lm.tools.cycles.topology import Slice
 from hyla_lm.tools.plan.collectives import Collective, find_collectives
-from hyla_lm.tools.plan.compile import CompiledStep, Memory, OutOfMemory, compile_step, with_batch
-from hyla_lm.tools.plan.largest_batch import search
-
-METHOD = (
-    "compute is the sum of XLA's estimated cycles of its own operations and of the counted bundles "
-    "of Pallas kernels (estimated), or the counted bundles of everything, each operation at least "
-    "as long as moving its arrays from and to HBM (counted), over the clock. Collectives send "
-    "their bytes around rings, at the bandwidth of all links where they close (16x16, and cubes of "
-    "v5p), at half of it elsewhere; between slices through the network cards of the hosts. The "
-    "shortest step is the lower compute with all collectives hidden behind it, the longest the "
-    "higher compute with none hidden. The bound is the larger of FLOPs over the peak and of "
-    "reading and writing the state at HBM bandwidth."
+from hyla_lm.tools.plan.compile import (
+    CompiledStep,
+    Memory,
+    OutOfMemory,
+    compile_step,
+    search,
+    with_batch,
 )
+
 ERROR = (
     "no figure has been compared with a chip. XLA's estimate of one operation can be off "
     "severalfold either way; host, input and the latency of collectives are left out."
@@ -139,7 +135,6 @@ def describe(step: CompiledStep, options: Options, dumps: Path) -> dict[str, Any
         ],
         "cycles": [asdict(part) for part in parts],
         "step_seconds": asdict(times),
-        "method": METHOD,
         "error": ERROR,
         "notes": hlo.notes,
         "compile_seconds": step.compile_seconds,
@@ -227,11 +222,11 @@ def _largest_batch(
             _empty(dumps)
 
     memory = step.memory
-    known = {0: float(memory.parameters + memory.optimizer)}
-    known[experiment.train.batch_size] = float(memory.total)
+    measured = {0: float(memory.parameters + memory.optimizer)}
+    measured[experiment.train.batch_size] = float(memory.total)
     unit = batch_ways(step.program.mesh) * experiment.train.accumulate_steps
     available = options.topology.chip.hbm_bytes
-    largest = search(needed_bytes, unit, known, available, options.compiles, say)
+    largest = search(needed_bytes, unit, measured, available, options.compiles, say)
     return asdict(largest) | {"step_rows": unit}
 
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm.tools.cycles.bundles import run
-from hyla_lm.tools.cycles.dumps import Dumps
+from hyla_lm.tools.cycles.bundles import Dumps, run
 
 LOOP = """
      0   :  { %s1_s0 = smov 0 /* a comment /* in a comment */ { } */ }

@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from hyla_lm.attention.chips import V5E
-from hyla_lm.tools.cycles.dumps import Dumps
+from hyla_lm.tools.cycles.bundles import Dumps
 from hyla_lm.tools.cycles.hlo import Program
-from hyla_lm.tools.cycles.operations import by_part, operations, part_of
-from hyla_lm.tools.cycles.traffic import hbm_bytes
+from hyla_lm.tools.cycles.operations import by_part, hbm_bytes, operations, part_of
 
 STEP = "jit(train_step)/while/body/closed_call"
 

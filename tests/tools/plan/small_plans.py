@@ -4,14 +4,11 @@ Run with JAX_NUM_CPU_DEVICES=4.
 """
 
 import json
-import math
-import re
 
 import jax
 
 from hyla_lm.config.gin_files import Written
 from hyla_lm.config.read_experiment import read_experiment
-from hyla_lm.model.flops import train_flops_per_token
 from hyla_lm.tools.cycles.hlo import Program
 from hyla_lm.tools.plan.collectives import find_collectives
 from hyla_lm.tools.plan.compile import compile_step
@@ -50,41 +47,18 @@ ModelConfig.mlp_dim = 32
 ModelConfig.attention = "hyla"
 MeshConfig.replica = 2
 """
-CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]+)\}")
-
-
-def product_flops(program: Program) -> int:
-    """FLOPs of all matrix products of a step, by result and contracted dimensions."""
-    total = 0
-    for outer, computation, times in program.walk():
-        inside = program.inside(outer) if outer.opcode == "fusion" else {outer.name: outer}
-        known = inside if outer.opcode == "fusion" else program.computations[computation]
-        for x in inside.values():
-            if x.opcode == "dot":
-                dims = CONTRACTED.search(x.line)
-                shape = known[x.operands[0]].arrays[0].shape
-                contracted = math.prod(shape[int(i)] for i in dims[1].split(",")) if dims else 0
-                total += times * 2 * math.prod(x.arrays[0].shape) * contracted
-    return total
 
 
 def found(text: str) -> dict[str, object]:
     step = compile_step(read_experiment([Written("small", COMMON + text)], []), jax.devices())
     hlo, mesh = Program(step.hlo), dict(step.program.mesh.shape)
-    io, task = step.program.task.io, step.program.task
     loops = [times * hlo.trips(x, c) for x, c, times in hlo.walk() if x.opcode == "while"]
-    collectives = find_collectives(hlo, mesh)
+    collectives, rows = find_collectives(hlo, mesh), step.program.task.io.vocab_size
     return {
         "loops": loops,
-        "notes": list(hlo.notes),
-        "product_flops": product_flops(hlo),
-        "flops_per_token": train_flops_per_token(
-            step.program.experiment.model, io, task.sequence_length
-        ),
+        "notes": hlo.notes,
         "memory": [step.memory.parameters, step.memory.optimizer],
-        "collectives": [
-            [x.kind, x.axes, x.bytes * x.times, x.purpose(io.vocab_size)] for x in collectives
-        ],
+        "collectives": [[x.kind, x.axes, x.bytes * x.times, x.purpose(rows)] for x in collectives],
     }
 
 

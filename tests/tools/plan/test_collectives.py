@@ -189,7 +189,6 @@ ROWS = 32000
     ("kind", "axes", "shapes", "op_name", "purpose"),
     [
         ("all-gather", "fsdp", [(512, 8, 64)], FORWARD, PARAMETERS),
-        ("all-gather", "fsdp", [(512, 2048), (512,)], "", PARAMETERS),
         ("all-gather", "fsdp", [(ROWS // 8, 2048)], "", PARAMETERS),  # an equal width
         ("reduce-scatter", "fsdp", [(64, 2048)], "", GRADIENTS),
         ("all-reduce", "data", [(512, 2048), (ROWS, 512)], "", GRADIENTS),
@@ -201,7 +200,6 @@ ROWS = 32000
         ("reduce-scatter", "fsdp", [(ROWS // 8, 512)], "", TABLE_GRADIENT),
         ("all-reduce", "data", [(ROWS, 512)], "", TABLE_GRADIENT),
         ("all-gather", "model", [(16, 640, 512)], "", ACTIVATIONS),
-        ("all-reduce", "model", [()], "", NUMBERS),
         ("all-reduce", "data fsdp", [(), (1,)], "", NUMBERS),
     ],
 )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hyla_lm.tools.plan.largest_batch import search
+from hyla_lm.tools.plan.compile import search
 
 GIB = 2**30
 

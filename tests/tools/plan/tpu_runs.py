@@ -20,9 +20,9 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from hyla_lm.attention.attend import VARIANTS, attend
 from hyla_lm.config.read_experiment import read_experiment
-from hyla_lm.tools.cycles.dumps import Dumps
+from hyla_lm.tools.cycles.bundles import Dumps
 from hyla_lm.tools.cycles.topology import Slice, set_up_libtpu
-from hyla_lm.tools.plan.compile import CompiledStep, OutOfMemory, compile_step
+from hyla_lm.tools.plan.compile import CompiledStep, compile_step
 
 HEADS, HEAD_DIM = 8, 64
 KERNELS = "hyla_forward|hyla_backward|softmax_forward|softmax_backward"
@@ -88,16 +88,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="tpu_runs_") as folder:
         set_up_libtpu(Path(folder))
         devices = Slice(name, int(slices or 1)).devices()
-        try:
-            if program == "kernel":
-                kernel = compile_kernel(devices, length, attention, implementation)
-                text, temporary = kernel.as_text(), kernel.memory_analysis().temp_size_in_bytes
-            else:
-                step = compile_train_step(devices, length, attention, implementation, bindings)
-                text, temporary = step.hlo, step.memory.temporary
-        except OutOfMemory as error:
-            print(json.dumps({"error": str(error)}))
-            return
+        if program == "kernel":
+            kernel = compile_kernel(devices, length, attention, implementation)
+            text, temporary = kernel.as_text(), kernel.memory_analysis().temp_size_in_bytes
+        else:
+            step = compile_train_step(devices, length, attention, implementation, bindings)
+            text, temporary = step.hlo, step.memory.temporary
         print(json.dumps(findings(text, temporary, length, Dumps(Path(folder)))))
 
 
