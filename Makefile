@@ -21,7 +21,7 @@ compare: .venv/core
 # Tests of what runs on CPU as it is defined compile as for users, all others in a third of the time.
 # Tests that wait more than they compute run beside those, in a process that shares their cores.
 AS_FOR_USERS := tests/tools/plan tests/test_benchmarks.py tests/test_quickstart.py tests/run/test_same_bits.py \
-	tests/kernels/test_attention.py tests/kernels/test_prefixes.py tests/kernels/test_reference.py \
+	tests/attention/test_attention.py tests/attention/test_prefixes.py tests/attention/test_reference.py \
 	tests/parallel/test_multihost_quickstart.py
 WAITING := tests/run/test_watchdog.py tests/faults/test_silent_peer.py tests/faults/test_ways_out.py \
 	tests/faults/test_workers_end.py tests/parallel/test_liveness.py tests/parallel/test_rendezvous.py tests/tpu

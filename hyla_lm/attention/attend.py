@@ -1,16 +1,28 @@
-"""Softmax, linear and hypernetwork attention behind one signature."""
+"""Softmax, linear and hypernetwork attention behind one signature, and the choice of a kernel.
 
-from collections.abc import Mapping
+`KERNELS` is the list of kernels in order of preference.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
+from typing import NamedTuple
 
 import jax
 
-from hyla_lm.attention.block import attend_by_codes, codes_of, latent_codes_of
-from hyla_lm.attention.linear.recurrent import attend_from
-from hyla_lm.attention.pairwise import Codes
-from hyla_lm.attention.registry import choose
+from hyla_lm.attention import pairwise_tpu as pairs
+from hyla_lm.attention.blocked import attend_blocked
+from hyla_lm.attention.chips import platform
+from hyla_lm.attention.hyla import pallas_tpu as hyla
+from hyla_lm.attention.linear import chunked as linear
+from hyla_lm.attention.linear.chunked import attend_from
+from hyla_lm.attention.reference import attend_block, attend_by_codes, codes_of, latent_codes_of
 from hyla_lm.attention.request import Request, make_request
-from hyla_lm.attention.spec import ACTIVATIONS, VARIANTS, AttentionSpec
+from hyla_lm.attention.softmax import libraries, prefixes
+from hyla_lm.attention.softmax import whole_tpu as whole
+from hyla_lm.attention.spec import ACTIVATIONS, VARIANTS, AttentionSpec, Codes
+from hyla_lm.errors import UserError
 
 __all__ = [
     "ACTIVATIONS",
@@ -28,6 +40,118 @@ __all__ = [
     "latent_codes_of",
     "make_request",
 ]
+
+MAX_PAIRS_AT_ONCE = 128 * 128
+
+
+class Kernel(NamedTuple):
+    """One way to compute attention.
+
+    `implementation` is the name that asks for it. `unsupported` says why it cannot do a request, in
+    words that follow "cannot do"; empty if it can. `preferred` says whether "auto" takes it for a
+    request that it can do.
+    """
+
+    name: str
+    implementation: str
+    unsupported: Callable[[Request], str]
+    run: Callable[[Request], jax.Array]
+    preferred: Callable[[Request], bool]
+
+
+def _many_pairs(request: Request) -> bool:
+    return request.pairs > MAX_PAIRS_AT_ONCE
+
+
+def _many_on_tpu(request: Request) -> bool:
+    return _many_pairs(request) and platform() == "tpu"
+
+
+def _many_on_gpu(request: Request) -> bool:
+    return _many_pairs(request) and platform() == "gpu"
+
+
+def _many_on_cpu(request: Request) -> bool:
+    return _many_pairs(request) and platform() == "cpu"
+
+
+def _many_or_hyla(request: Request) -> bool:
+    return _many_pairs(request) or request.spec.value_network == "hypernetwork"
+
+
+def _always(request: Request) -> bool:
+    return True
+
+
+def _does_all(request: Request) -> str:
+    return ""
+
+
+_chunks_of_512 = partial(linear.attend_chunked, chunk_size=512)
+KERNELS = (
+    Kernel("pallas_hyla", "pallas_tpu", hyla.unsupported, hyla.attend_pallas, _many_on_tpu),
+    Kernel("pallas_softmax", "pallas_tpu", whole.unsupported, whole.attend_whole, _many_on_tpu),
+    Kernel("pallas_pairs", "pallas_tpu", pairs.unsupported, pairs.attend_pairs, _many_on_tpu),
+    Kernel(
+        "splash_softmax",
+        "pallas_tpu",
+        libraries.unsupported_by_splash,
+        libraries.attend_splash,
+        _many_on_tpu,
+    ),
+    Kernel("linear_chunks_of_512", "pallas_tpu", linear.unsupported, _chunks_of_512, _many_on_tpu),
+    Kernel(
+        "cudnn_softmax",
+        "cudnn_gpu",
+        libraries.unsupported_by_cudnn,
+        libraries.attend_cudnn,
+        _many_on_gpu,
+    ),
+    Kernel("linear_chunks", "blocked", linear.unsupported, linear.attend_chunked, _many_pairs),
+    Kernel(
+        "softmax_prefixes", "blocked", prefixes.unsupported, prefixes.attend_prefixes, _many_on_cpu
+    ),
+    Kernel("blocked", "blocked", _does_all, attend_blocked, _many_or_hyla),
+    Kernel("reference", "reference", _does_all, attend_block, _always),
+)
+IMPLEMENTATIONS = ("auto", *dict.fromkeys(kernel.implementation for kernel in reversed(KERNELS)))
+
+
+def choose(request: Request, implementation: str = "auto") -> Kernel:
+    """The first kernel of an implementation, or that "auto" prefers, which can do a request.
+
+    Raises UserError for an unknown implementation and if none of its kernels can do the request.
+    """
+    if implementation not in IMPLEMENTATIONS:
+        raise UserError(
+            f"attention implementation {implementation!r} does not exist: use one of "
+            f"{', '.join(map(repr, IMPLEMENTATIONS))}.",
+            "implementation",
+        )
+    for kernel in KERNELS:
+        asked = kernel.implementation == implementation
+        wanted = kernel.preferred(request) if implementation == "auto" else asked
+        if wanted and not kernel.unsupported(request):
+            return kernel
+    raise UserError(
+        f"attention implementation {implementation!r} cannot do "
+        f"{_reasons(request, implementation)}: use {_alternatives(request)}.",
+        "implementation",
+    )
+
+
+def _reasons(request: Request, implementation: str) -> str:
+    """The reasons why no kernel of an implementation can do a request, with the kernels' names."""
+    names = defaultdict(list)
+    for kernel in KERNELS:
+        if kernel.implementation == implementation:
+            names[kernel.unsupported(request)].append(kernel.name)
+    return ", ".join(f"{reason} ({', '.join(those)})" for reason, those in names.items())
+
+
+def _alternatives(request: Request) -> str:
+    able = [kernel.implementation for kernel in KERNELS if not kernel.unsupported(request)]
+    return " or ".join(map(repr, dict.fromkeys(able)))
 
 
 def attend(
@@ -50,7 +174,7 @@ def attend(
     q is scaled by 1/sqrt(K); `bias` and `dropout` (a multiplier of the code, already divided by the
     probability of keeping) are broadcastable to BxHxTxS; `segment_ids` (BxS, never decreasing)
     hide other documents; query t stands at position t + q_offset; `weights` are those of a pair
-    network (kernels/pairwise.py), HxH or BxTxHxH each. Scores, normalisation and sums
+    network (spec.py), HxH or BxTxHxH each. Scores, normalisation and sums
     are float32. Raises UserError for shapes that do not fit and for an implementation that cannot
     compute the request.
     """

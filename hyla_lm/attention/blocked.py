@@ -2,22 +2,31 @@
 
 A scan visits the pairs of a query block and a key block that the causal mask leaves non-empty and
 adds each pair's output. Backward, the same scan recomputes a pair and adds its gradients. Softmax
-needs a query's whole row of scores, so its key block is all keys. kernels/README.md has the maths.
+needs a query's whole row of scores, so its key block is all keys. README.md has the maths.
+
+The gradient of a pair's hypernetworks is laid out by hand. The mix over the few heads runs as fused
+multiply-adds; only sums over queries, keys or values are matrix products. Backward recomputes z
+twice, once in each order of queries and keys, so that every product reads its operand in order.
+About 1.8x faster on CPU than the gradient of the einsums.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hyla_lm.attention.block import attend_block
-from hyla_lm.attention.hyla.blocked import apply_values
-from hyla_lm.attention.platform import platform
+from hyla_lm.attention.chips import platform
+from hyla_lm.attention.reference import (
+    accumulation_dtype,
+    apply_hypernetwork_values,
+    attend_block,
+)
 from hyla_lm.attention.request import AXES, Request, map_arrays
-from hyla_lm.attention.scores import accumulation_dtype
+from hyla_lm.attention.spec import ACTIVATIONS
 
 BLOCK_SIZE = 128
 CACHED_BYTES = 4 << 20
@@ -25,6 +34,7 @@ OPERANDS = ("q_BxTxHxK", "k_BxSxHxK", "v_BxSxHxU")
 DIFFERENTIABLE = (*OPERANDS, "bias", "deep_kernel_HxUxU", "weights_BxNxT")
 Starts = Mapping[str, jax.Array]
 Blocks = Mapping[str, jax.Array]
+UNROLLED_HEADS = 32
 
 
 def attend_blocked(request: Request) -> jax.Array:
@@ -155,7 +165,7 @@ def _attend(request: Request) -> jax.Array:
     """Attention of whole blocks of queries and keys."""
 
     def add_pair(out_BxTxHxU: jax.Array, at: Starts, blocks: Blocks) -> jax.Array:
-        part = attend_block(_pair_at(request, at, blocks), apply_values)
+        part = attend_block(_pair_at(request, at, blocks), hypernetwork_values)
         return _add(out_BxTxHxU, part, "BTHU", at)
 
     shape = (*request.q_BxTxHxK.shape[:3], request.v_BxSxHxU.shape[3])
@@ -171,7 +181,7 @@ def _backward(request: Request, d_out_BxTxHxU: jax.Array) -> tuple[Request]:
     def add_pair(totals: dict[str, jax.Array], at: Starts, blocks: Blocks) -> dict[str, jax.Array]:
         part = _pair_at(request, at, blocks)
         _, pull_back = jax.vjp(
-            lambda arrays: attend_block(replace(part, **arrays), apply_values),
+            lambda arrays: attend_block(replace(part, **arrays), hypernetwork_values),
             _differentiable(part),
         )
         (grads,) = pull_back(blocks["d_out_BxTxHxU"])
@@ -197,3 +207,49 @@ def _no_gradient(name: str, x: jax.Array) -> np.ndarray | jax.Array:
     if jnp.issubdtype(x.dtype, jnp.floating):
         return jnp.zeros_like(x)
     return np.zeros(x.shape, jax.dtypes.float0)
+
+
+def hypernetwork_values(
+    a_BxHxTxS: jax.Array,
+    v_BxSxHxU: jax.Array,
+    activation: str,
+    deep_kernel_HxUxU: jax.Array | None,
+) -> jax.Array:
+    """See apply_hypernetwork_values, which computes the same."""
+    if deep_kernel_HxUxU is not None or a_BxHxTxS.shape[1] > UNROLLED_HEADS:
+        return apply_hypernetwork_values(a_BxHxTxS, v_BxSxHxU, activation, deep_kernel_HxUxU)
+    return _apply(activation, a_BxHxTxS, v_BxSxHxU)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _apply(activation: str, a_BxHxTxS: jax.Array, v_BxSxHxU: jax.Array) -> jax.Array:
+    z_BxTxSxU = ACTIVATIONS[activation](_mix(a_BxHxTxS, v_BxSxHxU[:, None]))
+    return jnp.einsum("bhts,btsu->bthu", a_BxHxTxS, z_BxTxSxU)
+
+
+def _mix(a_BxHxPxQ: jax.Array, x_BxPxQxHxU: jax.Array) -> jax.Array:
+    """sum_h a[h,p,q] x[p,q,h], shape BxPxQxU; x may have size 1 along P or Q."""
+    heads = range(a_BxHxPxQ.shape[1])
+    return sum((a_BxHxPxQ[:, h, :, :, None] * x_BxPxQxHxU[..., h, :] for h in heads), jnp.zeros(()))
+
+
+def _apply_forward(activation: str, a_BxHxTxS: jax.Array, v_BxSxHxU: jax.Array):
+    return _apply(activation, a_BxHxTxS, v_BxSxHxU), (a_BxHxTxS, v_BxSxHxU)
+
+
+def _apply_backward(activation: str, saved: tuple[jax.Array, jax.Array], dy_BxTxHxU: jax.Array):
+    a_BxHxTxS, v_BxSxHxU = saved
+    phi = ACTIVATIONS[activation]
+    z_BxTxSxU = phi(_mix(a_BxHxTxS, v_BxSxHxU[:, None]))
+    da_read_BxTxSxH = jnp.einsum("btsu,bthu->btsh", z_BxTxSxU, dy_BxTxHxU)
+    a_BxHxSxT = jax.lax.optimization_barrier(a_BxHxTxS.swapaxes(2, 3))
+    _, pull_back = jax.vjp(phi, _mix(a_BxHxSxT, v_BxSxHxU[:, :, None]))
+    (dx_BxSxTxU,) = pull_back(_mix(a_BxHxSxT, dy_BxTxHxU[:, None]))
+    dx_BxSxTxU = jax.lax.optimization_barrier(dx_BxSxTxU)
+    da_made_BxSxTxH = jnp.einsum("bstu,bshu->bsth", dx_BxSxTxU, v_BxSxHxU)
+    dv_BxSxHxU = jnp.einsum("bhst,bstu->bshu", a_BxHxSxT, dx_BxSxTxU)
+    da = da_read_BxTxSxH.transpose(0, 3, 1, 2) + da_made_BxSxTxH.transpose(0, 3, 2, 1)
+    return da, dv_BxSxHxU
+
+
+_apply.defvjp(_apply_forward, _apply_backward)

@@ -1,8 +1,14 @@
-"""TPU chips: what kernels and plans need to know of each, in one table."""
+"""Where traced code will run, and what kernels and plans need to know of each TPU chip."""
 
 from dataclasses import dataclass
 
 import jax
+
+
+def platform() -> str:
+    """Where traced code will run: by the mesh in use, or else by JAX's default device."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return jax.default_backend() if device is None else device.platform
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,11 @@ from hyla_lm.attention.lanes import (
     round_up,
     rows_of_time,
     time_row,
+    weight_rows,
+    weights_of,
 )
-from hyla_lm.attention.pairwise import PAIR_NETWORKS, weight_rows
 from hyla_lm.attention.request import Request, first_reason
-from hyla_lm.attention.spec import ACTIVATIONS
+from hyla_lm.attention.spec import ACTIVATIONS, PAIR_NETWORKS
 
 MAX_LENGTH = 2048
 MAX_WHOLE_ROWS = 1024
@@ -204,14 +205,6 @@ def _call(
     )(*operands)
 
 
-def _weights_of(weight_refs: tuple[Any, ...]) -> jax.Array | None:
-    """The weights of a block of queries, N x 1 x 128."""
-    if not weight_refs:
-        return None
-    (ref,) = weight_refs
-    return jnp.stack([ref[0, row : row + 1] for row in range(ref.shape[1])])
-
-
 def _forward_kernel(p: Problem, has_weights: bool, *refs: Any) -> None:
     q_segment_ref, k_segment_ref, q_ref, k_ref, v_ref = refs[:5]
     weight_refs, (y_ref, sum_ref) = refs[5 : 5 + has_weights], refs[-2:]
@@ -224,7 +217,7 @@ def _forward_kernel(p: Problem, has_weights: bool, *refs: Any) -> None:
     @pl.when(p.sees(i, j))
     def _() -> None:
         visible = p.visible(q_segment_ref, k_segment_ref, i, j)
-        a_HxSxT = p.codes(p.scores(q_ref, k_ref), visible, _weights_of(weight_refs))
+        a_HxSxT = p.codes(p.scores(q_ref, k_ref), visible, weights_of(weight_refs))
         for head in range(p.heads):
             rows = p.values_of(head)
             sum_ref[rows] += matrix_product(v_ref[0, rows], a_HxSxT[head].astype(p.dtype))
@@ -258,7 +251,7 @@ def _backward_kernel(p: Problem, has_weights: bool, *refs: Any) -> None:
         def codes(s_HxSxT: jax.Array, weights: jax.Array | None) -> jax.Array:
             return p.codes(s_HxSxT, visible, weights)
 
-        a_HxSxT, pull_back = jax.vjp(codes, scores, _weights_of(weight_refs))
+        a_HxSxT, pull_back = jax.vjp(codes, scores, weights_of(weight_refs))
         da = []
         for head in range(p.heads):
             rows = p.values_of(head)

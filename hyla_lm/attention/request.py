@@ -1,5 +1,6 @@
 """The request: all operands of one attention call, as one pytree from the model to the kernel."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -8,8 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hyla_lm.attention.pairwise import join_weights
-from hyla_lm.attention.spec import AttentionSpec
+from hyla_lm.attention.spec import AttentionSpec, PairNetwork
 from hyla_lm.errors import UserError
 
 # The axes of each array, in the letters of README.md; the other fields are static.
@@ -91,7 +91,7 @@ def make_request(
     """The request of T queries from position `q_offset` on to S keys from 0 on.
 
     `segment_ids` (BxS) never decrease; `weights` are those of a pair network
-    (pairwise.py). Raises UserError for shapes that do not fit.
+    (spec.py). Raises UserError for shapes that do not fit.
     """
     _check_shapes(q_BxTxHxK, k_BxSxHxK, v_BxSxHxU, spec, deep_kernel_HxUxU)
     joined = _join_weights(spec, weights)
@@ -138,7 +138,7 @@ def _join_weights(spec: AttentionSpec, weights: Mapping[str, jax.Array]) -> jax.
         wanted = ", ".join(network.weights) if network else "none"
         raise UserError(f"attend: the weights are {sorted(weights)}; want {wanted} for {spec}.")
     assert network is not None
-    return join_weights(network, weights)
+    return _joined(network, weights)
 
 
 def _check_shapes(
@@ -150,3 +150,17 @@ def _check_shapes(
         raise UserError(f"attend: q, k, v have shapes {shapes}; want BxTxHxK, BxSxHxK, BxSxHxU.")
     if (spec.value_depth == 2) != (deep_kernel is not None):
         raise UserError(f"attend: deep_kernel_HxUxU goes with value_depth 2, not {spec}.")
+
+
+def _joined(network: PairNetwork, weights: Mapping[str, jax.Array]) -> jax.Array | None:
+    """The weights of a call, {name: BxTxHxH or HxH}, as BxNxT; 1xNx1 if no query has its own."""
+    parts = []
+    for name, weight in network.weights.items():
+        x, rank = weights[name], len(weight.axes)
+        batch_and_time = x.shape[: x.ndim - rank] or (1, 1)
+        parts.append(x.reshape(*batch_and_time, math.prod(x.shape[x.ndim - rank :])))
+    if not parts:
+        return None
+    batch, length = (max(part.shape[axis] for part in parts) for axis in (0, 1))
+    whole = [jnp.broadcast_to(part, (batch, length, part.shape[2])) for part in parts]
+    return jnp.concatenate(whole, axis=2).swapaxes(1, 2)

@@ -16,8 +16,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from PIL import Image
 
-from hyla_lm.attention.scores import scaled_scores, visible_pairs
-from hyla_lm.attention.softmax.reference import over_visible_keys
+from hyla_lm.attention.reference import over_visible_keys, scaled_scores, visible_pairs
 from hyla_lm.diagnostics.norms import by_layer
 from hyla_lm.logs.sinks import Histogram, Value
 from hyla_lm.model.decoder import Decoder

@@ -11,8 +11,7 @@ from hyla_lm.attention.attend import VARIANTS, AttentionSpec
 from hyla_lm.errors import UserError
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.model.config import ModelConfig
-from hyla_lm.model.norms import EPSILON
-from hyla_lm.model.positions import ROTARY_BASE, relative_buckets
+from hyla_lm.model.layers import EPSILON, ROTARY_BASE, relative_buckets
 from hyla_lm.model.width import tied_logit_scale
 
 MODEL_TYPE = "hyla"

@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass, replace
 
-from hyla_lm.attention.attend import ACTIVATIONS, VARIANTS, AttentionSpec
-from hyla_lm.attention.registry import IMPLEMENTATIONS
+from hyla_lm.attention.attend import ACTIVATIONS, IMPLEMENTATIONS, VARIANTS, AttentionSpec
 from hyla_lm.config.declare import configurable, setting, wrong_choice
 from hyla_lm.errors import UserError
 from hyla_lm.model.feedforward import FEEDFORWARDS
-from hyla_lm.model.norms import NORMS
+from hyla_lm.model.layers import NORMS
 
 POSITIONS = ("rotary", "relative", "learned", "none")
 

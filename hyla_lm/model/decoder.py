@@ -12,10 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from hyla_lm.model.config import Features, ModelConfig, Tokens
-from hyla_lm.model.dense import dense
 from hyla_lm.model.feedforward import GeluMlp, MixtureOfExperts, SwiGlu
-from hyla_lm.model.head import Head, OwnHead
-from hyla_lm.model.norms import make_norm
+from hyla_lm.model.layers import Head, OwnHead, dense, make_norm
 from hyla_lm.model.self_attention import Context, SelfAttention, last
 from hyla_lm.model.width import tied_logit_scale
 from hyla_lm.parallel.sharded_attention import split_by_batch

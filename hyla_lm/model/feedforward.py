@@ -4,7 +4,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from hyla_lm.model.dense import dense
+from hyla_lm.model.layers import dense
 
 FEEDFORWARDS = ("gelu", "swiglu", "moe")
 _expert_init = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal", batch_axis=(0,))

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from hyla_lm.attention.platform import platform
-from hyla_lm.model.head import Head
+from hyla_lm.attention.chips import platform
+from hyla_lm.model.layers import Head
 
 # No mean is above the largest. From 50 above the mean, exp overflows for no logit up to 128 above
 # the mean, and underflows for none within 37 of the largest.

@@ -12,9 +12,7 @@ import jax.numpy as jnp
 
 from hyla_lm.attention.attend import AttentionSpec, Request, attend_from, make_request
 from hyla_lm.model.config import ModelConfig
-from hyla_lm.model.dense import dense_heads
-from hyla_lm.model.norms import rms_norm
-from hyla_lm.model.positions import relative_buckets, rotate
+from hyla_lm.model.layers import dense_heads, relative_buckets, rms_norm, rotate
 from hyla_lm.parallel.sharded_attention import attend_on_mesh
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, PartitionSpec
 
-from hyla_lm.attention.platform import platform
+from hyla_lm.attention.chips import platform
 from hyla_lm.parallel.mesh import REPLICATED, dividing_mesh, parameter_spec, path_of
 
 # Parameters that are used in the dtype of activations alone, and so are gathered in it. What a

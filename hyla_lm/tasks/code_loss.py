@@ -15,10 +15,15 @@ from hyla_lm.attention.attend import Request
 from hyla_lm.config.declare import configurable, setting
 from hyla_lm.errors import UserError
 from hyla_lm.metrics import Metrics, Pair
-from hyla_lm.model.code_terms import contrast, entropy_over_heads, mean_square, moments
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.model.decoder import Decoder
-from hyla_lm.model.inspection import ObservedDecoder
+from hyla_lm.model.inspection import (
+    ObservedDecoder,
+    contrast,
+    entropy_over_heads,
+    mean_square,
+    moments,
+)
 from hyla_lm.tasks.protocol import Batch, LossFn, Objective
 
 KINDS = {

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from hyla_lm.attention.platform import platform
+from hyla_lm.attention.chips import platform
 from hyla_lm.config import gin_text
 from hyla_lm.config.declare import configurable, setting
 from hyla_lm.errors import UserError, naming_settings
@@ -29,7 +29,7 @@ from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.metrics import Metrics, Pair
 from hyla_lm.model.config import Tokens
 from hyla_lm.model.decoder import Decoder
-from hyla_lm.model.head import Head
+from hyla_lm.model.layers import Head
 from hyla_lm.model.loss import CrossEntropy, cross_entropy, cross_entropy_by_token
 from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.tasks.protocol import Batch, HostBatch, LossFn

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from hyla_lm.cli.main import main
-from hyla_lm.model.head import Head
+from hyla_lm.model.layers import Head
 from hyla_lm.model.loss import CrossEntropy
 from hyla_lm.tasks import language_model
 

@@ -13,7 +13,7 @@ import pytest
 
 import hyla_lm
 from hyla_lm.attention import spec
-from hyla_lm.attention.pairwise import PAIR_NETWORKS
+from hyla_lm.attention.spec import PAIR_NETWORKS
 from hyla_lm.cli.main import main
 from hyla_lm.errors import UserError
 from hyla_lm.export import description

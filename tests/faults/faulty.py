@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from hyla_lm.attention import registry
+from hyla_lm.attention import attend as attention_module
 from hyla_lm.cli.main import main
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.parallel.batch_shard import BatchShard
@@ -36,12 +36,12 @@ def nothing(y: jax.Array) -> jax.Array:
 def make_kernels_lie(patch: pytest.MonkeyPatch, lie: Lie) -> None:
     """All kernels but the reference."""
 
-    def lying(kernel: registry.Kernel) -> registry.Kernel:
+    def lying(kernel: attention_module.Kernel) -> attention_module.Kernel:
         if kernel.name == "reference":
             return kernel
         return kernel._replace(run=lambda request: lie(kernel.run(request)))
 
-    patch.setattr(registry, "KERNELS", tuple(map(lying, registry.KERNELS)))
+    patch.setattr(attention_module, "KERNELS", tuple(map(lying, attention_module.KERNELS)))
 
 
 def spoil_rows(patch: pytest.MonkeyPatch, rows: Sequence[int], factor: float) -> None:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.model.head import Head
+from hyla_lm.model.layers import Head
 from hyla_lm.model.loss import cross_entropy
 from hyla_lm.tasks.language_model import unpack
 

@@ -12,7 +12,7 @@ import pytest
 from hyla_lm.attention.attend import latent_codes
 from hyla_lm.model.config import Features, ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder
-from hyla_lm.model.positions import relative_buckets
+from hyla_lm.model.layers import relative_buckets
 
 Load = Callable[[str], dict[str, np.ndarray]]
 Params = dict

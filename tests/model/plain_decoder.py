@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from hyla_lm.model.config import ModelConfig
-from hyla_lm.model.positions import relative_buckets, rotate
+from hyla_lm.model.layers import relative_buckets, rotate
 
 EPSILON = 1e-6
 

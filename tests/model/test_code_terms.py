@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hyla_lm.attention.attend import VARIANTS, Request, latent_codes_of, make_request
-from hyla_lm.model.code_terms import (
+from hyla_lm.model.inspection import (
     contrast,
     entropy_over_heads,
     head_entropy,

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import hyla_lm.evals.tasks.fuzzy_logic  # noqa: F401  makes FuzzyLogic known to gin
-from hyla_lm.attention import registry
+from hyla_lm.attention import attend as attention_module
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
 from hyla_lm.model.config import Features, Tokens
@@ -23,7 +23,7 @@ MIXED = ("hyla", "softmax")
 
 @pytest.fixture
 def on_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "platform", lambda: "tpu")
+    monkeypatch.setattr(attention_module, "platform", lambda: "tpu")
 
 
 def kernels(length: int = 256, **fields: Any) -> list[str]:
@@ -86,7 +86,7 @@ def test_the_summary_tells_them_in_the_order_of_layers(
     bindings: list[str], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a task that asks for the last position alone, so that the last layer has one query."""
-    monkeypatch.setattr(registry, "MAX_PAIRS_AT_ONCE", 100)
+    monkeypatch.setattr(attention_module, "MAX_PAIRS_AT_ONCE", 100)
     task = ["TrainConfig.task = @FuzzyLogic()", "FuzzyLogic.sequence_length = 16"]
     task += ["TrainConfig.accumulate_steps = 2", "TrainConfig.steps = 2000"]
     task += ["ModelConfig.attention = ('hyla', 'softmax')"]

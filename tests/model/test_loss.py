@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 
-from hyla_lm.model import head as head_module
-from hyla_lm.model import loss
-from hyla_lm.model.head import Head
+from hyla_lm.model import layers, loss
+from hyla_lm.model.layers import Head
 from hyla_lm.model.loss import CrossEntropy, cross_entropy, mean_logit
 
 B, T, D, V = 2, 7, 4, 11
@@ -89,7 +88,7 @@ def test_the_form_of_other_devices_is_that_of_cpu(
     inputs: tuple, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = with_gradients(chunked(3, 0.1), *inputs)
-    for module in (loss, head_module):
+    for module in (loss, layers):
         monkeypatch.setattr(module, "platform", lambda: "tpu")
     assert_trees_agree(with_gradients(chunked(3, 0.1), *inputs), expected, TOLERANCE)
 

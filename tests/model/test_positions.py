@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.model import positions
-from hyla_lm.model.positions import relative_buckets, rotate
+from hyla_lm.model import layers
+from hyla_lm.model.layers import relative_buckets, rotate
 
 LENGTH, HEADS, SIZE = 6, 2, 8
 
@@ -87,6 +87,6 @@ def test_both_ways_share_the_buckets_between_past_and_future(distance: int, buck
 def test_the_form_of_other_devices_is_that_of_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     x_BxTxHxK = jnp.asarray(np.float32(np.random.default_rng(0).normal(size=(2, 5, 3, 6))))
     position_BxT = jnp.broadcast_to(jnp.arange(5), (2, 5))
-    expected = positions.rotate(x_BxTxHxK, position_BxT)
-    monkeypatch.setattr(positions, "platform", lambda: "tpu")
-    np.testing.assert_allclose(positions.rotate(x_BxTxHxK, position_BxT), expected, atol=1e-6)
+    expected = rotate(x_BxTxHxK, position_BxT)
+    monkeypatch.setattr(layers, "platform", lambda: "tpu")
+    np.testing.assert_allclose(rotate(x_BxTxHxK, position_BxT), expected, atol=1e-6)

@@ -14,9 +14,14 @@ from hyla_lm.errors import UserError
 from hyla_lm.evals.populations.population import Population
 from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogic
 from hyla_lm.evals.tasks.sraven import Sraven
-from hyla_lm.model.code_terms import contrast, entropy_over_heads, moments
 from hyla_lm.model.decoder import Decoder
-from hyla_lm.model.inspection import LayerView, attention_layers
+from hyla_lm.model.inspection import (
+    LayerView,
+    attention_layers,
+    contrast,
+    entropy_over_heads,
+    moments,
+)
 from hyla_lm.run import program as program_module
 from hyla_lm.run.program import Program, abstract_batch, identity, lower_step, make_program
 from hyla_lm.run.summary import startup_lines

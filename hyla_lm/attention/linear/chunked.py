@@ -1,14 +1,15 @@
 """Causal linear attention in chunks: exact, and linear in T (no bias, no normalisation).
 
 Earlier chunks reach a query only through the state sum_s k[s] v[s]^T of each head. Under
-`segment_ids` the state belongs to the document that the last chunk ended in.
+`segment_ids` the state belongs to the document that the last chunk ended in. Decoding goes on from
+such a state: constant memory and time per token.
 """
 
 import jax
 import jax.numpy as jnp
 
+from hyla_lm.attention.reference import accumulation_dtype
 from hyla_lm.attention.request import Request, first_reason
-from hyla_lm.attention.scores import accumulation_dtype
 from hyla_lm.attention.spec import ACTIVATIONS
 
 CHUNK_SIZE = 64
@@ -74,3 +75,25 @@ def attend_chunked(request: Request, chunk_size: int | None = None) -> jax.Array
     empty = jnp.zeros((batch, heads, head_dim, value_dim), dtype)
     _, y = jax.lax.scan(one_chunk, (empty, segments[:, 0]), tokens)
     return y.swapaxes(0, 1).reshape(batch, -1, heads, value_dim)[:, :length]
+
+
+def attend_from(
+    state_BxHxKxU: jax.Array,
+    q_BxTxHxK: jax.Array,
+    k_BxTxHxK: jax.Array,
+    v_BxTxHxU: jax.Array,
+    activation: str,
+) -> tuple[jax.Array, jax.Array]:
+    """The attention of T new tokens, BxTxHxU in float32, and the state after them.
+
+    The state is sum_s k[s] phi(v[s])^T over the tokens before; it starts as zeros.
+    """
+    dtype = accumulation_dtype(q_BxTxHxK)
+    length, head_dim = q_BxTxHxK.shape[1], q_BxTxHxK.shape[3]
+    q, k = q_BxTxHxK.astype(dtype) * head_dim**-0.5, k_BxTxHxK.astype(dtype)
+    v = ACTIVATIONS[activation](v_BxTxHxU.astype(dtype))
+    visible_TxT = jnp.tril(jnp.ones((length, length), bool))
+    a_BxHxTxT = jnp.where(visible_TxT, jnp.einsum("bthk,bshk->bhts", q, k), 0)
+    y_BxTxHxU = jnp.einsum("bhts,bshu->bthu", a_BxHxTxT, v)
+    y_BxTxHxU += jnp.einsum("bthk,bhku->bthu", q, state_BxHxKxU)
+    return y_BxTxHxU, state_BxHxKxU + jnp.einsum("bshk,bshu->bhku", k, v)

@@ -10,15 +10,14 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from hyla_lm.attention.reference import accumulation_dtype
 from hyla_lm.attention.request import Request, first_reason
-from hyla_lm.attention.scores import accumulation_dtype
-from hyla_lm.attention.softmax import splash_tpu
+from hyla_lm.attention.softmax.libraries import unsupported_by_splash
 from hyla_lm.attention.spec import ACTIVATIONS
 
 BLOCK_QUERIES = 128
 # Sixteen blocks. The program, and the time to compile it, grow with their number.
 MAX_QUERIES = 2048
-
 Segments = tuple[jax.Array, jax.Array] | None
 Saved = tuple[jax.Array, jax.Array, jax.Array, Segments, jax.Array, jax.Array]
 
@@ -27,7 +26,7 @@ def unsupported(request: Request) -> str:
     """Why a request cannot be done; empty if it can."""
     queries = request.q_BxTxHxK.shape[1]
     reason = first_reason({f"softmax of more than {MAX_QUERIES} queries": queries > MAX_QUERIES})
-    return splash_tpu.unsupported(request) or reason
+    return unsupported_by_splash(request) or reason
 
 
 def attend_prefixes(request: Request) -> jax.Array:

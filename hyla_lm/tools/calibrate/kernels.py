@@ -14,9 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hyla_lm.attention.attend import VARIANTS, AttentionSpec, Request, make_request
-from hyla_lm.attention.block import attend_block
-from hyla_lm.attention.registry import KERNELS, Kernel
+from hyla_lm.attention.attend import KERNELS, VARIANTS, AttentionSpec, Kernel, Request, make_request
+from hyla_lm.attention.reference import attend_block
 from hyla_lm.ending import reason_of
 from hyla_lm.model.config import ModelConfig
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from hyla_lm.attention.registry import KERNELS
+from hyla_lm.attention.attend import KERNELS
 from hyla_lm.cli import main as cli
 from hyla_lm.tools.calibrate import kernels
 from hyla_lm.tools.calibrate.kernels import Check, check_kernels

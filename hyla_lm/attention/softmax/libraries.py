@@ -1,6 +1,11 @@
-"""Softmax attention on TPU through JAX's splash attention: no T x T array leaves the chip."""
+"""Softmax attention by kernels of others: JAX's splash attention on TPU, cuDNN's on GPU.
+
+Splash attention makes no T x T array. cuDNN makes none without documents; they become a mask of all
+pairs of positions, which it reads as a bias, as it takes no segments through JAX's public function.
+"""
 
 import math
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +22,12 @@ MAX_BLOCK = 512
 # them up. So many at most: with one for 512 keys, memory would grow with the square of a long row.
 MAX_PARTS = 16
 MAX_BACKWARD_KEYS = 4096  # of heads up to 128 wide, 1,024 of 256: twice as many do not fit
+Implementation = Literal["cudnn", "xla"]
+CUDNN_MAX_SIZE, CUDNN_SIZE_STEP = 128, 8
+CUDNN_DTYPES = (jnp.bfloat16, jnp.float16)
 
 
-def unsupported(request: Request) -> str:
+def unsupported_by_splash(request: Request) -> str:
     """Why the kernel cannot do a request; empty if it can."""
     spec = request.spec
     return first_reason(
@@ -108,3 +116,38 @@ def _heads_first(x_BxTxHxK: jax.Array, pad: int) -> jax.Array:
 def _pad_segments(segment_BxT: jax.Array, pad: int) -> jax.Array:
     """Pads with a segment that no token has, so that no query sees a padded key."""
     return jnp.pad(segment_BxT.astype(np.int32), [(0, 0), (0, pad)], constant_values=-1)
+
+
+def unsupported_by_cudnn(request: Request) -> str:
+    """Why cuDNN cannot do a request; empty if it can."""
+    length, size = request.q_BxTxHxK.shape[1], request.q_BxTxHxK.shape[3]
+    is_whole = length == request.k_BxSxHxK.shape[1] and request.q_offset == 0
+    return unsupported_by_splash(request) or first_reason(
+        {
+            f"{request.dtype} operands": request.dtype not in CUDNN_DTYPES,
+            "softmax of queries that are not at all keys": not is_whole,
+            f"values of another size than {size}": request.v_BxSxHxU.shape[3] != size,
+            f"head sizes above {CUDNN_MAX_SIZE}": size > CUDNN_MAX_SIZE,
+            f"head sizes that {CUDNN_SIZE_STEP} does not divide": size % CUDNN_SIZE_STEP != 0,
+            "documents in rows of odd length": request.segments is not None and length % 2 == 1,
+        }
+    )
+
+
+def attend_cudnn(request: Request, implementation: Implementation = "cudnn") -> jax.Array:
+    """Softmax attention for a supported request, shape BxTxHxU; "xla" runs it on any device."""
+    phi_v = ACTIVATIONS[request.spec.activation](request.v_BxSxHxU)
+    mask_Bx1xTxT = None
+    if request.segments is not None:
+        q_segment, k_segment = request.segments
+        mask_Bx1xTxT = (q_segment[:, :, None] == k_segment[:, None, :])[:, None]
+    q, k, v = (x.astype(request.dtype) for x in (request.q_BxTxHxK, request.k_BxSxHxK, phi_v))
+    y_BxTxHxU = jax.nn.dot_product_attention(
+        q,
+        k,
+        v,
+        mask=mask_Bx1xTxT,
+        is_causal=request.causal,
+        implementation=implementation,
+    )
+    return y_BxTxHxU.astype(request.v_BxSxHxU.dtype)

@@ -7,9 +7,16 @@ import jax
 import numpy as np
 import pytest
 
-from hyla_lm.attention import registry
-from hyla_lm.attention.attend import VARIANTS, Request, attend, choose, make_request
-from hyla_lm.attention.registry import IMPLEMENTATIONS, KERNELS
+from hyla_lm.attention import attend as attention_module
+from hyla_lm.attention.attend import (
+    IMPLEMENTATIONS,
+    KERNELS,
+    VARIANTS,
+    Request,
+    attend,
+    choose,
+    make_request,
+)
 from hyla_lm.attention.softmax import whole_tpu
 from hyla_lm.errors import UserError
 
@@ -19,12 +26,12 @@ PALLAS = [kernel.name for kernel in KERNELS if kernel.implementation == "pallas_
 
 @pytest.fixture
 def on_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "platform", lambda: "tpu")
+    monkeypatch.setattr(attention_module, "platform", lambda: "tpu")
 
 
 @pytest.fixture
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "platform", lambda: "gpu")
+    monkeypatch.setattr(attention_module, "platform", lambda: "gpu")
 
 
 def zeros(*shape: int, dtype: str = "float32") -> Any:
@@ -235,14 +242,14 @@ def test_shapes_are_enough_to_choose(implementation: str) -> None:
 def test_the_kernel_chosen_is_the_one_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     ran = []
 
-    def spied(kernel: registry.Kernel) -> registry.Kernel:
+    def spied(kernel: attention_module.Kernel) -> attention_module.Kernel:
         def run(request: Request) -> jax.Array:
             ran.append(kernel.name)
             return kernel.run(request)
 
         return kernel._replace(run=run)
 
-    monkeypatch.setattr(registry, "KERNELS", tuple(map(spied, KERNELS)))
+    monkeypatch.setattr(attention_module, "KERNELS", tuple(map(spied, KERNELS)))
     x = zeros(1, 10, 1, 2)
     for options in ({}, BIAS):
         attend(x, x, x, VARIANTS["linear"], causal=True, implementation="blocked", **options)

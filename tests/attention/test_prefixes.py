@@ -9,9 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.attention.attend import VARIANTS, AttentionSpec, Request, make_request
-from hyla_lm.attention.block import attend_block
-from hyla_lm.attention.registry import choose
+from hyla_lm.attention.attend import VARIANTS, AttentionSpec, Request, choose, make_request
+from hyla_lm.attention.reference import attend_block
 from hyla_lm.attention.softmax.prefixes import MAX_QUERIES, attend_prefixes, unsupported
 from tests.model.small_model import QUICK_COMPILE
 

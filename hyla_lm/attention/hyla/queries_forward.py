@@ -1,12 +1,17 @@
-"""HYLA forward on TPU: one pass over the block pairs, in a software pipeline.
+"""HYLA forward on TPU with queries on lanes: one pass over the block pairs, in a software pipeline.
 
 A span of query blocks visits the blocks of keys one by one. While the vector unit sums y over the
 last pair, in stages of 32 keys, the matrix units compute the hidden layers of the next stage. A
 pair's codes are computed in one piece just before its first stage.
+
+x of 16 keys is one product with their codes if each key's weights stand only in its own columns
+(head, key). The kernels order the rows of these value networks as they read x.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -16,24 +21,57 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from hyla_lm.attention.chips import chip_in_use
-from hyla_lm.attention.hyla.blocks import ForwardBlocks
-from hyla_lm.attention.hyla.tpu_common import (
+from hyla_lm.attention.hyla.codes import (
     GROUP_KEYS,
+    GROUPS,
     Problem,
     codes_of_group,
     operand_shape,
     write_codes,
     write_keys,
 )
-from hyla_lm.attention.hyla.tpu_networks import network_shape, write_networks_by_key
-from hyla_lm.attention.lanes import LANES, matrix_product
+from hyla_lm.attention.lanes import LANES, lane, matrix_product, repeat, rows_at, unrolled
 from hyla_lm.attention.spec import ACTIVATIONS
-from hyla_lm.attention.unrolled import unrolled
 
 STAGE_KEYS = 32
 STAGES = LANES // STAGE_KEYS
 HEADS_AT_ONCE = 4
 CHEAP_ACTIVATIONS = ("identity", "relu")
+SPAN_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True)
+class ForwardBlocks:
+    """`query_blocks` share one block of keys; registers sum `value_tile` units at a time."""
+
+    query_blocks: int = 8
+    value_tile: int = 32
+
+
+# By (heads, K, U): the fewest cycles of a causal forward pass at T = 1024 in bfloat16, among 4, 8
+# and 16 query blocks and tiles of 16, 32 and 64 units. Comments: its cycles against the default's.
+FORWARD_BLOCKS: Mapping[tuple[int, int, int], ForwardBlocks] = MappingProxyType(
+    {
+        (4, 64, 64): ForwardBlocks(8, 64),  # 194,988 against 195,132
+        (4, 128, 128): ForwardBlocks(8, 16),  # 412,734 against 423,102
+        (8, 32, 32): ForwardBlocks(8, 32),  # 139,409, the default
+        (8, 64, 64): ForwardBlocks(8, 32),  # 214,414, the default
+        (8, 128, 128): ForwardBlocks(8, 32),  # 552,976, the default
+        (16, 32, 32): ForwardBlocks(8, 32),  # 287,179, the default
+        (16, 64, 64): ForwardBlocks(8, 16),  # 534,874 against 537,682
+    }
+)
+
+
+def forward_blocks(p: Problem) -> ForwardBlocks:
+    """The table's blocks for (heads, K, U), or else the default cut to fit VMEM."""
+    known = FORWARD_BLOCKS.get((p.heads, p.key_dim, p.value_dim))
+    if known is not None:
+        return known
+    bytes_per_block = p.heads * p.value_dim * LANES * (4 + 2 * p.dtype.itemsize)
+    fitting = max(1, SPAN_BYTES // bytes_per_block)
+    tile = next(size for size in (32, 16) if p.value_dim % size == 0)
+    return ForwardBlocks(min(ForwardBlocks.query_blocks, fitting), tile)
 
 
 @partial(jax.jit, static_argnums=(0, 1))  # traced and lowered once for all layers
@@ -286,3 +324,46 @@ class _Pipeline:
 
 def _identity(x: jax.Array) -> jax.Array:
     return x
+
+
+def network_shape(p: Problem) -> tuple[int, int, int]:
+    """The shape of one block of keys: tiles x 32-bit rows x 128 columns."""
+    return p.code_tiles, LANES * p.words_per_key, LANES
+
+
+def write_networks_by_key(p: Problem, v_ref: Any, network_ref: Any) -> None:
+    """Writes the value networks of 128 keys as block diagonals over the codes of their group.
+
+    Row (key, unit) has that key's weights in its own columns and zeros in those of the other keys,
+    so its product with the codes of the group is x of that key alone.
+    """
+    for (group, tile), words in group_values(p, v_ref).items():
+        repeat(GROUP_KEYS, partial(_write_network, p, words, network_ref.at[tile], group))
+
+
+def _write_network(p: Problem, words: jax.Array, network_ref: Any, group: int, key: Any) -> None:
+    """Writes the network of a key of a group."""
+    own = jnp.where(column_key() == key, -1, 0)
+    network_ref[rows_at(group * GROUP_KEYS + key, p.words_per_key)] = words & own
+
+
+def group_values(p: Problem, v_ref: Any) -> dict[tuple[int, int], jax.Array]:
+    """The value networks of 128 keys by (group, tile): 32-bit words of U x 128 (head, key)."""
+    words = [
+        pltpu.bitcast(v_ref[0, p.head(head, p.value_dim)], jnp.int32) for head in range(p.heads)
+    ]
+    column_head = lax.div(lane(), GROUP_KEYS)
+    mixed = {}
+    for group in range(GROUPS):
+        for tile in range(p.code_tiles):
+            mixed[group, tile] = jnp.zeros_like(words[0])
+            for place in range(min(p.heads, GROUPS)):
+                head = tile * GROUPS + place
+                moved = pltpu.roll(words[head], (place - group) * GROUP_KEYS % LANES, 1)
+                mixed[group, tile] = jnp.where(column_head == place, moved, mixed[group, tile])
+    return mixed
+
+
+def column_key(width: int = LANES) -> jax.Array:
+    """The key within its group of each column (head, key)."""
+    return lax.rem(lane(width), GROUP_KEYS)

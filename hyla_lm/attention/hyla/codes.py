@@ -1,6 +1,7 @@
-"""Parts shared by the forward and backward TPU kernels: problem, tiles and latent code.
+"""The codes of a block pair, of scores, and their gradient, taken through the scores to dq and dk.
 
-Time lies on lanes (hyla_lm/attention/lanes.py). README.md draws the layout and counts its cost.
+Forward and backward kernels share them. Time lies on lanes (hyla_lm/attention/lanes.py). README.md
+draws the layout and counts its cost.
 """
 
 from collections.abc import Sequence
@@ -11,16 +12,16 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 
-from hyla_lm.attention.hyla.tpu_pairs import codes_of_scores, weights_of
-from hyla_lm.attention.lanes import LANES, matrix_product
-from hyla_lm.attention.pairwise import PAIR_NETWORKS
-from hyla_lm.attention.scores import RMS_HEAD_EPSILON
+from hyla_lm.attention.lanes import LANES, matrix_product, weights_of
+from hyla_lm.attention.spec import PAIR_NETWORKS, RMS_HEAD_EPSILON, Codes
 
 GROUP_KEYS = 16
 GROUPS = LANES // GROUP_KEYS
 OCTET = 8
 OCTETS = LANES // OCTET
+PerHead = Sequence[jax.Array]
 
 
 @dataclass(frozen=True)
@@ -170,3 +171,123 @@ def codes_of_group(p: Problem, operand_ref: Any, group: Any, tile: int) -> jax.A
 
 def operand_shape(p: Problem) -> tuple[int, int, int]:
     return GROUPS, p.heads * GROUP_KEYS, LANES
+
+
+def codes_of_scores(
+    normalization: str,
+    true_heads: int,
+    s_SxT: PerHead,
+    visible_SxT: jax.Array,
+    weights_Nx1xT: jax.Array | None,
+) -> tuple[PerHead, PerHead]:
+    """Each head's codes, of the scaled scores, to make a value network and to read it out.
+
+    Heads that pad the others have 0.
+    """
+    made, read = _codes(normalization, jnp.stack(s_SxT[:true_heads]), visible_SxT, weights_Nx1xT)
+    heads = len(s_SxT)
+    return _per_head(made, heads), _per_head(read, heads)
+
+
+def pull_back(
+    normalization: str,
+    true_heads: int,
+    s_SxT: PerHead,
+    visible_SxT: jax.Array,
+    weights_Nx1xT: jax.Array | None,
+    d_codes: tuple[PerHead, PerHead],
+) -> tuple[PerHead, jax.Array | None]:
+    """The gradient of each head's scaled scores, and that of the weights."""
+
+    def codes(s_HxSxT: jax.Array, weights_Nx1xT: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+        return _codes(normalization, s_HxSxT, visible_SxT, weights_Nx1xT)
+
+    _, through = jax.vjp(codes, jnp.stack(s_SxT[:true_heads]), weights_Nx1xT)
+    d_made, d_read = (jnp.stack(d[:true_heads]) for d in d_codes)
+    ds_HxSxT, dw_Nx1xT = through((d_made, d_read))
+    return _per_head(ds_HxSxT, len(s_SxT)), dw_Nx1xT
+
+
+def _codes(
+    normalization: str, s_HxSxT: jax.Array, visible_SxT: jax.Array, weights: jax.Array | None
+) -> tuple[jax.Array, jax.Array]:
+    codes: Codes = PAIR_NETWORKS[normalization].at(s_HxSxT, visible_SxT, weights)
+    made, read = codes
+    return made, made if read is None else read
+
+
+def _per_head(x_HxSxT: jax.Array, heads: int) -> PerHead:
+    zeros = [jnp.zeros_like(x_HxSxT[0])] * (heads - len(x_HxSxT))
+    return [*x_HxSxT, *zeros]
+
+
+@dataclass(frozen=True)
+class ScoresGradient:
+    """The scores of a block pair and the sums of dq and dk; fields from `keys` on are scratch."""
+
+    p: Problem
+    q_ref: Any
+    k_ref: Any
+    weight_refs: list[Any]
+    dw_refs: list[Any]
+    keys: Any
+    scale: Any
+    ds: Any
+    dq: Any
+    dk: Any
+
+    @staticmethod
+    def scratch(p: Problem) -> dict[str, Any]:
+        key_rows = p.heads * p.key_dim
+        return dict(
+            keys=pltpu.VMEM((p.heads, LANES, p.key_dim), p.dtype),
+            scale=pltpu.VMEM((LANES, LANES), jnp.float32),
+            ds=pltpu.VMEM((p.heads, LANES, LANES), p.dtype),
+            dq=pltpu.VMEM((p.query_blocks, key_rows, LANES), jnp.float32),
+            dk=pltpu.VMEM((key_rows, LANES), jnp.float32),
+        )
+
+    def make_ds(
+        self, query_block: Any, keys: slice, codes: PerHead, da_made: PerHead, da_read: PerHead
+    ) -> None:
+        """ds = scale * (da - code * mean over heads of code * da), of some keys.
+
+        A pair network's gradient is pulled back from the scores, which are made again.
+        """
+        p = self.p
+        da: PerHead = [read + made for read, made in zip(da_read, da_made, strict=True)]
+        if p.normalization == "rms_head":
+            along = sum(d * a for d, a in zip(da, codes, strict=True)) * (1 / p.true_heads)
+            da = [d - a * along for d, a in zip(da, codes, strict=True)]
+        if p.normalization in PAIR_NETWORKS:
+            da = self._pull_back(query_block, keys, da_made, da_read)
+        for head in range(p.heads):
+            self.ds[head, keys] = (da[head] * self.scale[keys]).astype(p.dtype)
+
+    def add(self, query_block: Any) -> None:
+        """Adds the pair's part to dq and dk, from the ds of all its keys."""
+        p = self.p
+        for head in range(p.heads):
+            rows, ds = p.head(head, p.key_dim), self.ds[head]
+            self.dq[query_block, rows] += matrix_product(self.k_ref[0, rows], ds)
+            self.dk[rows] += matrix_product(self.q_ref[0, rows], ds, (1, 1))
+
+    def _pull_back(
+        self, query_block: Any, keys: slice, da_made: PerHead, da_read: PerHead
+    ) -> PerHead:
+        p, scale = self.p, self.scale[keys]
+        s = [
+            scale * matrix_product(self.keys[head, keys], self.q_ref[0, p.head(head, p.key_dim)])
+            for head in range(p.heads)
+        ]
+        weights, d_codes = weights_of(self.weight_refs), (list(da_made), list(da_read))
+        ds, dw = pull_back(p.normalization, p.true_heads, s, scale > 0, weights, d_codes)
+        self._add_weights(query_block, dw)
+        return ds
+
+    def _add_weights(self, query_block: Any, dw_Nx1xT: jax.Array | None) -> None:
+        columns = pl.ds(pl.multiple_of(query_block * LANES, LANES), LANES)
+        for dw_ref in self.dw_refs:
+            assert dw_Nx1xT is not None
+            for row in range(self.p.weights):
+                dw_ref[0, row : row + 1, columns] += dw_Nx1xT[row]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from hyla_lm.attention.attend import VARIANTS, attend
-from hyla_lm.attention.softmax import splash_tpu, whole_common, whole_tpu
-from hyla_lm.attention.softmax.splash_tpu import splash
+from hyla_lm.attention.softmax import libraries, whole_tpu
+from hyla_lm.attention.softmax.libraries import splash
 from hyla_lm.errors import UserError
 
 B, H, K, U = 2, 2, 16, 24
@@ -91,9 +91,9 @@ def test_splash_attention_leaves_few_gradients_of_queries_to_add_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its backward kernel then takes several blocks of keys at a time."""
-    monkeypatch.setattr(splash_tpu, "MAX_BLOCK", 128)
-    monkeypatch.setattr(splash_tpu, "MAX_PARTS", 2)
-    assert splash_tpu._block_sizes(512, 512, K).block_kv_dkv == 256
+    monkeypatch.setattr(libraries, "MAX_BLOCK", 128)
+    monkeypatch.setattr(libraries, "MAX_PARTS", 2)
+    assert libraries._block_sizes(512, 512, K).block_kv_dkv == 256
     assert_agreement("softmax", operands(512, 512), causal=True, segment_ids=documents(512))
 
 
@@ -108,7 +108,7 @@ def test_gradients_of_queries_that_splash_attention_leaves(
     keys: int, head_dim: int, parts: int
 ) -> None:
     """More than 16 where longer blocks would not fit on the chip, or not divide the keys."""
-    sizes = splash_tpu._block_sizes(keys, keys, head_dim)
+    sizes = libraries._block_sizes(keys, keys, head_dim)
     assert keys / sizes.block_kv_dkv == parts
     assert sizes.block_kv_dkv_compute == 512
 
@@ -135,8 +135,8 @@ def test_softmax_over_keys_that_no_query_sees() -> None:
 def test_softmax_of_some_heads_at_once(
     max_tiles: int, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(whole_common, "MAX_TILES", max_tiles)
-    problem = whole_common.Problem(B, 6, 16, 32, K**-0.5, 2, 2, True, 0, jnp.dtype("float32"))
+    monkeypatch.setattr(whole_tpu, "MAX_TILES", max_tiles)
+    problem = whole_tpu.Problem(B, 6, 16, 32, K**-0.5, 2, 2, True, 0, jnp.dtype("float32"))
     assert problem.heads_at_once == at_once
     assert_agreement("softmax", operands(200, 200, heads=6), causal=True)
 

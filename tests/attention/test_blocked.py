@@ -12,7 +12,6 @@ import pytest
 
 from hyla_lm.attention import blocked
 from hyla_lm.attention.attend import ACTIVATIONS, VARIANTS, AttentionSpec, attend
-from hyla_lm.attention.hyla import blocked as hypernetwork
 from hyla_lm.attention.linear import chunked
 
 B, H, K, U = 2, 3, 5, 6
@@ -166,7 +165,7 @@ def test_every_phi_of_the_hypernetwork(phi: str) -> None:
 
 
 def test_more_heads_than_are_unrolled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hypernetwork, "UNROLLED_HEADS", H - 1)
+    monkeypatch.setattr(blocked, "UNROLLED_HEADS", H - 1)
     spec = VARIANTS["hyla"]
     assert_implementations_agree(operands(20, 20, spec), spec, causal=True)
 

@@ -1,8 +1,8 @@
 """The gradient of a block pair with units on lanes: the matrix units do every sum.
 
 First by sets of queries: x and dz, and of them the part of da through the readout of y; dx is moved
-to the order of keys. Then by pairs of keys: dv, and the part of da through x. tpu_sets.py has the
-operands, README.md the layout and the count.
+to the order of keys. Then by pairs of keys: dv, and the part of da through x. units_forward.py
+has the operands, README.md the layout and the count.
 """
 
 from dataclasses import dataclass
@@ -15,9 +15,16 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from hyla_lm.attention.hyla.tpu_common import OCTET, OCTETS, Problem, codes_of_keys, write_keys
-from hyla_lm.attention.hyla.tpu_gradient_scores import ScoresGradient
-from hyla_lm.attention.hyla.tpu_sets import (
+from hyla_lm.attention.hyla.codes import (
+    OCTET,
+    OCTETS,
+    Problem,
+    ScoresGradient,
+    codes_of_keys,
+    write_keys,
+)
+from hyla_lm.attention.hyla.units_forward import (
+    CODE_KEYS,
     SET_QUERIES,
     SET_ROWS,
     SETS,
@@ -28,11 +35,9 @@ from hyla_lm.attention.hyla.tpu_sets import (
     rows_of_mix,
     twice,
 )
-from hyla_lm.attention.lanes import LANES, lane, matrix_product
+from hyla_lm.attention.lanes import LANES, lane, matrix_product, repeat, rows_at
 from hyla_lm.attention.spec import ACTIVATIONS
-from hyla_lm.attention.unrolled import repeat, rows_at
 
-CODE_KEYS = 64
 TILE_SETS = 16
 DS_KEYS = 32
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hyla_lm.attention.attend import ACTIVATIONS, VARIANTS, AttentionSpec, attend, latent_codes
-from hyla_lm.attention.softmax.reference import over_visible_keys
+from hyla_lm.attention.reference import over_visible_keys
 
 B, T, H, K, U = 2, 6, 3, 4, 5
 EPSILON = 1e-6

@@ -7,7 +7,7 @@ import pytest
 from jax._src.lax import slicing
 from jax.experimental.pallas import tpu as pltpu
 
-from hyla_lm.attention import unrolled
+from hyla_lm.attention import lanes
 
 SIMULATION = pltpu.InterpretParams(uninitialized_memory="nan")
 starts_of = slicing._dynamic_slice_indices
@@ -21,7 +21,7 @@ def starts_from_0(operand: Any, starts: Any, may_be_negative: Any) -> Any:
 @pytest.fixture
 def interpreted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As loops of XLA; tests of `make test-full`, which take longer, as `simulated`."""
-    monkeypatch.setattr(unrolled, "UNROLL", False)
+    monkeypatch.setattr(lanes, "UNROLL", False)
     monkeypatch.setattr(slicing, "_dynamic_slice_indices", starts_from_0)
     of_full = request.node.get_closest_marker("full") is not None
     with pltpu.force_tpu_interpret_mode(SIMULATION if of_full else True):

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from hyla_lm.attention.attend import VARIANTS, AttentionSpec, attend
-from hyla_lm.attention.hyla import pallas_tpu, tpu_backward
-from hyla_lm.attention.hyla.tpu_common import Problem
+from hyla_lm.attention.hyla import pallas_tpu
+from hyla_lm.attention.hyla.codes import Problem
 from hyla_lm.errors import UserError
 
 # Relative to the largest entry: both sum the same float32 terms in another order. The gradient of
@@ -131,7 +131,7 @@ def test_outputs_and_gradients(case: Case) -> None:
 
 @pytest.mark.full
 def test_gradient_in_several_spans_of_queries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tpu_backward, "DQ_BYTES", 1)
+    monkeypatch.setattr(pallas_tpu, "DQ_BYTES", 1)
     assert_agreement(Case(260, heads=2, keys=300, offset=20))
 
 
@@ -143,7 +143,7 @@ def test_a_span_takes_the_keys_that_it_may_see(
     causal: bool, offset: int | None, keys: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last query of the first span stands at 257, in the third block of keys."""
-    monkeypatch.setattr(tpu_backward, "DQ_BYTES", 1)
+    monkeypatch.setattr(pallas_tpu, "DQ_BYTES", 1)
     problem = Problem(
         batch=1,
         heads=4,

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from hyla_lm.attention.attend import VARIANTS, AttentionSpec, attend
-from hyla_lm.attention.hyla import pallas_tpu, tpu_backward
-from tests.kernels.test_pallas_tpu import (
+from hyla_lm.attention.hyla import pallas_tpu, queries_forward
+from tests.attention.test_pallas_tpu import (
     Case,
     assert_close,
     errors_against_float64,
@@ -32,8 +32,8 @@ SILU = Case(100, causal=False, spec=replace(VARIANTS["hyla"], activation="silu")
 
 @pytest.fixture(autouse=True)
 def only_these_kernels(monkeypatch: pytest.MonkeyPatch, interpreted: None) -> None:
-    monkeypatch.setattr(pallas_tpu, "forward", None)
-    monkeypatch.setattr(tpu_backward, "QueriesGradient", None)
+    monkeypatch.setattr(queries_forward, "forward", None)
+    monkeypatch.setattr(pallas_tpu, "QueriesGradient", None)
 
 
 def test_errors_are_the_reference_s() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from hyla_lm.attention import blocked
 from hyla_lm.attention.attend import VARIANTS, AttentionSpec, attend
-from hyla_lm.attention.pairwise import PAIR_NETWORKS
+from hyla_lm.attention.spec import PAIR_NETWORKS
 from hyla_lm.errors import UserError
 from hyla_lm.model.config import Tokens
 from hyla_lm.model.decoder import Decoder

@@ -10,8 +10,8 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo
 
 from hyla_lm.attention.attend import AttentionSpec, Request, make_request
-from hyla_lm.attention.block import attend_block
-from hyla_lm.attention.softmax.cudnn_gpu import attend_cudnn, unsupported
+from hyla_lm.attention.reference import attend_block
+from hyla_lm.attention.softmax.libraries import attend_cudnn, unsupported_by_cudnn
 
 SPEC = AttentionSpec("softmax", "linear", "relu")
 # Sums of up to 40 products in another order, in float32.
@@ -73,5 +73,5 @@ def test_jax_lowers_it_for_cuda_forward_and_backward(
 
 def test_values_of_another_size_are_left_to_other_kernels() -> None:
     q, k, v = qkv(40, "bfloat16")
-    assert unsupported(request(q, k, v)) == ""
-    assert unsupported(request(q, k, v[..., :4])) == "values of another size than 8"
+    assert unsupported_by_cudnn(request(q, k, v)) == ""
+    assert unsupported_by_cudnn(request(q, k, v[..., :4])) == "values of another size than 8"
