@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -34,13 +33,13 @@ from hyla_lm.run.profiling import Profiler
 from hyla_lm.run.program import Program, make_program
 from hyla_lm.run.run import Run
 from hyla_lm.run.store import RunStore
-from hyla_lm.run.summary import summary_of, training_kernels
+from hyla_lm.run.summary import summary_of
 from hyla_lm.run.watchdog import Watchdog
 from hyla_lm.signals import end_on_error_within
 from hyla_lm.tasks.protocol import Task
 from hyla_lm.train import train_steps
 from hyla_lm.train_step import StepOutput, TrainState
-from hyla_lm.update_policy import BadUpdate, UpdateCheck
+from hyla_lm.update_policy import BadUpdate
 
 
 @dataclass(frozen=True)
@@ -208,14 +207,8 @@ class _MemberRun:
         before = self.folder.read_summary()
         self.diverged_at = before.get("diverged_at") if before.get("step") == first else None
         self.clock = RunClock(self.folder, self._data.get(SECONDS, {}), time.monotonic())
-        check = UpdateCheck(
-            self.program.experiment.updates,
-            self.program.schedule,
-            partial(training_kernels, self.program),
-            self.store.checkpoints.steps,
-        )
         window = self._data.get("window", {})
-        self.log = StepLog(self.program, self.store, console, self.clock, window, check)
+        self.log = StepLog(self.program, self.store, console, self.clock, window)
 
     def record(self, step: int, output: StepOutput, rows: np.ndarray) -> None:
         """Logs an update, unless one before it was not finite."""

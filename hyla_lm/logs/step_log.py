@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,14 @@ from hyla_lm.model.flops import model_flops_utilization
 from hyla_lm.run.folder import RunFolder
 from hyla_lm.run.program import Program
 from hyla_lm.run.store import RunStore
-from hyla_lm.run.summary import LEARNING_RATE, OPTIM, STEP_SECONDS, flops_per_token, window_tags
+from hyla_lm.run.summary import (
+    LEARNING_RATE,
+    OPTIM,
+    STEP_SECONDS,
+    flops_per_token,
+    training_kernels,
+    window_tags,
+)
 from hyla_lm.tasks.protocol import Task
 from hyla_lm.train_step import StepOutput
 from hyla_lm.update_policy import UpdateCheck
@@ -129,10 +137,14 @@ class StepLog:
         console: Console,
         clock: RunClock,
         window: Mapping[str, Any],
-        check: UpdateCheck,
     ):
-        self._program, self._store, self._console = program, store, console
-        self._clock, self._check = clock, check
+        self._program, self._store, self._console, self._clock = program, store, console, clock
+        self._check = UpdateCheck(
+            program.experiment.updates,
+            program.schedule,
+            partial(training_kernels, program),
+            store.checkpoints.steps,
+        )
         self._every, self._last = program.experiment.log.every, program.experiment.train.steps
         self._pending: tuple[int, StepOutput, np.ndarray] | None = None
         self.window: HostMetrics = {name: (pair[0], pair[1]) for name, pair in window.items()}

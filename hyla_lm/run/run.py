@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from functools import cached_property, partial
+from functools import cached_property
 from importlib.metadata import version
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -23,11 +23,10 @@ from hyla_lm.run.folder import RunFolder
 from hyla_lm.run.profiling import Profiler
 from hyla_lm.run.program import Program, compile_step, identity
 from hyla_lm.run.store import RunStore
-from hyla_lm.run.summary import layout_lines, startup_lines, training_kernels
+from hyla_lm.run.summary import layout_lines, startup_lines
 from hyla_lm.run.watchdog import Watchdog
 from hyla_lm.signals import end_on_error_within
 from hyla_lm.tasks.protocol import Batch, Task
-from hyla_lm.update_policy import UpdateCheck
 
 
 class DueAction(NamedTuple):
@@ -111,14 +110,8 @@ class Run:
             self.batches = stack.enter_context(closing(stream))
             console = Console(train.steps, self.first, multihost.is_lead())
             self.console = stack.enter_context(closing(console))
-            check = UpdateCheck(
-                experiment.updates,
-                program.schedule,
-                partial(training_kernels, program),
-                self.store.checkpoints.steps,
-            )
             window = data.get("window", {})
-            self.log = StepLog(program, self.store, console, self.clock, window, check)
+            self.log = StepLog(program, self.store, console, self.clock, window)
             profiler = Profiler(experiment, folder, self.log, self.clock, console, watchdog)
             self.profiler = stack.enter_context(closing(profiler))
             self._stack = stack.pop_all()
