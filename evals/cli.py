@@ -77,11 +77,6 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 
 def _train(options: argparse.Namespace, bindings: list[str]) -> None:
-    with signals():
-        _train_and_report(options, bindings)
-
-
-def _train_and_report(options: argparse.Namespace, bindings: list[str]) -> None:
     from hyla_lm.evals.experiments.report import write_report
     from hyla_lm.evals.experiments.runner import Request, train
 
@@ -99,9 +94,10 @@ def _train_and_report(options: argparse.Namespace, bindings: list[str]) -> None:
         tuple(bindings),
         options.command,
     )
-    train(request, options.runs_at_once)
     workdir = Path(options.workdir)
-    write_report(workdir)
+    with signals():
+        train(request, options.runs_at_once)
+        write_report(workdir)
     print(f"{workdir / 'report.md'}; curves: tensorboard --logdir {workdir}")
 
 

@@ -54,8 +54,8 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Run:
-    """One planned run."""
+class PlannedRun:
+    """One run of a request, and where it is trained."""
 
     row: Row
     seed: int
@@ -72,7 +72,7 @@ class Run:
 
     @property
     def saved_step(self) -> int:
-        """The newest checkpoint's step; 0 without run."""
+        """The newest checkpoint's step; 0 without one."""
         names = [path.name for path in (self.folder / "checkpoints").glob("*")]
         return max((int(name) for name in names if name.isdigit()), default=0)
 
@@ -98,7 +98,7 @@ def train(request: Request, runs_at_once: int | None = None) -> None:
     write_results(request, planned)
 
 
-def plan(request: Request) -> list[Run]:
+def plan(request: Request) -> list[PlannedRun]:
     """The checked runs of a request; the seeds of a point follow each other."""
     if "://" in request.workdir:
         raise UserError(f"--workdir={request.workdir} must be a folder of a disk.")
@@ -139,9 +139,9 @@ def chosen_rows(request: Request, benchmark: Benchmark) -> list[Row]:
     return [row for row in rows if row.variant in wanted or row.name in wanted]
 
 
-def populations(runs: Sequence[Run], at_once: int) -> list[list[Run]]:
+def populations(runs: Sequence[PlannedRun], at_once: int) -> list[list[PlannedRun]]:
     """Runs that share a compiled program and have saved the same step, `at_once` at a time."""
-    groups: dict[tuple[str, int], list[Run]] = {}
+    groups: dict[tuple[str, int], list[PlannedRun]] = {}
     for run in runs:
         groups.setdefault((run.row.name, run.saved_step), []).append(run)
     return [
@@ -151,7 +151,7 @@ def populations(runs: Sequence[Run], at_once: int) -> list[list[Run]]:
     ]
 
 
-def write_results(request: Request, runs: Sequence[Run]) -> None:
+def write_results(request: Request, runs: Sequence[PlannedRun]) -> None:
     """Writes the results of finished runs, unless results/ has them."""
     folder = Path(request.workdir) / "results"
     changes = [binding for binding in request.bindings if not binding.startswith(SAVING)]
@@ -174,7 +174,9 @@ def write_results(request: Request, runs: Sequence[Run]) -> None:
             results.write(folder, result)
 
 
-def _planned(request: Request, row: Row, seed: int, share: float, bindings: tuple[str, ...]) -> Run:
+def _planned(
+    request: Request, row: Row, seed: int, share: float, bindings: tuple[str, ...]
+) -> PlannedRun:
     e = read_experiment([request.gin_file], bindings)
     task = e.train.task
     assert isinstance(task, GeneratedConfig)
@@ -182,7 +184,7 @@ def _planned(request: Request, row: Row, seed: int, share: float, bindings: tupl
     point = {name: getattr(e.optimizer, name) for name in results.SHORT}
     folder = request.folder / row.name / results.point_name(point) / f"seed{seed}"
     _check_unchanged(folder, e.text)
-    return Run(row, seed, point, task.split, e.train.steps, share, bindings, folder)
+    return PlannedRun(row, seed, point, task.split, e.train.steps, share, bindings, folder)
 
 
 def _check_unchanged(folder: Path, gin: str) -> None:

@@ -54,25 +54,6 @@ def paper_code_count(instance_Rx3xM: jax.Array, num_symbols: int) -> jax.Array:
     return arrangements * factorial(instance_Rx3xM.shape[-1])
 
 
-def consistent_panels(instance_Rx3xM: jax.Array, num_symbols: int) -> jax.Array:
-    """The number of ninth panels that are consistent with the other eight."""
-    num_features = instance_Rx3xM.shape[-1]
-    fits, answer = _completions(instance_Rx3xM, num_symbols)
-    is_value = fits[..., None] & (answer[..., None] == jnp.arange(num_symbols))
-    value_AxMxK = _arranged(is_value.any(0)).astype(jnp.float32)
-
-    def panels_of(features: range) -> jax.Array:
-        panels = jnp.ones((len(value_AxMxK), 1))
-        for feature in features:
-            panels = panels[:, :, None] * value_AxMxK[:, feature, None]
-            panels = panels.reshape(len(panels), -1)
-        return panels
-
-    half = num_features // 2
-    first, second = panels_of(range(half)), panels_of(range(half, num_features))
-    return (first.T @ second > 0).sum()
-
-
 def posterior(instances_NxRx3xM: np.ndarray, num_symbols: int) -> Posterior:
     """The posterior of the ninth panel under the generator's prior, by exact enumeration.
 

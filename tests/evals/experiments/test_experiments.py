@@ -9,7 +9,7 @@ from hyla_lm.attention.attend import VARIANTS
 from hyla_lm.config.experiment import Experiment
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.evals.experiments.paper import BENCHMARKS, PRESETS
-from hyla_lm.evals.experiments.runner import Request, Run, plan
+from hyla_lm.evals.experiments.runner import PlannedRun, Request, plan
 
 PAPER = Path(__file__).parents[3].parent / "shared" / "paper" / "attention_as_a_hypernetwork.md"
 TRAINED = [
@@ -20,11 +20,11 @@ TRAINED = [
 ]
 
 
-def planned(suite: str, experiment: str, folder: Path, preset: str = "paper") -> list[Run]:
+def planned(suite: str, experiment: str, folder: Path, preset: str = "paper") -> list[PlannedRun]:
     return plan(Request(suite, str(folder), experiment, preset, seeds=(0,)))
 
 
-def configured(run: Run, suite: str, preset: str = "paper") -> Experiment:
+def configured(run: PlannedRun, suite: str, preset: str = "paper") -> Experiment:
     return read_experiment([Request(suite, "", preset=preset).gin_file], run.bindings)
 
 
