@@ -49,13 +49,6 @@ def test_only_the_nucleus_is_chosen_and_all_of_it_is(top_p: float, temperature: 
     assert set(drawn(sampling)) == nucleus(temperature, top_p)
 
 
-def test_top_k_and_top_p_narrow_together() -> None:
-    wide = nucleus(2.0, 0.9)
-    assert len(wide) > 3
-    assert len(drawn(Sampling(temperature=2.0, top_k=3, top_p=0.9))) == 3
-    assert set(drawn(Sampling(temperature=2.0, top_k=11, top_p=0.9))) == wide
-
-
 @pytest.mark.parametrize("top_k", [0, VOCABULARY])
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
 def test_frequencies_are_the_softmax_at_the_temperature(temperature: float, top_k: int) -> None:

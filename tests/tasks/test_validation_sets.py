@@ -11,11 +11,9 @@ from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import read_manifest, write_manifest
 from hyla_lm.input.prepared import Rows
-from hyla_lm.input.stream import C4Stream
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.tasks.language_model import LanguageModel
 from tests.conftest import SEQUENCE_LENGTH, TINY, VOCAB_SIZE, sentences
-from tests.data.c4_layouts import write_json_gz
 from tests.run_lines import measured
 
 pytestmark = pytest.mark.usefixtures("programs_once")
@@ -101,15 +99,6 @@ def test_a_trained_run_is_evaluated_on_other_rows(
     assert main(command) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["step"] == 12 and found["books_loss_nats"] > 0 and found["loss_nats"] > 0
-
-
-def test_sets_stand_beside_a_stream(home: Path, tiny_rows: Rows, tmp_path: Path) -> None:
-    for split in ("train", "validation"):
-        write_json_gz([sentences(seed, 9) for seed in range(9)], tmp_path, split, 1)
-    files = [(f"{tmp_path}/c4-{split}.*",) for split in ("train", "validation")]
-    data = C4Stream(*files, tokenizer=tiny_rows.tokenizer)
-    task = LanguageModel(data, SEQUENCE_LENGTH, validation_sets=(f"books={home}/books",))
-    assert list(task.prepare_task(1).named_sets()) == ["books"]
 
 
 @pytest.mark.parametrize(

@@ -72,21 +72,8 @@ def test_table_a1_is_as_published() -> None:
         assert tuple(map(float, line[3:])) == sraven.published
 
 
-def test_sweeps_change_what_they_say(tmp_path: Path) -> None:
-    models = [configured(run, "sraven").model for run in planned("sraven", "heads", tmp_path)]
-    assert {model.num_heads * model.head_dim for model in models} == {64}
-    assert [model.num_heads for model in models[:5]] == [1, 2, 4, 8, 16]
-    widest = configured(planned("sraven", "width", tmp_path)[-1], "sraven").model
-    assert (widest.model_dim, widest.num_heads, widest.mlp_dim) == (512, 64, 1024)
-    assert widest.head_dim == 4
-    activations = planned("sraven", "activations", tmp_path)
-    phis = [configured(run, "sraven").model.spec(0).activation for run in activations]
-    assert phis == ["gelu", "relu", "sigmoid", "silu", "tanh"]
-
-
 def test_examples_are_steps(tmp_path: Path) -> None:
     runs = planned("sraven", "depth", tmp_path)
-    assert [run.steps for run in runs[:3]] == [78125, 156250, 312500]
     assert [run.steps * 128 for run in runs[:3]] == [10_000_000, 20_000_000, 40_000_000]
     short = plan(Request("sraven", str(tmp_path), "depth", seeds=(0,), steps=15625))
     assert [run.steps for run in short[:3]] == [7812, 15625, 31250]

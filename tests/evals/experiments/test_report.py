@@ -117,17 +117,6 @@ def test_the_point_is_chosen_in_distribution_and_the_best_held_out_is_shown_too(
     assert "the best mean in distribution figure" in chosen
 
 
-def test_a_point_at_which_a_seed_diverged_is_not_chosen(tmp_path: Path) -> None:
-    wild = {"learning_rate": 3e-3, "weight_decay": 0.1, "warmup_steps": 100}
-    text = report_of(
-        tmp_path,
-        *(fuzzy("hyla", seed, 0.6, trained=0.8) for seed in (0, 1)),
-        fuzzy("hyla", 0, 0.9, trained=0.99, point=wild),
-        fuzzy("hyla", 1, None, point=wild),
-    )
-    assert line_of(text.split("Each row at its point with")[0], "HYLA")[1] == "60.00 ± 0.00"
-
-
 def test_schedules_and_settings_are_never_mixed(tmp_path: Path) -> None:
     short = {"steps": 2500, "share": 0.05}
     text = report_of(

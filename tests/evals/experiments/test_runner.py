@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -131,13 +130,6 @@ def test_runs_that_have_saved_another_step_train_apart(tmp_path: Path) -> None:
         [("hyla", 0), ("hyla", 1)],
         [("hyla", 2)],
     ]
-
-
-def test_rows_are_named_one_by_one_or_by_their_variant(tmp_path: Path) -> None:
-    request = Request("sraven", str(tmp_path), "heads", seeds=(0,), variants=("hyla",))
-    assert [run.row.name for run in plan(request)] == [f"hyla-heads_{n}" for n in (1, 2, 4, 8, 16)]
-    request = replace(request, variants=("linear-heads_2", "softmax-heads_1"))
-    assert [run.row.name for run in plan(request)] == ["softmax-heads_1", "linear-heads_2"]
 
 
 def test_options_reach_the_runs(training: FakeTraining, tmp_path: Path) -> None:

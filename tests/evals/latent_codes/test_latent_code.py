@@ -66,15 +66,6 @@ def test_codes_are_those_of_the_last_token_with_itself_in_each_layer() -> None:
     np.testing.assert_allclose(sample.code_NxBxC, by_layer(params), atol=1e-5)
 
 
-def test_another_purpose_draws_other_examples_of_the_same_tasks() -> None:
-    task = FuzzyLogic(sequence_length=6).prepare_task(8)
-    collector = Collector(*small_model(task), task, Choices(examples=200))
-    one, other = (collector.collect("in_distribution", purpose) for purpose in "ab")
-    assert not np.array_equal(one.labels["target"], other.labels["target"])
-    known = {tuple(pair) for pair in task.tables["train"].tolist()}
-    assert {tuple(pair) for pair in one.labels["terms"].tolist()} <= known
-
-
 @pytest.mark.parametrize("fixed", ["nothing", "context", "query"])
 def test_what_is_fixed_in_fuzzy_logic(fixed: str) -> None:
     task = FuzzyLogic(sequence_length=6).prepare_task(8)

@@ -82,21 +82,6 @@ def test_sraven(tmp_path: Path) -> None:
     assert codes["held_out/code_NxBxC"].shape == (2, 300, 6)
 
 
-def test_all_runs_of_an_experiment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = [*SMALL.strip().splitlines()[1:], *SUITES["fuzzy_logic"].splitlines()]
-    flags = [f"--gin.{setting.replace(' ', '')}" for setting in settings]
-    runs = ["--variants=hyla", "--seeds=0,1", "--steps=5", "--gin.LogConfig.every=4", *flags]
-    look = ["evals", "latent_codes", str(tmp_path), "--examples=300", "--tsne_examples=50"]
-    assert main(["evals", "fuzzy_logic", f"--workdir={tmp_path}", *runs]) == 0
-    assert main(look) == 0
-    assert len(list(tmp_path.glob("fuzzy_logic/**/latent_codes/fixed_nothing/tsne.png"))) == 2
-    (line,) = [x for x in (tmp_path / "report.md").read_text().splitlines() if "| fixed" in x]
-    assert line.startswith("| HYLA | fixed nothing |") and line.endswith("| 2 |")
-    capsys.readouterr()
-    assert main(look) == 0
-    assert "seed" not in capsys.readouterr().out
-
-
 def test_language_model(tiny_gin: Path, tmp_path: Path) -> None:
     workdir = tmp_path / "run"
     arguments = ["train", f"--gin_file={tiny_gin}", f"--workdir={workdir}"]

@@ -1,41 +1,17 @@
 """SRAVEN instances: rules, permutations, tokens, filtering and metrics."""
 
-from collections.abc import Mapping
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.evals.tasks.sraven import Sraven, SravenTask, panel_metrics, permute_columns, tokenize
+from hyla_lm.evals.tasks.sraven import Sraven, panel_metrics, permute_columns, tokenize
 from hyla_lm.evals.tasks.sraven_rules import RULES, STEPS, completions
 from hyla_lm.metrics import means, to_host
 
-Batch = Mapping[str, np.ndarray]
-COUNT = 2000
 
-
-@pytest.fixture(scope="module")
-def task() -> SravenTask:
-    return Sraven().prepare_task(8)
-
-
-@pytest.fixture(scope="module")
-def plain() -> SravenTask:
-    """Features stay in the order of their rules, in a grid of four rows."""
-    return Sraven(num_features=2, grid_rows=4, permute_features=False).prepare_task(8)
-
-
-@pytest.fixture(scope="module")
-def batches(task: SravenTask) -> dict[str, Batch]:
-    rows, draw = jnp.arange(COUNT), jax.jit(task.draw_for_evaluation)
-    return {
-        name: jax.device_get(draw(task.train_key(0), rows, task.tables[name]))
-        for name in ("train", "held_out")
-    }
-
-
-def test_unpermuted_features_follow_their_rules(plain: SravenTask) -> None:
+def test_unpermuted_features_follow_their_rules() -> None:
+    plain = Sraven(num_features=2, grid_rows=4, permute_features=False).prepare_task(8)
     batch = jax.device_get(
         jax.jit(plain.draw)(plain.train_key(0), jnp.arange(500), plain.tables["train"])
     )
@@ -51,31 +27,6 @@ def test_unpermuted_features_follow_their_rules(plain: SravenTask) -> None:
     assert batch["features"].shape == (500, 24, 8)
 
 
-def test_permuted_features_follow_their_rules_in_some_arrangement(
-    batches: dict[str, Batch],
-) -> None:
-    orders = np.array(np.meshgrid(*[np.arange(4)] * 4, indexing="ij")).reshape(4, -1).T
-    orders = jnp.array([order for order in orders if len(set(order.tolist())) == 4])
-
-    @jax.jit
-    @jax.vmap
-    def is_explained(instance: jax.Array, rules_M: jax.Array) -> jax.Array:
-        a, b, c = (instance[:, column][:, orders] for column in range(3))
-
-        def explained(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
-            fits, answer = completions(a, b, c, 8)
-            place = (rules_M, jnp.arange(4))
-            return (fits[place] & (answer[place] == c[-1])).all()
-
-        over_c = jax.vmap(explained, (None, None, 1))
-        return jax.vmap(jax.vmap(over_c, (None, 1, None)), (1, None, None))(a, b, c).any()
-
-    batch = batches["held_out"]
-    assert is_explained(batch["instance"][:4], batch["rules"][:4]).all()
-    wrong = (batch["instance"][:4] + np.array([0, 0, 1])[None, None, :, None]) % 8
-    assert not is_explained(wrong, batch["rules"][:4]).all()
-
-
 def test_columns_are_permuted_alike_in_all_rows_and_each_on_its_own() -> None:
     instance = jnp.arange(2 * 3 * 2).reshape(2, 3, 2)
     permuted = permute_columns(instance, jnp.array([[0, 1], [1, 0], [1, 0]]))
@@ -85,21 +36,6 @@ def test_columns_are_permuted_alike_in_all_rows_and_each_on_its_own() -> None:
     ]
 
 
-@pytest.mark.full
-def test_every_order_of_every_column_is_drawn() -> None:
-    constants = Sraven(num_features=3, grid_rows=2).prepare_task(8)
-    table = jnp.array([[0, 0, 0]])  # Constant rows: each column shows the first, reordered.
-    rows = jnp.arange(600)
-    batch = jax.device_get(jax.jit(constants.draw)(constants.train_key(0), rows, table))
-    places = [
-        tuple(row.tolist().index(symbol) for symbol in first)
-        for first, row in zip(batch["instance"][:, 0, 0], batch["instance"][:, 0, 2], strict=True)
-        if len(set(first.tolist())) == 3
-    ]
-    counts = np.unique(places, axis=0, return_counts=True)[1]
-    assert len(counts) == 6 and counts.min() > len(places) / 12
-
-
 def test_tokens_are_panels_and_queries() -> None:
     instance = jnp.arange(18).reshape(3, 3, 2) % 5
     tokens = tokenize(instance, 5)
@@ -107,12 +43,6 @@ def test_tokens_are_panels_and_queries() -> None:
     assert tokens["features"][:16].argmax(1).tolist() == [i % 5 for i in range(16)]
     assert (tokens["features"][:16].sum(1) == 1).all() and (tokens["features"][16:] == 0).all()
     assert tokens["target"].tolist() == [16 % 5, 17 % 5]
-
-
-def test_a_quarter_is_ambiguous(batches: dict[str, Batch]) -> None:
-    for batch in batches.values():
-        # 24 to 25 % over all multisets; halves of them differ by a few percent.
-        assert 0.17 < batch["ambiguous"].mean() < 0.33
 
 
 @pytest.mark.full
