@@ -57,17 +57,19 @@ def train_steps(run: Run) -> None:
     Dispatch is asynchronous: `train_step` returns before the device has begun, the log reads the
     step before, and the next batch is read meanwhile. Only due actions that need the state wait.
     """
-    for step in range(run.first, run.last):
+    step = run.first
+    while step < run.last:
         run.run_due_actions(step)
-        with run.profiler.step(step + 1):
-            run.waits_for(step + 1, "data")
+        step = run.next_step(step)
+        with run.profiler.step(step):
+            run.waits_for(step, "data")
             with run.clock.waiting_for_data():
                 host_batch = next(run.batches)
-            run.waits_for(step + 1, "the device")
+            run.waits_for(step, "the device")
             run.state, output = run.program.train_step(
                 run.state, run.program.to_devices(host_batch)
             )
-            run.log.record(step + 1, output, host_batch["row"])
+            run.log.record(step, output, host_batch["row"])
     run.run_due_actions(run.last)
 
 

@@ -20,11 +20,9 @@ from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.ending import Preempted
 from hyla_lm.errors import UserError
 from hyla_lm.evals.populations.population import Population, of_run
-from hyla_lm.evals.tasks.generated import GeneratedStream
 from hyla_lm.logs.console import Console
 from hyla_lm.logs.step_log import SECONDS, RunClock, StepLog
 from hyla_lm.metrics import means, to_host
-from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.devices import devices
 from hyla_lm.parallel.preemption import PreemptionGuard
 from hyla_lm.run.due_actions import VALIDATION, at_checkpoint, at_evaluation
@@ -36,7 +34,7 @@ from hyla_lm.run.store import RunStore
 from hyla_lm.run.summary import summary_of
 from hyla_lm.run.watchdog import Watchdog
 from hyla_lm.signals import end_on_error_within
-from hyla_lm.tasks.protocol import Task
+from hyla_lm.tasks.protocol import Batch, HostBatch, Task
 from hyla_lm.train import train_steps
 from hyla_lm.train_step import StepOutput, TrainState
 from hyla_lm.update_policy import BadUpdate
@@ -76,9 +74,10 @@ class PopulationRun(Run):
         self.began = time.monotonic()
         self.population = Population([member.program for member in members])
         program = self.population.program
-        self.program = replace(program, train_step=self.population.train_step)
+        self.program = replace(program, train_step=self._train_step)
         self.experiment = e = program.experiment
         self.last = e.train.steps if until is None else until
+        self._compiled: set[int] = set()
         with ExitStack() as stack:
             stack.enter_context(jax.set_mesh(program.mesh))
             self.guard = stack.enter_context(PreemptionGuard(e.checkpoint.stop_seconds))
@@ -93,7 +92,7 @@ class PopulationRun(Run):
             self.state = self._first_state()
             stack.push(end_on_error_within(e.checkpoint.stop_seconds))
             self.guard.begin()
-            self.batches = self._row_numbers()
+            self.batches = _RowNumbers(self)
             self.console = stack.enter_context(closing(Console(e.train.steps, self.first)))
             silent = Console(e.train.steps, self.first, prints=False)
             redone = (f"{VALIDATION}/",) if self._is_evaluated(self.first) else ()
@@ -103,6 +102,12 @@ class PopulationRun(Run):
             profiler = Profiler(e, self.folder, self.log, self.clock, self.console, self.watchdog)
             self.profiler = stack.enter_context(closing(profiler))
             self._stack = stack.pop_all()
+
+    def next_step(self, step: int) -> int:
+        """The next step that is logged, saved or evaluated, or the last one."""
+        e = self.experiment
+        every = (e.log.every, e.checkpoint.every, e.train.eval_every)
+        return min(self.last, *((step // n + 1) * n for n in every if n))
 
     def run_due_actions(self, step: int) -> None:
         """Saves and evaluates where that is due, as hyla_lm.run.due_actions decides."""
@@ -128,11 +133,18 @@ class PopulationRun(Run):
         states = [run.restore(self.first) for run in self.runs]
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
 
-    def _row_numbers(self) -> GeneratedStream:
-        """The numbers of the rows of each batch, whose examples the train step draws."""
-        size, key = self.experiment.train.batch_size, self.population.numbers.keys["train"]
-        state = {"rows_drawn": self.first * size}
-        return GeneratedStream(lambda _, row_B: {"row": row_B}, key, BatchShard(size), state)
+    def _train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepOutput]:
+        """Leaves the compilation for a new number of steps out of the speed."""
+        steps = len(batch["row"])
+        is_new = steps not in self._compiled
+        if is_new:
+            self.log.flush()
+        state, output = self.population.train_step(state, batch)
+        if is_new:
+            self._compiled.add(steps)
+            for run in self.runs:
+                run.clock.restart()
+        return state, output
 
     def _is_evaluated(self, step: int) -> bool:
         return step == self.last or at_evaluation(self.experiment, step)
@@ -165,8 +177,41 @@ class PopulationRun(Run):
             run.clock.restart()
 
 
+class _RowNumbers:
+    """The numbers, KxB, of the rows of each dispatch, whose examples the train step draws."""
+
+    def __init__(self, run: PopulationRun):
+        self._run, self._step = run, run.first
+        self._batch_size = run.experiment.train.batch_size
+
+    def __next__(self) -> HostBatch:
+        first, self._step = self._step, self._run.next_step(self._step)
+        rows = np.arange(first * self._batch_size, self._step * self._batch_size, dtype=np.int32)
+        return {"row": rows.reshape(-1, self._batch_size)}
+
+    def state(self) -> dict[str, Any]:
+        return {"rows_drawn": self._step * self._batch_size}
+
+    def close(self) -> None:
+        """Nothing runs ahead."""
+
+
+class _DispatchClock(RunClock):
+    """The clock of steps that end together: those of one dispatch."""
+
+    def step_ended(self) -> None:
+        """See dispatch_ended."""
+
+    def dispatch_ended(self, steps: int) -> None:
+        now = self._now()
+        seconds, self._last = now - self._last, now
+        self._in_steps += seconds
+        if self.is_timed:
+            self._steps, self._seconds = self._steps + steps, self._seconds + seconds
+
+
 class _PopulationLog(StepLog):
-    """Reads the outputs of all runs one step late, for the log of each."""
+    """Reads the outputs of all runs one dispatch late, for the log of each."""
 
     def __init__(self, runs: "Sequence[_MemberRun]"):
         self._runs = runs
@@ -175,10 +220,10 @@ class _PopulationLog(StepLog):
     def flush(self) -> None:
         if self._pending is None:
             return
-        (step, output, rows), self._pending = self._pending, None
+        (last, output, row_KxB), self._pending = self._pending, None
         output = jax.device_get(output)
         for index, run in enumerate(self._runs):
-            run.record(step, of_run(output, index), rows)
+            run.record(last, of_run(output, index), row_KxB)
 
 
 class _MemberRun:
@@ -206,20 +251,23 @@ class _MemberRun:
         self.store.begin(self.program, first, redone)
         before = self.folder.read_summary()
         self.diverged_at = before.get("diverged_at") if before.get("step") == first else None
-        self.clock = RunClock(self.folder, self._data.get(SECONDS, {}), time.monotonic())
+        self.clock = _DispatchClock(self.folder, self._data.get(SECONDS, {}), time.monotonic())
         window = self._data.get("window", {})
         self.log = StepLog(self.program, self.store, console, self.clock, window)
 
-    def record(self, step: int, output: StepOutput, rows: np.ndarray) -> None:
-        """Logs an update, unless one before it was not finite."""
-        if self.diverged_at is not None:
-            return
-        self.log.record(step, output, rows)
-        try:
-            self.log.flush()
-        except BadUpdate as error:
-            self.diverged_at, self.validation = step, {}
-            print(f"{self.folder.path} is left out from now on: {error}", flush=True)
+    def record(self, last: int, output_K: StepOutput, row_KxB: np.ndarray) -> None:
+        """Logs the updates up to a step, but none after one that was not finite."""
+        self.clock.dispatch_ended(len(row_KxB))
+        first = last - len(row_KxB) + 1
+        for index, row_B in enumerate(row_KxB):
+            if self.diverged_at is not None:
+                return
+            self.log.record(first + index, of_run(output_K, index), row_B)
+            try:
+                self.log.flush()
+            except BadUpdate as error:
+                self.diverged_at, self.validation = first + index, {}
+                print(f"{self.folder.path} is left out from now on: {error}", flush=True)
 
     def write_validation(self, step: int, values: dict[str, float]) -> None:
         self.validation = values

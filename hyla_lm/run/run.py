@@ -132,6 +132,10 @@ class Run:
         """Compiled at the first use."""
         return make_diagnostics(self.program.task, self.program.model, self.program.mesh)
 
+    def next_step(self, step: int) -> int:
+        """The step that the train step reaches from this one."""
+        return step + 1
+
     def run_due_actions(self, step: int) -> None:
         """Does what is due at a step, in the order of the table."""
         for action in self.due_actions:

@@ -183,9 +183,9 @@ def test_runs_that_train_together_have_it() -> None:
 
     population = Population(programs("1.0", "1.0"))
     with jax.set_mesh(population.program.mesh):
-        state, batch = jax.eval_shape(population.init), {"row": jnp.arange(16)}
+        state, batch = jax.eval_shape(population.init), {"row": jnp.arange(32).reshape(2, 16)}
         _, output = jax.eval_shape(population.train_step, state, batch)
-    assert output.metrics[METRIC][0].shape == (2,)
+    assert output.metrics[METRIC][0].shape == (2, 2)
     with pytest.raises(UserError, match=r"differ in TrainConfig\.code_loss"):
         Population(programs("1.0", "2.0"))
 

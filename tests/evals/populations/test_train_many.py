@@ -34,7 +34,7 @@ SMALL = [
     "TrainConfig.batch_size=8",
     "TrainConfig.eval_every=8",
     "LogConfig.every=4",
-    "CheckpointConfig.every=4",
+    "CheckpointConfig.every=6",
     "FuzzyLogic.evaluation_examples=20",
     "OptimizerConfig.warmup_steps=2",
 ]
@@ -96,7 +96,7 @@ def test_populations_of_the_same_settings_are_compiled_once(
 ) -> None:
     """Seeds and rates are numbers; sizes and what the functions do are settings."""
     first, again = (Population([member.program]) for member in members(tmp_path))
-    batch = {"row": np.arange(8)}
+    batch = {"row": np.arange(16).reshape(2, 8)}
     first.train_step(first.init(), batch)
     with jax.log_compiles(), caplog.at_level("DEBUG", logger="jax"):
         again.train_step(again.init(), batch)
@@ -110,7 +110,7 @@ def test_populations_of_the_same_settings_are_compiled_once(
 def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder in which both runs were interrupted inside a window of logged steps."""
     with monkeypatch.context() as patch:
-        patch.setattr("hyla_lm.evals.populations.train_many.PreemptionGuard", lambda _: Stops(7))
+        patch.setattr("hyla_lm.evals.populations.train_many.PreemptionGuard", lambda _: Stops(3))
         with pytest.raises(Preempted, match="step 6"):
             train_many(members(tmp_path))
     yield tmp_path
