@@ -59,60 +59,37 @@ class Kernel(NamedTuple):
     preferred: Callable[[Request], bool]
 
 
-def _many_pairs(request: Request) -> bool:
-    return request.pairs > MAX_PAIRS_AT_ONCE
-
-
-def _many_on_tpu(request: Request) -> bool:
-    return _many_pairs(request) and platform() == "tpu"
-
-
-def _many_on_gpu(request: Request) -> bool:
-    return _many_pairs(request) and platform() == "gpu"
-
-
-def _many_on_cpu(request: Request) -> bool:
-    return _many_pairs(request) and platform() == "cpu"
+def _many_pairs(*platforms: str) -> Callable[[Request], bool]:
+    """More pairs than are computed at once, on one of these platforms; on any if none is given."""
+    return lambda request: (
+        request.pairs > MAX_PAIRS_AT_ONCE and (not platforms or platform() in platforms)
+    )
 
 
 def _many_or_hyla(request: Request) -> bool:
-    return _many_pairs(request) or request.spec.value_network == "hypernetwork"
-
-
-def _always(request: Request) -> bool:
-    return True
+    return request.pairs > MAX_PAIRS_AT_ONCE or request.spec.value_network == "hypernetwork"
 
 
 def _does_all(request: Request) -> str:
     return ""
 
 
+_on_tpu, _on_gpu, _on_cpu = map(_many_pairs, ("tpu", "gpu", "cpu"))
+_splash = libraries.unsupported_by_splash, libraries.attend_splash
+_cudnn = libraries.unsupported_by_cudnn, libraries.attend_cudnn
+_prefixes = prefixes.unsupported, prefixes.attend_prefixes
 _chunks_of_512 = partial(linear.attend_chunked, chunk_size=512)
 KERNELS = (
-    Kernel("pallas_hyla", "pallas_tpu", hyla.unsupported, hyla.attend_pallas, _many_on_tpu),
-    Kernel("pallas_softmax", "pallas_tpu", whole.unsupported, whole.attend_whole, _many_on_tpu),
-    Kernel("pallas_pairs", "pallas_tpu", pairs.unsupported, pairs.attend_pairs, _many_on_tpu),
-    Kernel(
-        "splash_softmax",
-        "pallas_tpu",
-        libraries.unsupported_by_splash,
-        libraries.attend_splash,
-        _many_on_tpu,
-    ),
-    Kernel("linear_chunks_of_512", "pallas_tpu", linear.unsupported, _chunks_of_512, _many_on_tpu),
-    Kernel(
-        "cudnn_softmax",
-        "cudnn_gpu",
-        libraries.unsupported_by_cudnn,
-        libraries.attend_cudnn,
-        _many_on_gpu,
-    ),
-    Kernel("linear_chunks", "blocked", linear.unsupported, linear.attend_chunked, _many_pairs),
-    Kernel(
-        "softmax_prefixes", "blocked", prefixes.unsupported, prefixes.attend_prefixes, _many_on_cpu
-    ),
+    Kernel("pallas_hyla", "pallas_tpu", hyla.unsupported, hyla.attend_pallas, _on_tpu),
+    Kernel("pallas_softmax", "pallas_tpu", whole.unsupported, whole.attend_whole, _on_tpu),
+    Kernel("pallas_pairs", "pallas_tpu", pairs.unsupported, pairs.attend_pairs, _on_tpu),
+    Kernel("splash_softmax", "pallas_tpu", *_splash, _on_tpu),
+    Kernel("linear_chunks_of_512", "pallas_tpu", linear.unsupported, _chunks_of_512, _on_tpu),
+    Kernel("cudnn_softmax", "cudnn_gpu", *_cudnn, _on_gpu),
+    Kernel("linear_chunks", "blocked", linear.unsupported, linear.attend_chunked, _many_pairs()),
+    Kernel("softmax_prefixes", "blocked", *_prefixes, _on_cpu),
     Kernel("blocked", "blocked", _does_all, attend_blocked, _many_or_hyla),
-    Kernel("reference", "reference", _does_all, attend_block, _always),
+    Kernel("reference", "reference", _does_all, attend_block, lambda request: True),
 )
 IMPLEMENTATIONS = ("auto", *dict.fromkeys(kernel.implementation for kernel in reversed(KERNELS)))
 

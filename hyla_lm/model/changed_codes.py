@@ -9,9 +9,8 @@ import jax
 
 from hyla_lm.attention.attend import Codes, attend_by_codes, codes_of
 from hyla_lm.errors import UserError
-from hyla_lm.model.decoder import Decoder
+from hyla_lm.model.decoder import Decoder, SelfAttention
 from hyla_lm.model.inspection import attention_layers
-from hyla_lm.model.self_attention import SelfAttention
 
 
 class Operands(NamedTuple):

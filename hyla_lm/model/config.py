@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from hyla_lm.attention.attend import ACTIVATIONS, IMPLEMENTATIONS, VARIANTS, AttentionSpec
 from hyla_lm.config.declare import configurable, setting, wrong_choice
 from hyla_lm.errors import UserError
-from hyla_lm.model.feedforward import FEEDFORWARDS
-from hyla_lm.model.layers import NORMS
+from hyla_lm.model.layers import FEEDFORWARDS, NORMS
 
 POSITIONS = ("rotary", "relative", "learned", "none")
 

@@ -17,8 +17,7 @@ from hyla_lm.attention.reference import hidden_layers, visible_pairs
 from hyla_lm.errors import naming_settings
 from hyla_lm.metrics import Pair
 from hyla_lm.model.config import Features, ModelConfig, Tokens
-from hyla_lm.model.decoder import Decoder
-from hyla_lm.model.self_attention import Context, SelfAttention
+from hyla_lm.model.decoder import Decoder, SelfAttention
 from hyla_lm.parallel.sharded_attention import local_request
 
 # A code whose largest entry is below it is taken as 0, and it keeps log(0) finite: the logarithm
@@ -103,57 +102,33 @@ def kernels_of(model: Decoder, params: Any, batch_size: int, length: int) -> lis
 
     Only shapes are computed; `params` may be shapes.
     """
-    c, shape = model.config, (batch_size, length)
-    kinds = [_kind(model, layer) for layer in range(c.num_layers)]
-    names = {}
-    setting = f"ModelConfig.attention_implementation = {c.attention_implementation!r}"
+    shape = (batch_size, length)
+    inputs = jax.ShapeDtypeStruct(shape, jnp.int32)
+    if isinstance(model.io, Features):
+        inputs = jax.ShapeDtypeStruct((*shape, model.io.input_size), jnp.float32)
+
+    def asked(params: Any, inputs: jax.Array) -> list[Request]:
+        options = dict(rngs={"dropout": jax.random.key(0)}, dropout=True)
+        segments = inputs if isinstance(model.io, Tokens) else None
+        with nn.intercept_methods(_attend_nowhere):
+            return _requests(model, params, inputs, segments, **options)
+
+    requests = jax.eval_shape(asked, params, inputs)
+    implementation = model.config.attention_implementation
+    setting = f"ModelConfig.attention_implementation = {implementation!r}"
     with naming_settings(implementation=setting):
-        for layer, kind in enumerate(kinds):
-            if kind not in names:
-                request = local_request(_request_of(model, params, layer, shape))
-                names[kind] = choose(request, c.attention_implementation).name
-    return [names[kind] for kind in kinds]
+        return [choose(local_request(request), implementation).name for request in requests]
 
 
-def _kind(model: Decoder, layer: int) -> tuple[int, int | None]:
-    """The place of a layer in the pattern and its `answers`: equal ones ask for the same."""
-    c = model.config
-    is_last = layer == c.num_layers - 1 and not c.scan_layers
-    return layer % len(c.pattern), model.answers if is_last else None
-
-
-def _request_of(model: Decoder, params: Any, layer: int, shape: tuple[int, int]) -> Request:
-    """The shapes of what a layer asks for in training."""
-    c = model.config
-    place, answers = _kind(model, layer)
-    own = params["blocks"][f"block_{place if c.scan_layers else layer}"]["attention"]
-    attention = AskingAlone(c, c.spec(layer), c.is_recurrent(layer), 0, answers)
-
-    def request(params: Any, y_BxTxD: jax.Array, ids_BxT: jax.Array) -> Request:
-        params = jax.tree.map(lambda leaf: leaf[0], params) if c.scan_layers else params
-        segment_BxT = ids_BxT if isinstance(model.io, Tokens) else None
-        context = Context(ids_BxT, segment_BxT, None, None, dropout=True)
-        _, found = attention.apply(
-            {"params": params},
-            *(y_BxTxD, context),
-            mutable=["intermediates"],
-            rngs={"dropout": jax.random.key(0)},
-        )
-        (sown,) = found["intermediates"]["request"]
-        return sown
-
-    y_BxTxD = jax.ShapeDtypeStruct((*shape, c.model_dim), jnp.dtype(c.dtype))
-    return jax.eval_shape(request, own, y_BxTxD, jax.ShapeDtypeStruct(shape, jnp.int32))
-
-
-class AskingAlone(SelfAttention):
-    """A layer that makes its request and does not attend."""
-
-    @nn.nowrap
-    def attend(self, request: Request) -> jax.Array:
-        """Zeros of the shape of attention."""
-        value_size = request.v_BxSxHxU.shape[-1]
-        return jnp.zeros((*request.q_BxTxHxK.shape[:3], value_size), request.v_BxSxHxU.dtype)
+def _attend_nowhere(
+    run: Callable[..., Any], args: Any, kwargs: Any, called: nn.module.InterceptorContext
+) -> Any:
+    """Zeros of the shape of attention, so that a layer makes its request and does not attend."""
+    if not isinstance(called.module, SelfAttention) or called.method_name != "attend":
+        return run(*args, **kwargs)
+    (request,) = args
+    q, v = request.q_BxTxHxK, request.v_BxSxHxU
+    return jnp.zeros((*q.shape[:3], v.shape[-1]), v.dtype)
 
 
 def _requests(model: Decoder, params: Any, *inputs: Any, **options: Any) -> list[Request]:

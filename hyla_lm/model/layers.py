@@ -1,4 +1,4 @@
-"""Norms, dense layers, positions and the output head.
+"""Norms, dense and feed-forward layers, positions and the output head.
 
 Dense layers take all tokens as the rows of one matrix. The gradient of a weight sums over rows and
 positions. As two axes XLA for CPU transposes what stands before the layer to make them one, and
@@ -21,8 +21,10 @@ from jax import lax
 from hyla_lm.attention.chips import platform
 
 NORMS = ("layer", "rms")
+FEEDFORWARDS = ("gelu", "swiglu", "moe")
 EPSILON = 1e-6  # added to the variance or the mean square
 ROTARY_BASE = 10_000.0
+_expert_init = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal", batch_axis=(0,))
 
 
 def make_norm(kind: str, use_bias: bool, dtype: jnp.dtype, name: str | None = None) -> nn.Module:
@@ -69,12 +71,69 @@ def dense_heads(
     )
 
 
-def rotate(x_BxTxHxK: jax.Array, position_BxT: jax.Array, base: float = ROTARY_BASE) -> jax.Array:
+class GeluMlp(nn.Module):
+    """down(gelu(up(x))) with the tanh form of GELU."""
+
+    mlp_dim: int
+    use_bias: bool
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x_BxTxD: jax.Array) -> jax.Array:
+        up = dense(self.mlp_dim, self.use_bias, self.dtype, "up")(x_BxTxD)
+        down = dense(x_BxTxD.shape[-1], self.use_bias, self.dtype, "down")
+        return down(jax.nn.gelu(up, approximate=True))
+
+
+class SwiGlu(nn.Module):
+    """down(silu(gate(x)) * up(x)), without biases."""
+
+    mlp_dim: int
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x_BxTxD: jax.Array) -> jax.Array:
+        gate = dense(self.mlp_dim, False, self.dtype, "gate")(x_BxTxD)
+        up = dense(self.mlp_dim, False, self.dtype, "up")(x_BxTxD)
+        return dense(x_BxTxD.shape[-1], False, self.dtype, "down")(jax.nn.silu(gate) * up)
+
+
+class MixtureOfExperts(nn.Module):
+    """The top k of E GELU experts a token, weighted by the softmax over their k gate values.
+
+    Every expert computes every token and the gate picks: exact, without a capacity limit.
+    """
+
+    mlp_dim: int
+    num_experts: int
+    experts_per_token: int
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x_BxTxD: jax.Array) -> jax.Array:
+        model_dim, experts = x_BxTxD.shape[-1], self.num_experts
+        gate = self.param("gate", nn.linear.default_kernel_init, (model_dim, experts))
+        down = self.param("down", _expert_init, (experts, self.mlp_dim, model_dim))
+        up = self.param("up", _expert_init, (experts, model_dim, self.mlp_dim))
+        weight_BxTxE = self.gate_weights(x_BxTxD, gate)
+        hidden = jnp.einsum("btd,edf->btef", x_BxTxD.astype(self.dtype), up.astype(self.dtype))
+        hidden = jax.nn.gelu(hidden, approximate=True) * weight_BxTxE[..., None].astype(self.dtype)
+        return jnp.einsum("btef,efd->btd", hidden, down.astype(self.dtype))
+
+    def gate_weights(self, x_BxTxD: jax.Array, gate_DxE: jax.Array) -> jax.Array:
+        """Routing weights in float32, shape BxTxE: exactly 0 for an expert not chosen."""
+        logits_BxTxE = x_BxTxD.astype(jnp.float32) @ gate_DxE
+        top, index = jax.lax.top_k(logits_BxTxE, self.experts_per_token)
+        chosen_BxTxkxE = jax.nn.one_hot(index, self.num_experts)
+        return jnp.einsum("btk,btke->bte", jax.nn.softmax(top, axis=-1), chosen_BxTxkxE)
+
+
+def rotate(x_BxTxHxK: jax.Array, position_BxT: jax.Array) -> jax.Array:
     """Rotary embedding (Su et al.): dimension i is paired with i + K/2; angles in float32."""
     half = x_BxTxHxK.shape[-1] // 2
     if x_BxTxHxK.shape[-1] % 2:
         raise ValueError(f"rotary positions need an even head size, not {x_BxTxHxK.shape[-1]}")
-    frequency_K2 = base ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    frequency_K2 = ROTARY_BASE ** (-jnp.arange(half, dtype=jnp.float32) / half)
     angle = position_BxT[:, :, None, None].astype(jnp.float32) * frequency_K2
     cos, sin = jnp.cos(angle), jnp.sin(angle)
     x = x_BxTxHxK.astype(jnp.float32)

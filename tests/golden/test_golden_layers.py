@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.model.feedforward import GeluMlp, MixtureOfExperts, SwiGlu
-from hyla_lm.model.layers import relative_buckets
+from hyla_lm.model.layers import GeluMlp, MixtureOfExperts, SwiGlu, relative_buckets
 
 Load = Callable[[str], dict[str, np.ndarray]]
 FLOAT32 = jnp.dtype("float32")

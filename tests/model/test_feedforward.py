@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.model.feedforward import GeluMlp, MixtureOfExperts, SwiGlu
+from hyla_lm.model.layers import GeluMlp, MixtureOfExperts, SwiGlu
 
 B, T, D, F, E = 2, 5, 6, 7, 4
 FLOAT32 = jnp.dtype("float32")

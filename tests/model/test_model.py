@@ -12,9 +12,8 @@ import pytest
 from hyla_lm.attention.attend import VARIANTS
 from hyla_lm.errors import UserError
 from hyla_lm.model.config import Features, ModelConfig, Tokens
-from hyla_lm.model.decoder import Decoder
+from hyla_lm.model.decoder import Decoder, SelfAttention
 from hyla_lm.model.layers import Head
-from hyla_lm.model.self_attention import SelfAttention
 from tests.model.small_model import (
     LENGTH,
     QUICK_COMPILE,

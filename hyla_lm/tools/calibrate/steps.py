@@ -20,9 +20,8 @@ import optax
 from hyla_lm.config.experiment import Experiment
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
-from hyla_lm.model.decoder import TokenTable, make_feedforward
+from hyla_lm.model.decoder import Context, SelfAttention, TokenTable, make_feedforward
 from hyla_lm.model.loss import cross_entropy
-from hyla_lm.model.self_attention import Context, SelfAttention
 from hyla_lm.model.width import rate_of
 from hyla_lm.optim import make_optimizer
 from hyla_lm.parallel.devices import devices as all_devices
