@@ -95,8 +95,10 @@ def with_includes(
     """The statements of a text of this name, and after an include those of the file."""
     for statement in statements(text):
         yield name, statement
-        if isinstance(statement, IncludeStatement) and statement.filename not in (*outer, name):
+        if isinstance(statement, IncludeStatement):
             inner = statement.filename
+            if inner in (*outer, name):
+                raise UserError(f"{printable(name)} includes {inner}, which includes it: end that.")
             with open(find(inner, "include "), encoding="utf-8") as file:
                 yield from with_includes(inner, file, (*outer, name))
 
