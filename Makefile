@@ -23,8 +23,8 @@ compare: .venv/core
 AS_FOR_USERS := tests/tools/plan tests/test_benchmarks.py tests/test_quickstart.py tests/run/test_same_bits.py \
 	tests/attention/test_attention.py tests/attention/test_prefixes.py tests/attention/test_reference.py \
 	tests/parallel/test_multihost_quickstart.py
-WAITING := tests/run/test_watchdog.py tests/faults/test_silent_peer.py tests/faults/test_ways_out.py \
-	tests/faults/test_workers_end.py tests/parallel/test_liveness.py tests/parallel/test_rendezvous.py tests/tpu
+WAITING := tests/run/test_watchdog.py tests/faults/test_ways_out.py \
+	tests/faults/test_workers_end.py tests/parallel/test_processes.py tests/tpu
 OTHERS := $(addprefix --ignore=,$(AS_FOR_USERS) $(WAITING))
 QUICKLY := JAX_DISABLE_MOST_OPTIMIZATIONS=1 JAX_TRACEBACK_IN_LOCATIONS_LIMIT=0 \
 	XLA_FLAGS="--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"

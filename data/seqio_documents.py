@@ -15,7 +15,7 @@ from hyla_lm.input.packing import Block, block_of
 from hyla_lm.input.source import LanguageData, Reading
 from hyla_lm.input.stream import Cursor, StreamedText, rows_in_memory
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.sharding import BatchShard
 
 try:
     import seqio

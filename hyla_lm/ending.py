@@ -1,7 +1,7 @@
 """How a command ends: one sentence on stderr, and a status.
 
-0 is done. 2 is a mistake that the user can mend. The same command goes on after 69, a store or
-another process does not answer, and after 75, the run was asked to stop. 1 is an error of the
+0 is done. 2 is a mistake that the user can mend. The same command resumes after 69, a store or
+another process does not answer, and after 75, the run was interrupted. 1 is an error of the
 program, 130 an interruption by Ctrl-C, and 141 says that nobody reads the output any more.
 """
 
@@ -29,7 +29,7 @@ _shows_all = False
 
 
 class Preempted(Exception):
-    """A run was asked to stop and has saved everything up to a step."""
+    """A run was interrupted and has saved everything up to a step."""
 
 
 def status_of(error: BaseException) -> int:
@@ -44,7 +44,7 @@ def status_of(error: BaseException) -> int:
 def sentence_of(error: BaseException) -> str:
     """What a person reads; for an error of the program also where it happened."""
     if isinstance(error, Preempted):
-        return f"{error}; the same command goes on"
+        return f"{error}; the same command resumes"
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, KeyboardInterrupt):
@@ -129,7 +129,7 @@ def _quiet(name: str, debug: bool) -> Iterator[Collection[str]]:
     if debug:
         yield []
         return
-    # What they say of errors is in what they raise, or told by hyla_lm.parallel.devices.
+    # What they say of errors is in what they raise, or said by hyla_lm.parallel.mesh.
     for library in ("absl", "asyncio", "jax._src.xla_bridge"):
         logging.getLogger(library).setLevel(logging.CRITICAL)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

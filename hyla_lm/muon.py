@@ -13,7 +13,7 @@ import jax
 import optax
 from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
-from hyla_lm.parallel.mesh import path_of
+from hyla_lm.parallel.sharding import path_of
 
 # The axes that each matrix sums over and those that it makes, by the end of its path. They are
 # counted from the last: axes before them, of scanned layers and of experts, hold matrices of their

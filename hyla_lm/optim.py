@@ -14,7 +14,7 @@ import optax
 from hyla_lm.config.declare import configurable, setting
 from hyla_lm.errors import UserError
 from hyla_lm.muon import muon_and
-from hyla_lm.parallel.mesh import path_of
+from hyla_lm.parallel.sharding import path_of
 
 HEAD_BIASES = r"(query|key|value)/bias$|relative_bias$"
 Schedule = Callable[[Any], Any]

@@ -1,4 +1,4 @@
-"""SIGTERM, which clouds send before they take a machine away, and SIGINT ask a run to stop.
+"""SIGTERM, which clouds send before they take a machine away, and SIGINT interrupt a run.
 
 A thread reads the signals: Python's own handlers wait for the main thread, which may compile or
 wait for a device for minutes.
@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from hyla_lm.ending import STOPPED, sentence_of, status_of
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-GOES_ON = "the same command goes on from what is saved"
+RESUMES = "the same command resumes from the newest checkpoint"
 LAST = b"\0"  # no signal: ends the thread that reads, also where a fork holds the pipe open
 KILLED_BY = 128  # and the number of the signal: the status of a shell's killed command
 
@@ -25,9 +25,8 @@ KILLED_BY = 128  # and the number of the signal: the status of a shell's killed 
 class Signals:
     """Answers SIGTERM and SIGINT for the length of a block; blocks inside it share its answer.
 
-    The first one is a request to stop, which a guard passes on. Without a guard nothing is trained
-    yet, and the process ends at once, as at a SIGINT that follows and at the end of the guard's
-    time.
+    The first one lets the run save and end, within the time of its guard. Without a guard nothing
+    is trained yet, and the process ends at once, as at a SIGINT that follows.
     """
 
     def __init__(self) -> None:
@@ -35,7 +34,7 @@ class Signals:
         self._guards: list[float] = []
         self._cancels: list[Callable[[], None]] = []
         self._tell: Callable[[], None] | None = None
-        self.is_asked = False
+        self.is_interrupted = False
 
     def __enter__(self) -> "Signals":
         self._depth += 1
@@ -49,7 +48,7 @@ class Signals:
             self._uninstall()
 
     def guard(self, seconds: float, tell: Callable[[], None] | None = None) -> None:
-        """From now on a request gets so much time; `tell` passes it on to other processes."""
+        """From now on an interrupted run has so many seconds; `tell` tells other processes."""
         self._guards.append(seconds)
         self._tell = tell
 
@@ -58,15 +57,15 @@ class Signals:
 
     def end_within(self, seconds: float) -> None:
         """Ends the process after a time, whatever it waits for."""
-        sentence = f"asked to stop and not saved within {seconds:g} s"
-        self.cancel_later(end_later(seconds, f"{sentence}; {GOES_ON}", STOPPED))
+        sentence = f"interrupted, and not saved within {seconds:g} s; {RESUMES}"
+        self.cancel_later(end_later(seconds, sentence, STOPPED))
 
     def cancel_later(self, cancel: Callable[[], None]) -> None:
         """Calls this when the block ends."""
         self._cancels.append(cancel)
 
     def _install(self) -> None:
-        self.is_asked = False
+        self.is_interrupted = False
         reading, self._writing = os.pipe()
         os.set_blocking(self._writing, False)
         self._before = {number: signal.signal(number, _note) for number in SIGNALS}
@@ -81,7 +80,7 @@ class Signals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         os.write(self._writing, LAST)
-        self._reader.join()  # a request that came last may still start its clock
+        self._reader.join()  # the last signal may still start its clock
         os.close(self._writing)
         while self._cancels:
             self._cancels.pop()()
@@ -94,15 +93,15 @@ class Signals:
 
     def _answer(self, number: int) -> None:
         guards = list(self._guards)
-        if self.is_asked and number == signal.SIGTERM:
+        if self.is_interrupted and number == signal.SIGTERM:
             return  # a cloud and its launcher may both send it
-        if self.is_asked:
-            end(f"ended at once; {GOES_ON}", KILLED_BY + number)
+        if self.is_interrupted:
+            end(f"ended at once; {RESUMES}", KILLED_BY + number)
         if not guards:
-            end("stopped; the same command goes on", STOPPED)
+            end("stopped; the same command resumes", STOPPED)
         self.end_within(guards[0])
-        self.is_asked = True
-        _say("asked to stop: it saves and ends; Ctrl-C ends it at once")
+        self.is_interrupted = True
+        say("interrupted: it saves and ends; Ctrl-C ends it at once")
         if self._tell is not None:
             self._tell()
 
@@ -136,18 +135,18 @@ def end_later(seconds: float, sentence: str, status: int) -> Callable[[], None]:
 
 def end(sentence: str, status: int) -> NoReturn:
     """Ends this process, whatever its threads wait for; never returns."""
-    _say(sentence)
+    say(sentence)
     os._exit(status)
 
 
-def _say(sentence: str) -> None:
-    """Tells whoever reads; where nobody does, the request is answered all the same."""
+def say(sentence: str) -> None:
+    """Prints to stderr, which nobody need read any more."""
     with suppress(OSError):
         print(f"hyla-lm: {sentence}", file=sys.stderr, flush=True)
 
 
 def _note(number: int, frame: FrameType | None) -> None:
-    """Python tells the thread only of signals that have a handler."""
+    """Python writes to the thread's pipe only signals that have a handler."""
 
 
 def end_with_parent() -> None:

@@ -6,8 +6,8 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 from hyla_lm.config.experiment import Experiment
-from hyla_lm.parallel import multihost
-from hyla_lm.parallel.mesh import alone
+from hyla_lm.parallel import processes
+from hyla_lm.parallel.mesh import single_device
 from hyla_lm.run import due_actions
 from hyla_lm.run.folder import RunFolder
 from hyla_lm.run.program import make_program
@@ -26,7 +26,7 @@ def train(
     """
     began = time.monotonic()
     with ExitStack() as stack:
-        folder = stack.enter_context(closing(RunFolder(workdir, multihost.is_lead())))
+        folder = stack.enter_context(closing(RunFolder(workdir, processes.is_process_0())))
         watchdog = Watchdog(experiment.train.hang_seconds, folder.path)
         stack.enter_context(closing(watchdog))
         folder.check_shared()
@@ -43,9 +43,9 @@ def train(
             due_actions.save(run, run.first)
         train_steps(run)
         watchdog.waits_for("the end of the run waits for the parameters")
-        params = multihost.on_host(run.state.params)
-    if multihost.is_lead():
-        with alone():
+        params = processes.on_host(run.state.params)
+    if processes.is_process_0():
+        with single_device():
             _print(program.task.closing_lines(program.model, params, run.validation))
     _print([f"curves: tensorboard --logdir {workdir}"])
     return run.summary
@@ -74,5 +74,5 @@ def train_steps(run: Run) -> None:
 
 
 def _print(lines: Iterable[str]) -> None:
-    for line in lines if multihost.is_lead() else ():
+    for line in lines if processes.is_process_0() else ():
         print(line)

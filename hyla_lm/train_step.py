@@ -9,7 +9,7 @@ import optax
 
 from hyla_lm.metrics import Metrics, Pair
 from hyla_lm.parallel.batch_sums import summed_over_batch
-from hyla_lm.parallel.mesh import path_of
+from hyla_lm.parallel.sharding import path_of
 from hyla_lm.tasks.protocol import Batch, LossFn
 
 

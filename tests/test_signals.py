@@ -26,7 +26,7 @@ def test_a_request_is_passed_on_where_nobody_reads(monkeypatch: pytest.MonkeyPat
         answering.guard(60, told.set)
         monkeypatch.setattr(sys, "stderr", Gone())
         os.kill(os.getpid(), signal.SIGTERM)
-        assert told.wait(10) and answering.is_asked
+        assert told.wait(10) and answering.is_interrupted
         answering.unguard()
 
 

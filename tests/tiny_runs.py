@@ -26,7 +26,7 @@ calls = 0
 
 def kill():
     os.kill(os.getpid(), number)
-    while not signals().is_asked:  # a thread answers, which must not decide the step that ends it
+    while not signals().is_interrupted:  # a thread answers, which must not decide the last step
         time.sleep(0.001)
 
 def kill_at(call, function):

@@ -20,7 +20,7 @@ from hyla_lm.evals.tasks.ambiguity import Posterior, paper_code_count, posterior
 from hyla_lm.evals.tasks.generated import key_of, keys_of_rows
 from hyla_lm.evals.tasks.sraven import draw_instance
 from hyla_lm.evals.tasks.sraven_rules import RULES
-from hyla_lm.parallel.devices import check_devices
+from hyla_lm.parallel.mesh import check_devices
 from hyla_lm.storage import write_whole
 
 MEASUREMENTS = Path(experiments.__file__).with_name("ambiguity_measurements.json")

@@ -24,7 +24,7 @@ import jax
 from hyla_lm import ending
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.run.program import Program, make_program
 from hyla_lm.storage import write_whole
 

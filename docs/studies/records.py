@@ -27,7 +27,7 @@ from hyla_lm import ending
 from hyla_lm.cli.huge_pages import start_with_huge_pages
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.run.program import Program, make_program
 from hyla_lm.storage import write_whole
 from hyla_lm.tools.compare.budget import LN2

@@ -19,7 +19,7 @@ import numpy as np
 from hyla_lm import ending
 from hyla_lm.errors import UserError
 from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogicTask
-from hyla_lm.parallel.devices import devices
+from hyla_lm.parallel.mesh import all_devices
 from hyla_lm.run.restored import RestoredRun, open_run
 from hyla_lm.storage import write_whole
 
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def study(workdir: str, output: Path, command: str) -> None:
     """Writes and prints a JSON."""
-    run = open_run(workdir, devices=devices()[:1])
+    run = open_run(workdir, devices=all_devices()[:1])
     found = {"command": command, **measure(run)}
     write_whole(output, (json.dumps(found, indent=1) + "\n").encode())
     print(output.read_text(), end="")

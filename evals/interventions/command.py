@@ -48,14 +48,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
     """Measures every run that has no result yet, then writes the report."""
     from hyla_lm.evals.interventions.report import write_report
-    from hyla_lm.parallel.devices import devices
+    from hyla_lm.parallel.mesh import all_devices
     from hyla_lm.run.restored import open_run
 
     check_extra()
     if bindings:
         raise UserError(f"evals interventions takes no bindings: leave out {bindings[0]}.")
     for workdir in options.runs:
-        restored = open_run(workdir, None, (), (), devices()[:1])
+        restored = open_run(workdir, None, (), (), all_devices()[:1])
         experiment = restored.program.experiment
         empty = Changed(
             "_".join(dict.fromkeys(experiment.model.pattern)),

@@ -22,7 +22,7 @@ from hyla_lm.evals.latent_codes.decoding import effective_rank
 from hyla_lm.evals.latent_codes.report import Report, value_units, write_npz
 from hyla_lm.evals.latent_codes.samples import Choices, CodeSample, active_units, any_active
 from hyla_lm.model.inspection import attention_layers
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.run.restored import RestoredRun
 from hyla_lm.tasks.language_model import LanguageModelTask, unpack
 

@@ -53,11 +53,11 @@ def look_at(
     """Collects codes of a run and writes the report to `out`; returns its report.json."""
     from hyla_lm.evals.latent_codes import language as language_codes
     from hyla_lm.evals.latent_codes import report as latent_report
-    from hyla_lm.parallel.devices import devices
+    from hyla_lm.parallel.mesh import all_devices
     from hyla_lm.run.restored import open_run
     from hyla_lm.tasks.language_model import LanguageModelTask
 
-    run = open_run(workdir, step, (), bindings, devices()[:1])
+    run = open_run(workdir, step, (), bindings, all_devices()[:1])
     is_language = isinstance(run.program.task, LanguageModelTask)
     look = language_codes.report if is_language else latent_report.report
     out.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ from hyla_lm.evals.populations.population import Population, of_run
 from hyla_lm.logs.console import Console
 from hyla_lm.logs.step_log import SECONDS, RunClock, StepLog
 from hyla_lm.metrics import means, to_host
-from hyla_lm.parallel.devices import devices
+from hyla_lm.parallel.mesh import all_devices
 from hyla_lm.parallel.preemption import PreemptionGuard
 from hyla_lm.run.due_actions import VALIDATION, at_checkpoint, at_evaluation
 from hyla_lm.run.folder import RunFolder
@@ -51,7 +51,7 @@ class Member:
 def open_member(gin_files: Sequence[str], bindings: Sequence[str], workdir: str) -> Member:
     """A run as `hyla-lm train` would read it, on one device."""
     experiment = read_experiment(gin_files, bindings)
-    return Member(make_program(experiment, devices()[:1]), workdir)
+    return Member(make_program(experiment, all_devices()[:1]), workdir)
 
 
 def train_many(members: Sequence[Member], until: int | None = None) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ from hyla_lm.input.row_stream import check_equal_states
 from hyla_lm.metrics import Metrics, Pair
 from hyla_lm.model.config import Features
 from hyla_lm.model.decoder import Decoder
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.tasks.protocol import Batch, HostBatch, LossFn
 
 Draw = Callable[[jax.Array, Any], dict[str, jax.Array]]

@@ -19,7 +19,7 @@ from hyla_lm.config import declare as config
 from hyla_lm.config.experiment import Branch, WarmStart
 from hyla_lm.errors import UserError
 from hyla_lm.logs.step_log import SECONDS
-from hyla_lm.parallel.mesh import path_of
+from hyla_lm.parallel.sharding import path_of
 from hyla_lm.run.program import Program, identity
 from hyla_lm.run.store import RunStore
 from hyla_lm.storage import as_path

@@ -27,7 +27,7 @@ from hyla_lm.checkpoint.checksums import (
 from hyla_lm.config.declare import REGISTRY, defaults
 from hyla_lm.ending import reason_of
 from hyla_lm.errors import Unavailable, UserError
-from hyla_lm.parallel import multihost
+from hyla_lm.parallel import processes
 from hyla_lm.storage import bucket_errors, bucket_of, check_bucket_access
 
 # Without it TensorStore, which writes the arrays, waits forever on a dead connection.
@@ -256,7 +256,7 @@ def restore_run(
     run, meta = checkpoints.folder.parent, checkpoints.meta(step)
     check_same_run(meta["identity"], identity, run, remedy)
     state, data = checkpoints.restore(step, abstract_state, meta)
-    if multihost.is_lead() and (changes := describe_changes(run, step)):
+    if processes.is_process_0() and (changes := describe_changes(run, step)):
         log.warning(changes)
     return state, data, meta
 

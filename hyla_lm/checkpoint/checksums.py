@@ -18,8 +18,8 @@ import jax
 import numpy as np
 from etils import epath
 
-from hyla_lm.parallel import multihost
-from hyla_lm.parallel.mesh import path_of
+from hyla_lm.parallel import processes
+from hyla_lm.parallel.sharding import path_of
 from hyla_lm.storage import bucket_of, read_whole
 
 EVEN = 0x9E3779B2
@@ -36,7 +36,7 @@ def checksums(tree: Any) -> dict[str, str]:
     Each process sums the shards that it holds and that no other counts.
     """
     own = {name: _sum_of_own_shards(leaf) for name, leaf in leaves_by_path(tree).items()}
-    everyone = multihost.gather(own)
+    everyone = processes.gather(own)
     return {name: f"{sum(sums[name] for sums in everyone) % 2**32:08x}" for name in own}
 
 

@@ -36,11 +36,11 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
     _check(options)
     if options.rows:
         bindings = [*bindings, f"LanguageModel.validation_sets = {tuple(options.rows)!r}"]
-    from hyla_lm.parallel import multihost
+    from hyla_lm.parallel import processes
     from hyla_lm.run.follow import follow
     from hyla_lm.run.restored import program_of
 
-    with multihost.joined(options.workdir):
+    with processes.joined(options.workdir):
         if options.follow:
             prepare = partial(
                 program_of,
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
             follow(options.workdir, prepare, options.poll_seconds or POLL_SECONDS, _say)
             return
         metrics = restore(options, bindings).evaluate()
-        if multihost.is_lead():
+        if processes.is_process_0():
             print(json.dumps(metrics, indent=1))
 
 

@@ -26,10 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
     with signals():
         from hyla_lm.config.read_experiment import read_experiment
-        from hyla_lm.parallel import multihost
+        from hyla_lm.parallel import processes
         from hyla_lm.train import train
 
-        with multihost.joined(options.workdir):
+        with processes.joined(options.workdir):
             train(
                 read_experiment(options.gin_file, bindings),
                 options.workdir,

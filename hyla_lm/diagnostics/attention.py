@@ -21,7 +21,8 @@ from hyla_lm.diagnostics.norms import by_layer
 from hyla_lm.logs.sinks import Histogram, Value
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.inspection import LayerView, attention_layers
-from hyla_lm.parallel.mesh import REPLICATED, batch_ways
+from hyla_lm.parallel.mesh import REPLICATED
+from hyla_lm.parallel.sharding import batch_ways
 from hyla_lm.tasks.protocol import Batch, Objective
 from hyla_lm.train_step import split_batch
 

@@ -11,7 +11,7 @@ import numpy as np
 from hyla_lm.errors import UserError
 from hyla_lm.model.config import ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder
-from hyla_lm.parallel.mesh import path_of
+from hyla_lm.parallel.sharding import path_of
 
 WEIGHTS = ("kernel", "table", "scale")
 PREFIX = "decoder."  # of the names in a folder that transformers saved

@@ -19,7 +19,7 @@ from hyla_lm.input.row_stream import Order, RowStream, Shuffled
 from hyla_lm.input.rows import RowSet
 from hyla_lm.input.source import LanguageData, Reading, open_rows
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.storage import as_path
 
 TOKENIZER = "tokenizer.model"

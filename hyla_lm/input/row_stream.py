@@ -15,7 +15,7 @@ from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import Verification
 from hyla_lm.input.rows import RowBatch, RowSet, RowTable
 from hyla_lm.input.source import Reading
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.signals import end_with_parent
 
 ROUNDS = 4

@@ -9,7 +9,7 @@ from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import Manifest, check_manifest, read_manifest
 from hyla_lm.input.rows import RowBatch, RowReader, RowSet
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.storage import as_path
 
 SETS = "LanguageModel.validation_sets"

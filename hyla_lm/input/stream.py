@@ -25,7 +25,7 @@ from hyla_lm.input.row_stream import Shuffled
 from hyla_lm.input.rows import MemoryRows, RowBatch, RowSet
 from hyla_lm.input.source import LanguageData, Reading
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.storage import list_files, names_and_sizes
 
 TEXTS_PER_PART = 16

@@ -14,7 +14,7 @@ import jax
 from hyla_lm.attention.spec import AttentionSpec
 from hyla_lm.errors import UserError
 from hyla_lm.model.config import ModelConfig
-from hyla_lm.parallel.mesh import path_of
+from hyla_lm.parallel.sharding import path_of
 
 BLOCK = re.compile(r"blocks/block_(\d+)/")
 

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, PartitionSpec
 
 from hyla_lm.attention.chips import platform
-from hyla_lm.parallel.mesh import REPLICATED, dividing_mesh, parameter_spec, path_of
+from hyla_lm.parallel.mesh import REPLICATED, dividing_mesh
+from hyla_lm.parallel.sharding import parameter_spec, path_of
 
 # Parameters that are used in the dtype of activations alone, and so are gathered in it. What a
 # layer multiplies by once stays in it. Tables and heads have sums of many gradients: float32.

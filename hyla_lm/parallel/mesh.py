@@ -1,43 +1,33 @@
-"""The device mesh, and how parameters and batches are split over it."""
+"""The devices that JAX computes on, and the mesh over them."""
 
+import functools
+import logging
 import math
-import re
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from glob import glob
 
 import jax
 import numpy as np
 from jax.experimental import mesh_utils
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
 from hyla_lm.config.declare import configurable, setting
-from hyla_lm.errors import UserError
+from hyla_lm.ending import reason_of
+from hyla_lm.errors import Unavailable, UserError
 
 AXES = ("replica", "data", "fsdp", "model")
 BATCH_AXES = ("replica", "data", "fsdp")
 BATCH = PartitionSpec(BATCH_AXES)
 REPLICATED = PartitionSpec()
 
-# The axis each trailing dimension of a parameter is split over, by the end of its path.
-PARAMETER_RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
-    (r"embed/table", ("model", "fsdp")),
-    (r"(query|key|value)/kernel", ("fsdp", "model", None)),
-    (r"attention/gate/kernel", ("fsdp", "model", None)),
-    (r"(query|key|value)/bias", ("model", "fsdp")),
-    (r"out/kernel", ("model", None, "fsdp")),
-    (r"feedforward/gate", ("fsdp", None)),
-    (r"feedforward/(up|gate)/kernel", ("fsdp", "model")),
-    (r"feedforward/down/kernel", ("model", "fsdp")),
-    (r"feedforward/up", (None, "fsdp", "model")),
-    (r"feedforward/down", (None, "model", "fsdp")),
-    (r"head/kernel", ("fsdp", "model")),
-    (r"deep_kernel", (None, "fsdp", None)),
-    (r"relative_bias", (None, "fsdp")),
-    (r"kernel|table", (None, "fsdp")),
-    (r"bias|scale", ("fsdp",)),
-)
+TPU_FILES = ("/dev/accel*", "/dev/vfio/[0-9]*")
+NVIDIA_FILES = ("/dev/nvidia[0-9]*",)
+EXTRAS = {"tpu": "tpu", "cuda": "gpu", "gpu": "gpu"}
+SET_HINT = " (set JAX_PLATFORMS"
+log = logging.getLogger(__name__)
 
 
 @configurable
@@ -65,7 +55,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     On several TPU slices `replica` crosses the slower network between slices; the other axes stay
     inside a slice.
     """
-    chosen = jax.devices() if devices is None else list(devices)
+    chosen = all_devices() if devices is None else list(devices)
     sizes = _sizes(config, len(chosen))
     axis_types = (AxisType.Auto,) * len(AXES)
     slices = len({getattr(device, "slice_index", 0) for device in chosen})
@@ -82,8 +72,8 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
 
 
 @contextmanager
-def alone() -> Iterator[None]:
-    """The first device of this process as the mesh in use, for what this process does alone."""
+def single_device() -> Iterator[None]:
+    """The first device of this process as the mesh in use, for what only this process does."""
     device = np.array(jax.local_devices()[:1]).reshape((1,) * len(AXES))
     with jax.set_mesh(Mesh(device, AXES, axis_types=(AxisType.Auto,) * len(AXES))):
         yield
@@ -92,66 +82,67 @@ def alone() -> Iterator[None]:
 def _sizes(config: MeshConfig, count: int) -> tuple[int, ...]:
     fixed = math.prod(size for size in config.sizes if size != -1)
     sizes = tuple(count // fixed if size == -1 else size for size in config.sizes)
-    if math.prod(sizes) != count:
-        named = ", ".join(f"{axis}={size}" for axis, size in zip(AXES, config.sizes, strict=True))
-        raise UserError(
-            f"MeshConfig {named} {_misfit(config, fixed)} but there are {count}: "
-            f"{_change(config, fixed, count)}."
-        )
-    return sizes
-
-
-def _misfit(config: MeshConfig, fixed: int) -> str:
-    return f"{'needs a multiple of' if -1 in config.sizes else 'is a mesh of'} {fixed} devices"
-
-
-def _change(config: MeshConfig, fixed: int, count: int) -> str:
-    """What to set so that `count` devices fit: the size of `data`, if there is one that does."""
-    others = fixed // max(1, config.data)
-    if -1 in config.sizes or count % others:
-        return "change its sizes"
-    return f"set MeshConfig.data = {count // others}, or -1, which takes the devices that are left"
-
-
-def parameter_spec(path: str, shape: tuple[int, ...], mesh: Mesh | AbstractMesh) -> PartitionSpec:
-    """The split of a parameter by the rule for its path; indivisible dimensions stay whole."""
-    for pattern, axes in PARAMETER_RULES:
-        if re.search(rf"(^|/)({pattern})$", path) and len(axes) <= len(shape):
-            sizes = shape[len(shape) - len(axes) :]
-            fitting = [
-                axis if axis and size % mesh.shape[axis] == 0 else None
-                for axis, size in zip(axes, sizes, strict=True)
-            ]
-            return PartitionSpec(*[None] * (len(shape) - len(axes)), *fitting)
-    return REPLICATED
-
-
-def path_of(key_path: tuple[Any, ...]) -> str:
-    """A pytree key path as names joined by slashes."""
-    return "/".join(
-        str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in key_path
+    if math.prod(sizes) == count:
+        return sizes
+    named = ", ".join(f"{axis}={size}" for axis, size in zip(AXES, config.sizes, strict=True))
+    is_open, others = -1 in config.sizes, fixed // max(1, config.data)
+    data = f"set MeshConfig.data = {count // others}, or -1, which takes the devices that are left"
+    raise UserError(
+        f"MeshConfig {named} {'needs a multiple of' if is_open else 'is a mesh of'} {fixed} "
+        f"devices but there are {count}: "
+        f"{'change its sizes' if is_open or count % others else data}."
     )
-
-
-def state_sharding(state: Any, mesh: Mesh) -> Any:
-    """A sharding for each leaf of a train state; optimizer moments follow their parameter."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: NamedSharding(mesh, parameter_spec(path_of(path), leaf.shape, mesh)),
-        state,
-    )
-
-
-def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Splits the leading axis over the devices that share a batch."""
-    return NamedSharding(mesh, BATCH)
-
-
-def batch_ways(mesh: Mesh) -> int:
-    """The number of parts that a batch is split into."""
-    return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
 
 
 def dividing_mesh() -> AbstractMesh | None:
     """The mesh in use; None without a mesh or on local arrays, where nothing is split."""
     mesh = jax.sharding.get_abstract_mesh()
     return None if mesh.empty or mesh.size == 1 or mesh.manual_axes else mesh
+
+
+@functools.cache
+def check_devices() -> None:
+    """Raises UserError where JAX has no devices, or not those that JAX_PLATFORMS asks for.
+
+    Warns once where it computes on the CPU although the machine seems to have more.
+    """
+    asked = os.environ.get("JAX_PLATFORMS", "")
+    try:
+        platform = jax.devices()[0].platform
+    except (RuntimeError, AssertionError) as error:  # JAX asserts that it found a platform
+        raise _missing(asked, reason_of(error).partition(SET_HINT)[0]) from error
+    if platform == "cpu" and not asked and jax.process_index() == 0:
+        _warn_of_unused()
+
+
+def all_devices() -> list[jax.Device]:
+    """JAX's devices, of all processes; raises UserError as `check_devices` does."""
+    check_devices()
+    return jax.devices()
+
+
+def _warn_of_unused() -> None:
+    """Says what to install for the devices whose files are here."""
+    for name, files, extra in (("a TPU", TPU_FILES, "tpu"), ("an NVIDIA GPU", NVIDIA_FILES, "gpu")):
+        if any(map(glob, files)):
+            log.warning(
+                "this machine seems to have %s, but JAX computes on the CPU: "
+                "pip install 'hyla_lm[%s]', or set JAX_PLATFORMS=cpu if that is meant.",
+                *(name, extra),
+            )
+            return
+
+
+def _missing(asked: str, reason: str) -> UserError:
+    if not asked:
+        return Unavailable(
+            f"JAX cannot use the devices of this machine ({reason}): end the process that holds "
+            "them, or set JAX_PLATFORMS=cpu."
+        )
+    extras = [EXTRAS[name] for name in asked.split(",") if name in EXTRAS]
+    install = f"pip install 'hyla_lm[{extras[0]}]' on a machine that has them, " if extras else ""
+    why = "" if reason == "AssertionError" else f" ({reason})"
+    return UserError(
+        f"JAX_PLATFORMS={asked} asks for devices that JAX does not find here{why}: {install}"
+        f"{'or ' if install else ''}unset JAX_PLATFORMS."
+    )

@@ -1,4 +1,4 @@
-"""Stops a run in good order when it is asked to: all its processes after the same step."""
+"""Stops a run that is interrupted in good order: all its processes after the same step."""
 
 import os
 import signal
@@ -10,11 +10,11 @@ from hyla_lm.signals import signals
 
 
 class PreemptionGuard:
-    """Tells whether the run was asked to stop; all its processes learn it at the same call.
+    """Tells whether the run was interrupted; all its processes learn it at the same call.
 
     Each process calls `requested` after every step and every evaluation batch, so that all count
     the same calls. The run then has so many seconds to save and end. Before `begin` nothing is to
-    be saved, and a request ends the process at once.
+    be saved, and a signal ends the process at once.
     """
 
     def __init__(self, seconds: float = 30) -> None:
@@ -32,7 +32,7 @@ class PreemptionGuard:
         self._signals.__exit__()
 
     def begin(self) -> None:
-        """From now on requests are answered by what calls `requested`."""
+        """From now on signals are answered by what calls `requested`."""
         self._has_begun = True
         shared = jax.process_count() > 1
         self._signals.guard(self._seconds, _tell_jax if shared else None)
@@ -43,7 +43,7 @@ class PreemptionGuard:
         if self._requested:
             return True
         if jax.process_count() == 1:
-            self._requested = self._signals.is_asked
+            self._requested = self._signals.is_interrupted
         elif multihost_utils.reached_preemption_sync_point(self._calls):
             self._requested = True
             self._signals.end_within(self._seconds)

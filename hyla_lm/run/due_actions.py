@@ -18,8 +18,8 @@ from hyla_lm.ending import Preempted
 from hyla_lm.errors import UserError
 from hyla_lm.logs.step_log import SECONDS
 from hyla_lm.model.config import ModelConfig
-from hyla_lm.parallel import multihost
-from hyla_lm.parallel.mesh import alone
+from hyla_lm.parallel import processes
+from hyla_lm.parallel.mesh import single_device
 from hyla_lm.run import evaluation
 from hyla_lm.run.run import DueAction, Run
 from hyla_lm.run.summary import summary_of, training_kernels
@@ -126,7 +126,7 @@ def save(run: Run, step: int) -> None:
     run.log.flush()
     with run.clock.measured("save_seconds"):
         run.waits_for(step, "the other processes")
-        streams = multihost.gather_shards(run.batches.state(), run.shard)
+        streams = processes.gather_shards(run.batches.state(), run.shard)
         run.waits_for(step, "a save")
         data = {"streams": streams, "window": run.log.window, SECONDS: run.clock.saved()}
         run.store.save(step, run.state, data)
@@ -158,7 +158,7 @@ def diagnose_attention(run: Run, step: int) -> None:
         batches = next(iter(p.task.evaluation_sets(run.shard, False).values()))
         batch = p.to_devices(next(iter(batches)))
         diagnostics = jax.device_get(run.attention_diagnostics(run.state.params, batch))
-        if multihost.is_lead():
+        if processes.is_process_0():
             run.store.show(step, histograms_and_pictures(diagnostics))
     run.store.write(step, figures(diagnostics) | run.clock.noted())
 
@@ -166,11 +166,11 @@ def diagnose_attention(run: Run, step: int) -> None:
 def write_samples(run: Run, step: int) -> None:
     """Texts that the model writes; process 0 samples them from a copy of the parameters."""
     run.waits_for(step, "the parameters")
-    task, params = run.program.task, multihost.on_host(run.state.params)
-    if multihost.is_lead():
+    task, params = run.program.task, processes.on_host(run.state.params)
+    if processes.is_process_0():
         assert isinstance(task, LanguageModelTask)
         run.waits_for(step, "samples")
-        with alone():
+        with single_device():
             run.store.show(step, {SAMPLES: task.samples(run.program.model, params)})
 
 

@@ -20,9 +20,9 @@ from hyla_lm.errors import UserError
 from hyla_lm.input.packing import Documents, concatenated, joined, parts_of_rows
 from hyla_lm.metrics import HostMetrics, Metrics, add, means, to_host
 from hyla_lm.package import git_revision
-from hyla_lm.parallel import multihost
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel import processes
 from hyla_lm.parallel.preemption import PreemptionGuard
+from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.run.folder import RunFolder
 from hyla_lm.run.program import Program, versions
 from hyla_lm.run.summary import flops_per_token
@@ -79,7 +79,7 @@ class Evaluation:
 
     def write_documents(self, folder: RunFolder) -> None:
         """Writes the file of the losses, if there are any; only process 0 does."""
-        if self.documents is not None and multihost.is_lead():
+        if self.documents is not None and processes.is_process_0():
             folder.write(documents_file(self.step), self.documents.to_bytes())
 
 
@@ -179,7 +179,7 @@ def _gathered(
     program: Program[Task], step: int, parts: dict[str, Documents], shard: BatchShard
 ) -> DocumentLosses:
     """The documents of all processes; each of them must call this."""
-    everyone = multihost.gather_shards({name: d.as_lists() for name, d in parts.items()}, shard)
+    everyone = processes.gather_shards({name: d.as_lists() for name, d in parts.items()}, shard)
     sets = {
         name: joined([Documents(*map(np.asarray, lists[name])) for lists in everyone])
         for name in parts

@@ -20,7 +20,7 @@ from etils import epath
 
 from hyla_lm.checkpoint.checksums import CHECKPOINTS, SAVED_NOTE, note_of_saved, saved_note
 from hyla_lm.errors import UserError
-from hyla_lm.parallel import multihost
+from hyla_lm.parallel import processes
 from hyla_lm.run.lock import BucketLease, DiskLock
 from hyla_lm.storage import (
     PathLike,
@@ -234,8 +234,8 @@ class RunFolder:
         if self._writes:
             with self._using("written"):
                 write_whole(self.path / name, b"")
-        mark = self.path / multihost.gather(name)[0]
-        seeing = multihost.gather(size_of(mark) is not None)
+        mark = self.path / processes.gather(name)[0]
+        seeing = processes.gather(size_of(mark) is not None)
         if self._writes:
             with self._using("written"):
                 mark.unlink()

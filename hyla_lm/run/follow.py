@@ -15,8 +15,8 @@ from hyla_lm.checkpoint.checkpoint import Checkpointer, Damaged, check_same_run
 from hyla_lm.ending import Preempted
 from hyla_lm.errors import UserError
 from hyla_lm.logs.tensorboard import TensorBoard
-from hyla_lm.parallel import multihost
 from hyla_lm.parallel.preemption import PreemptionGuard
+from hyla_lm.parallel.sharding import shard_of
 from hyla_lm.run.due_actions import VALIDATION
 from hyla_lm.run.evaluation import Evaluation, evaluate
 from hyla_lm.run.folder import EVALUATOR, RunFolder
@@ -90,7 +90,7 @@ def _evaluated(
     meta = checkpoints.meta(step)
     check_same_run(meta["identity"], identity(program), checkpoints.folder.parent)
     params = checkpoints.restore_parameters(step, program.abstract_state.params, meta)
-    shard = multihost.shard_of(program.mesh, program.experiment.train.batch_size)
+    shard = shard_of(program.mesh, program.experiment.train.batch_size)
     with jax.set_mesh(program.mesh):
         return evaluate(program, params, step, shard, is_final=True, guard=guard)
 

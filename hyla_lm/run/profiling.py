@@ -17,7 +17,7 @@ import jax
 from hyla_lm.config.experiment import Experiment
 from hyla_lm.logs.console import Console
 from hyla_lm.logs.step_log import RunClock, StepLog
-from hyla_lm.parallel import multihost
+from hyla_lm.parallel import processes
 from hyla_lm.run.folder import PROFILE, RunFolder
 from hyla_lm.run.watchdog import Watchdog
 from hyla_lm.storage import write_whole
@@ -44,7 +44,7 @@ class Profiler:
     ):
         train = experiment.train
         self._of_all = train.profile_processes == "all"
-        self._traces = multihost.is_lead() or self._of_all
+        self._traces = processes.is_process_0() or self._of_all
         self._first, self._count = train.profile or (0, 0)
         self._every, self._steps = experiment.log.every, train.steps
         self._folder, self._log, self._clock = folder, log, clock
@@ -82,8 +82,8 @@ class Profiler:
 
     def _asked_for(self) -> int:
         """The number of steps that a file asks for, which process 0 reads and removes."""
-        count = self._take_request() if multihost.is_lead() else 0
-        return multihost.gather(count)[0] if self._of_all else count
+        count = self._take_request() if processes.is_process_0() else 0
+        return processes.gather(count)[0] if self._of_all else count
 
     def _take_request(self) -> int:
         content = self._folder.take(PROFILE)
@@ -102,7 +102,7 @@ class Profiler:
         self._log.flush()
         self._clock.is_timed = False
         name = f"{time.strftime('%Y_%m_%d_%H_%M_%S')}_step_{step}"
-        name = multihost.gather(name)[0] if self._of_all else name
+        name = processes.gather(name)[0] if self._of_all else name
         self._trace = _Trace(name, step, min(step + count - 1, self._steps))
 
     def _write(self, trace: "_Trace") -> None:

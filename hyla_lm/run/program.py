@@ -23,9 +23,9 @@ from hyla_lm.model.config import Features, ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.width import rate_of, scale_initial
 from hyla_lm.optim import make_optimizer, make_schedule
-from hyla_lm.parallel.devices import devices as all_devices
-from hyla_lm.parallel.mesh import batch_sharding, batch_ways, make_mesh, state_sharding
+from hyla_lm.parallel.mesh import make_mesh
 from hyla_lm.parallel.sharded_attention import check_mesh
+from hyla_lm.parallel.sharding import batch_sharding, batch_ways, state_sharding
 from hyla_lm.tasks.code_loss import with_code_loss
 from hyla_lm.tasks.language_model import LanguageModelTask
 from hyla_lm.tasks.protocol import Batch, Objective, Task
@@ -96,7 +96,7 @@ def make_program(
 
 def checked_mesh(experiment: Experiment, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """The experiment's mesh; raises UserError where it does not fit the batch or the kernel."""
-    mesh = make_mesh(experiment.mesh, all_devices() if devices is None else devices)
+    mesh = make_mesh(experiment.mesh, devices)
     _check_batch(experiment, mesh)
     _check_platform(experiment.model, mesh)
     return mesh

@@ -11,7 +11,8 @@ from hyla_lm.checkpoint.checkpoint import read_checkpoints, restore_run
 from hyla_lm.config.gin_files import Written
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
-from hyla_lm.parallel import multihost
+from hyla_lm.parallel import processes
+from hyla_lm.parallel.sharding import shard_of
 from hyla_lm.run.evaluation import Evaluation, evaluate
 from hyla_lm.run.program import Program, identity, make_program
 from hyla_lm.storage import as_path, read_whole
@@ -35,7 +36,7 @@ class RestoredRun:
 
     def evaluation(self) -> Evaluation:
         """`evaluate`, with the losses of documents where the task has any."""
-        shard = multihost.shard_of(self.program.mesh, self.program.experiment.train.batch_size)
+        shard = shard_of(self.program.mesh, self.program.experiment.train.batch_size)
         with jax.set_mesh(self.program.mesh):
             return evaluate(self.program, self.params, self.step, shard, is_final=True)
 
@@ -76,7 +77,7 @@ class RestoredRun:
     @cached_property
     def _local_params(self) -> Any:
         """The parameters on one device of this process."""
-        return jax.device_put(multihost.on_host(self.params))
+        return jax.device_put(processes.on_host(self.params))
 
 
 def open_run(

@@ -17,8 +17,9 @@ from hyla_lm.errors import UserError
 from hyla_lm.logs.console import Console, print_table
 from hyla_lm.logs.step_log import SECONDS, RunClock, StepLog
 from hyla_lm.package import git_revision
-from hyla_lm.parallel import multihost
+from hyla_lm.parallel import processes
 from hyla_lm.parallel.preemption import PreemptionGuard
+from hyla_lm.parallel.sharding import shard_of
 from hyla_lm.run.folder import RunFolder
 from hyla_lm.run.profiling import Profiler
 from hyla_lm.run.program import Program, compile_step, identity
@@ -77,8 +78,7 @@ class Run:
         self.summary: dict[str, Any] = {}
         with ExitStack() as stack:
             with watchdog.paused():  # a barrier has a time limit, and names the missing process
-                multihost.barrier("the start of the run")
-            _check_agreement(program)
+                _check_agreement(program)
             stack.enter_context(jax.set_mesh(program.mesh))
             stop_seconds = experiment.checkpoint.stop_seconds
             self.guard = stack.enter_context(PreemptionGuard(stop_seconds))
@@ -105,10 +105,10 @@ class Run:
             self.guard.begin()
             self.store.begin(program, self.first, redone_tags(due_actions, experiment, self.first))
             train = experiment.train
-            self.shard = multihost.shard_of(program.mesh, train.batch_size, train.seed)
+            self.shard = shard_of(program.mesh, train.batch_size, train.seed)
             stream = program.task.train_stream(self.shard, data.get("streams"))
             self.batches = stack.enter_context(closing(stream))
-            console = Console(train.steps, self.first, multihost.is_lead())
+            console = Console(train.steps, self.first, processes.is_process_0())
             self.console = stack.enter_context(closing(console))
             window = data.get("window", {})
             self.log = StepLog(program, self.store, console, self.clock, window)
@@ -154,7 +154,7 @@ class Run:
         self.watchdog.waits_for(f"step {step} waits for {what}")
 
     def _print_start(self, program: Program[Task], more: dict[str, str]) -> None:
-        if multihost.is_lead():
+        if processes.is_process_0():
             rows = startup_lines(program, self.state.params, self.first)
             print_table(f"hyla_lm {version('hyla_lm')}", {**rows, **more})
             for line in layout_lines(program):
@@ -167,12 +167,12 @@ class Run:
             raise UserError(
                 f"--strict_numerics: since the checkpoint of step {self.first} {other}."
             )
-        if other and multihost.is_lead():
+        if other and processes.is_process_0():
             print(f"other numerics than those of step {self.first}, so maybe other bits: {other}")
 
 
 def _check_agreement(program: Program[Task]) -> None:
-    multihost.check_agreement(
+    processes.check_agreement(
         {
             "configuration": program.experiment.text,
             "model, seed, tokenizer or data": identity(program),

@@ -16,7 +16,7 @@ from hyla_lm.config.experiment import Branch, Experiment
 from hyla_lm.errors import UserError
 from hyla_lm.logs.sinks import LoggedRun, Sink, Value
 from hyla_lm.logs.tensorboard import TensorBoard
-from hyla_lm.parallel import multihost
+from hyla_lm.parallel import processes
 from hyla_lm.run.folder import RunFolder
 from hyla_lm.run.program import Program, identity, meta_of
 from hyla_lm.run.summary import settings_of, texts
@@ -107,7 +107,7 @@ class RunStore:
         self._move_checkpoints_after(first)
         self.folder.write("config.gin", program.experiment.text)
         lines = self.folder.keep_lines_until(first, redone)
-        if multihost.is_lead():
+        if processes.is_process_0():
             run = LoggedRun(self.folder.path, first, settings_of(program))
             self._add_sink(TensorBoard(self.folder.logs, first, run.settings))
             for config in program.experiment.log.sinks:
@@ -119,9 +119,9 @@ class RunStore:
 
     def _move_checkpoints_after(self, step: int) -> None:
         later = [saved for saved in self.checkpoints.steps() if saved > step]
-        if later and multihost.is_lead():
+        if later and processes.is_process_0():
             self.folder.move_checkpoints(later)
-        multihost.barrier("the move of later checkpoints")
+        processes.barrier("the move of later checkpoints")
         self.checkpoints.reload()
         self._saved = self._noted = max(self.checkpoints.steps(), default=None)
 
@@ -199,7 +199,7 @@ def finished_summary(folder: RunFolder, experiment: Experiment) -> dict[str, Any
         and read_whole(folder.path / "config.gin") == experiment.text.encode()
         and _is_as_saved(folder, last)
     )
-    return summary if all(multihost.gather(is_finished)) else {}
+    return summary if all(processes.gather(is_finished)) else {}
 
 
 def _is_as_saved(folder: RunFolder, last: int) -> bool:

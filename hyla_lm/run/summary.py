@@ -21,7 +21,7 @@ from hyla_lm.model.inspection import kernels_of
 from hyla_lm.optim import OptimizerConfig, span_of_fall
 from hyla_lm.package import described, git_revision
 from hyla_lm.parallel.mesh import AXES
-from hyla_lm.parallel.sharding_table import lines, sharding_table
+from hyla_lm.parallel.sharding import sharding_table, table_lines
 from hyla_lm.run.program import Program, numerics_of, versions
 from hyla_lm.tasks.protocol import Objective, Task
 
@@ -104,7 +104,7 @@ def layout_lines(program: Program[Task]) -> list[str]:
     """What each device holds of the parameters, where the mesh divides them."""
     if program.mesh.shape["fsdp"] * program.mesh.shape["model"] == 1:
         return []
-    return lines(sharding_table(program.abstract_state.params, program.mesh))
+    return table_lines(sharding_table(program.abstract_state.params, program.mesh))
 
 
 def settings_of(program: Program[Task]) -> dict[str, Setting]:
@@ -142,7 +142,7 @@ def texts(program: Program[Task]) -> dict[str, str]:
     table = sharding_table(program.abstract_state.params, program.mesh)
     return {
         "text/config": _preformatted(program.experiment.text),
-        "text/parameters": _preformatted("\n".join(lines(table))),
+        "text/parameters": _preformatted("\n".join(table_lines(table))),
         "text/environment": _preformatted("\n".join(known)),
     }
 

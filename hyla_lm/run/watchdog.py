@@ -17,7 +17,7 @@ import jax
 from etils import epath
 
 from hyla_lm.ending import reason_of
-from hyla_lm.parallel import multihost
+from hyla_lm.parallel import processes
 from hyla_lm.storage import write_whole
 
 EXIT_STATUS = 69  # EX_UNAVAILABLE: the same command resumes
@@ -74,7 +74,7 @@ class Watchdog:
         path = self._write_stacks(sentence)
         where = f"stacks of all threads are in {path}"
         resumes = "the same command resumes from the newest checkpoint"
-        multihost.end("\n".join([f"{sentence}; {where}; {resumes}", *frames]), EXIT_STATUS)
+        processes.end("\n".join([f"{sentence}; {where}; {resumes}", *frames]), EXIT_STATUS)
 
     def _write_stacks(self, sentence: str) -> str:
         """Writes the stacks to the run's folder; returns where they are if that does not answer."""

@@ -31,7 +31,7 @@ from hyla_lm.model.config import Tokens
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.layers import Head
 from hyla_lm.model.loss import CrossEntropy, cross_entropy, cross_entropy_by_token
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.tasks.protocol import Batch, HostBatch, LossFn
 from hyla_lm.tasks.sampling import Sampler, Sampling
 

@@ -10,7 +10,7 @@ from hyla_lm.input.source import Batches
 from hyla_lm.metrics import Metrics, Pair
 from hyla_lm.model.config import Features, ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.sharding import BatchShard
 
 Batch = Mapping[str, Any]
 HostBatch = dict[str, np.ndarray]

@@ -24,7 +24,7 @@ from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.inspection import LayerView, attention_layers
 from hyla_lm.model.width import rate_of
 from hyla_lm.optim import OptimizerConfig, make_optimizer
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.run.program import init_params
 from hyla_lm.tasks.protocol import Batch, Objective, TaskConfig
 from hyla_lm.tools.output import new_figure, png

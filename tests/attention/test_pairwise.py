@@ -13,7 +13,7 @@ from hyla_lm.attention.spec import PAIR_NETWORKS
 from hyla_lm.errors import UserError
 from hyla_lm.model.config import Tokens
 from hyla_lm.model.decoder import Decoder
-from hyla_lm.parallel.mesh import path_of
+from hyla_lm.parallel.sharding import path_of
 from tests.model.small_model import VOCABULARY, small, tokens
 
 B, T, H, K, U = 2, 43, 3, 5, 6

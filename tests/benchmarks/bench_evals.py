@@ -21,7 +21,7 @@ from hyla_lm.evals.populations.population import Population, generated_task
 from hyla_lm.model.config import Features
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.optim import make_optimizer
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.run.program import Program, init_params, make_program
 from hyla_lm.train_step import init_state, make_train_step
 

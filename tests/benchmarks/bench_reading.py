@@ -24,7 +24,7 @@ from hyla_lm.input.row_stream import RowStream, Shuffled
 from hyla_lm.input.rows import RowSet
 from hyla_lm.input.source import Reading
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.sharding import BatchShard
 
 LENGTH, BATCH, SHARDS = 512, 256, 64
 READINGS = {"disk": Reading(1, 8), "bucket": Reading(64, 64), "two workers": Reading(1, 8, 2)}

@@ -21,7 +21,7 @@ from hyla_lm.input.row_stream import RowStream, evaluation_rows
 from hyla_lm.input.rows import RowReader, encode_rows
 from hyla_lm.input.source import Reading, open_rows
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.sharding import BatchShard
 
 Packed = tuple[Path, Manifest]
 VOCAB_SIZE, LENGTH = 512, 16

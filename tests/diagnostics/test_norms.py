@@ -12,8 +12,7 @@ from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.diagnostics.norms import KINDS, Norms, by_layer, norms_of
 from hyla_lm.model.config import Tokens
 from hyla_lm.model.decoder import Decoder
-from hyla_lm.parallel.batch_shard import BatchShard
-from hyla_lm.parallel.mesh import path_of
+from hyla_lm.parallel.sharding import BatchShard, path_of
 from hyla_lm.run.program import PLACES, Program, lower_step, make_program
 from hyla_lm.train_step import StepOutput, TrainState
 from tests.model.small_model import VOCABULARY, parameters, small, tokens

@@ -15,7 +15,7 @@ from hyla_lm.config.experiment import Experiment
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.evals.experiments.benchmarks import BENCHMARKS
 from hyla_lm.model.flops import count_parameters
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.run.program import make_program
 from tests import preloaded
 from tests.run_lines import measured
@@ -131,7 +131,7 @@ import numpy as np
 from jax.sharding import AxisType
 
 from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogic
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.sharding import BatchShard
 
 task = FuzzyLogic(sequence_length=4, evaluation_examples=8).prepare_task(8)
 

@@ -22,7 +22,7 @@ from hyla_lm.export.folder import read_folder, read_parameters, write_folder
 from hyla_lm.export.loaded_model import LoadedModel
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.model.config import ModelConfig
-from hyla_lm.parallel.mesh import path_of
+from hyla_lm.parallel.sharding import path_of
 from tests.export.conftest import STEPS, TEXT, make_model
 
 FILES = {

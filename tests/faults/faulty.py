@@ -11,7 +11,7 @@ import pytest
 from hyla_lm.attention import attend as attention_module
 from hyla_lm.cli.main import main
 from hyla_lm.config.read_experiment import read_experiment
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.run.program import make_program
 from hyla_lm.tasks.language_model import NextToken
 

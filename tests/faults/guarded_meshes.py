@@ -18,8 +18,8 @@ from jax.sharding import Mesh
 
 from hyla_lm.config.experiment import Experiment
 from hyla_lm.config.read_experiment import read_experiment
-from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.mesh import AXES
+from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.run.program import make_program
 from tests.faults.faulty import a_row_of_each, backward, make_kernels_lie, spoil_rows
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.parallel.processes import run_processes, train_command
+from tests.parallel.running import run_processes, train_command
 from tests.parallel.test_multihost import LEARNING_RATE, LOOKED_AT
 from tests.run_lines import measured
 

@@ -90,7 +90,7 @@ def test_a_request_saves_and_says_one_sentence(number: int, tiny_gin: Path, tmp_
     assert (status, len(lines)) == (STOPPED, 2), lines
     (step,) = run.saved()
     assert (
-        lines[1] == f"hyla-lm: stopped after step {step}, which is saved; the same command goes on"
+        lines[1] == f"hyla-lm: stopped after step {step}, which is saved; the same command resumes"
     )
     assert seconds < 30
 
@@ -107,7 +107,7 @@ def test_a_request_before_training_ends_at_once(
     status, lines, seconds = run.end()
     assert (status, lines) == (
         STOPPED,
-        ["hyla-lm: stopped; the same command goes on"],
+        ["hyla-lm: stopped; the same command resumes"],
     )
     assert seconds < 5
 
@@ -124,7 +124,7 @@ def test_an_interruption_of_a_stop_ends_at_once(tiny_gin: Path, tmp_path: Path) 
     status, lines, seconds = run.end()
     assert (status, lines[-1]) == (
         128 + signal.SIGINT,
-        "hyla-lm: ended at once; the same command goes on from what is saved",
+        "hyla-lm: ended at once; the same command resumes from the newest checkpoint",
     )
     assert seconds < 5
 
@@ -140,8 +140,8 @@ def test_a_run_that_cannot_save_ends_within_its_time(
     status, lines, seconds = run.end()
     assert (status, lines[-1]) == (
         STOPPED,
-        "hyla-lm: asked to stop and not saved within 2 s; "
-        "the same command goes on from what is saved",
+        "hyla-lm: interrupted, and not saved within 2 s; "
+        "the same command resumes from the newest checkpoint",
     )
     assert 1 < seconds < 15
 

@@ -20,7 +20,7 @@ from hyla_lm.input.prepared import Rows
 from hyla_lm.input.row_stream import evaluation_rows
 from hyla_lm.input.source import Batches, LanguageData, Reading
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.run.evaluation import read_documents
 from hyla_lm.tasks.language_model import LanguageModel
 from tests.conftest import SEQUENCE_LENGTH, TINY, VOCAB_SIZE, sentences

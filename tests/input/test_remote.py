@@ -26,7 +26,7 @@ from hyla_lm.input.rows import Records
 from hyla_lm.input.source import Reading, open_rows
 from hyla_lm.input.stream import C4Stream
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.storage import as_path, chunks, list_files
 from tests.conftest import SEQUENCE_LENGTH, sentences
 from tests.data.c4_layouts import write_array_records, write_json_gz

@@ -17,7 +17,7 @@ from hyla_lm.input.row_stream import RowStream, check_equal_states, evaluation_r
 from hyla_lm.input.rows import MemoryRows, RowSet
 from hyla_lm.input.source import Reading, open_rows
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.tasks.language_model import unpack
 
 LENGTH, BATCH, EPOCHS = 16, 8, 3

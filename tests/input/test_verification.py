@@ -19,7 +19,7 @@ from hyla_lm.input.prepared import Rows
 from hyla_lm.input.row_stream import RowStream
 from hyla_lm.input.rows import Records
 from hyla_lm.input.source import Reading
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.sharding import BatchShard
 from tests.conftest import SEQUENCE_LENGTH
 
 pytestmark = pytest.mark.usefixtures("programs_once")

@@ -16,7 +16,7 @@ from hyla_lm.model.config import Features, ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.width import Factors, factors_of, rate_of
 from hyla_lm.optim import OptimizerConfig, make_optimizer
-from hyla_lm.parallel.mesh import path_of
+from hyla_lm.parallel.sharding import path_of
 from hyla_lm.run.program import init_params
 from tests.model.small_model import VOCABULARY, shapes, small, tokens
 

@@ -23,7 +23,8 @@ from hyla_lm.model.config import ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.loss import cross_entropy
 from hyla_lm.parallel import batch_sums
-from hyla_lm.parallel.mesh import MeshConfig, batch_sharding, make_mesh, state_sharding
+from hyla_lm.parallel.mesh import MeshConfig, make_mesh
+from hyla_lm.parallel.sharding import batch_sharding, state_sharding
 from hyla_lm.train_step import TrainState, make_train_step
 from tests.model.small_model import QUICK_COMPILE, VOCABULARY, parameters, small, tokens
 

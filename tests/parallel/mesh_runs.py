@@ -16,8 +16,8 @@ from hyla_lm.config.experiment import Experiment
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.diagnostics.attention import figures, make_diagnostics
 from hyla_lm.model.flops import count_parameters
-from hyla_lm.parallel.batch_shard import BatchShard
 from hyla_lm.parallel.mesh import AXES, MeshConfig
+from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.run.program import make_program
 from hyla_lm.tools.cycles.hlo import Program as Hlo
 from hyla_lm.tools.plan.collectives import KINDS, find_collectives

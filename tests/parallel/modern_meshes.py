@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from hyla_lm.model.config import ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.loss import cross_entropy
-from hyla_lm.parallel.mesh import MeshConfig, batch_sharding, make_mesh, state_sharding
+from hyla_lm.parallel.mesh import MeshConfig, make_mesh
+from hyla_lm.parallel.sharding import batch_sharding, state_sharding
 from tests.model.small_model import QUICK_COMPILE, VOCABULARY, parameters, small, tokens
 
 IDS = tokens(batch=4)

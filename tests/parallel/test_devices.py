@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from hyla_lm.errors import Unavailable, UserError
-from hyla_lm.parallel import devices
+from hyla_lm.parallel import mesh
 
 
 def fails(error: BaseException):
@@ -19,7 +19,7 @@ def fails(error: BaseException):
 
 @pytest.fixture(autouse=True)
 def asked_anew() -> None:
-    devices.check_devices.cache_clear()
+    mesh.check_devices.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_devices_asked_for_and_not_here_are_one_sentence(
     monkeypatch.setenv("JAX_PLATFORMS", asked)
     monkeypatch.setattr(jax, "devices", fails(error))
     with pytest.raises(UserError) as raised:
-        devices.devices()
+        mesh.all_devices()
     assert says in str(raised.value) and f"JAX_PLATFORMS={asked}" in str(raised.value)
     assert not isinstance(raised.value, Unavailable)
 
@@ -49,7 +49,7 @@ def test_devices_that_another_process_holds_may_come_back(monkeypatch: pytest.Mo
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     monkeypatch.setattr(jax, "devices", fails(RuntimeError("the TPU is already in use")))
     with pytest.raises(Unavailable, match=r"the TPU is already in use.*JAX_PLATFORMS=cpu"):
-        devices.devices()
+        mesh.all_devices()
 
 
 @pytest.mark.parametrize(("kind", "extra"), [("TPU_FILES", "tpu"), ("NVIDIA_FILES", "gpu")])
@@ -62,15 +62,15 @@ def test_a_device_that_is_not_used_is_told_once(
 ) -> None:
     (tmp_path / "device0").touch()
     for files in ("TPU_FILES", "NVIDIA_FILES"):
-        monkeypatch.setattr(devices, files, (f"{tmp_path}/nothing*",))
-    monkeypatch.setattr(devices, kind, (f"{tmp_path}/device*",))
+        monkeypatch.setattr(mesh, files, (f"{tmp_path}/nothing*",))
+    monkeypatch.setattr(mesh, kind, (f"{tmp_path}/device*",))
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     with caplog.at_level(logging.WARNING):
-        devices.check_devices()
+        mesh.check_devices()
         assert not caplog.messages, "the CPU was chosen"
-        devices.check_devices.cache_clear()
+        mesh.check_devices.cache_clear()
         monkeypatch.delenv("JAX_PLATFORMS")
-        devices.check_devices()
-        devices.check_devices()
+        mesh.check_devices()
+        mesh.check_devices()
     [line] = caplog.messages
     assert f"pip install 'hyla_lm[{extra}]'" in line and "JAX_PLATFORMS=cpu" in line

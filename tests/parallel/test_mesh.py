@@ -11,7 +11,8 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from hyla_lm.errors import UserError
-from hyla_lm.parallel.mesh import AXES, MeshConfig, make_mesh, parameter_spec
+from hyla_lm.parallel.mesh import AXES, MeshConfig, make_mesh
+from hyla_lm.parallel.sharding import parameter_spec
 from tests.scripts import output_of
 
 # Sums over devices run in another order: float32 rounding grows over 20 updates to a few 1e-6.

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from hyla_lm.ending import STOPPED as EXIT_STATUS
-from tests.parallel.processes import environment, run_processes
+from tests.parallel.running import environment, run_processes
 from tests.run_lines import measured
 
 pytestmark = pytest.mark.full

@@ -9,7 +9,7 @@ import pytest
 from hyla_lm.model.config import ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.parallel.mesh import AXES
-from hyla_lm.parallel.sharding_table import lines, merged, sharding_table
+from hyla_lm.parallel.sharding import sharding_table, table_lines
 
 SIZES = {"num_layers": 2, "model_dim": 32, "num_heads": 4, "head_dim": 8, "mlp_dim": 64}
 VOCABULARY = 48
@@ -22,7 +22,7 @@ def params_of(**settings: Any) -> Any:
 
 
 def table_of(sizes: tuple[int, ...], **settings: Any) -> dict[str, Any]:
-    rows = merged(sharding_table(params_of(**settings), jax.sharding.AbstractMesh(sizes, AXES)))
+    rows = sharding_table(params_of(**settings), jax.sharding.AbstractMesh(sizes, AXES))
     return {row.path: (row.axes, row.bytes_per_device) for row in rows}
 
 
@@ -115,7 +115,7 @@ def test_heads_of_keys_and_values_that_the_model_axis_does_not_divide_stay_whole
 
 def test_the_table_of_a_run_as_it_is_printed() -> None:
     mesh = jax.sharding.AbstractMesh((1, 1, 2, 2), AXES)
-    printed = lines(sharding_table(params_of(), mesh))
+    printed = table_lines(sharding_table(params_of(), mesh))
     kernel = next(line for line in printed if "attention/query/kernel" in line)
     row = "blocks/block_*/attention/query/kernel (2) 32 x 4 x 8 fsdp x model x whole 2,048 B"
     assert kernel.split() == row.split()

@@ -11,8 +11,8 @@ import pytest
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.ending import STOPPED
 from hyla_lm.input.prepared import Rows
-from hyla_lm.parallel import multihost
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel import processes
+from hyla_lm.parallel.sharding import BatchShard, shard_of
 from hyla_lm.run import evaluation
 from hyla_lm.run.evaluation import DocumentLosses, Documents, evaluate, read_documents
 from hyla_lm.run.program import lower_step, make_program
@@ -68,7 +68,7 @@ def test_losses_by_token_leave_metrics_and_the_train_step_unchanged(gin_file: Pa
     with jax.set_mesh(on.mesh):
         params = on.init().params
         for program in (on, off):
-            shard = multihost.shard_of(program.mesh, 8)
+            shard = shard_of(program.mesh, 8)
             found = evaluate(program, params, 0, shard, is_final=True)
             values.append(found.metrics)
             assert (found.documents is None) == (program is off)
@@ -83,7 +83,7 @@ def test_shards_of_several_processes_give_the_same_documents(
     program = make_program(read_experiment([str(gin_file)], []))
 
     def parts_of(shard: BatchShard, gathered: Any) -> DocumentLosses:
-        monkeypatch.setattr(multihost, "gather_shards", gathered)
+        monkeypatch.setattr(processes, "gather_shards", gathered)
         found = evaluate(program, params, 0, shard, is_final=False).documents
         assert found is not None
         return found

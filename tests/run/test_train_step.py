@@ -12,7 +12,7 @@ import pytest
 
 from hyla_lm.config.experiment import Experiment
 from hyla_lm.config.read_experiment import read_experiment
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.run import program
 from hyla_lm.run.program import make_program
 from hyla_lm.train_step import TrainState, make_train_step

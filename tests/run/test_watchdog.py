@@ -21,7 +21,7 @@ from hyla_lm.run.folder import RunFolder
 from hyla_lm.run.watchdog import EXIT_STATUS, Watchdog
 from tests import preloaded
 from tests.conftest import SEQUENCE_LENGTH, TINY
-from tests.parallel.processes import run_processes
+from tests.parallel.running import run_processes
 from tests.run_lines import measured
 
 SECONDS = 10
@@ -211,16 +211,16 @@ def test_a_folder_that_hangs_too_does_not_keep_the_process(hangs: str, tmp_path:
 POD = """
 import sys, time
 from etils import epath
-from hyla_lm.parallel import multihost
+from hyla_lm.parallel import processes
 from hyla_lm.run.watchdog import Watchdog
 
-with multihost.joined("runs/mine"):
-    multihost.barrier("the middle")
+with processes.joined("runs/mine"):
+    processes.barrier("the middle")
     if sys.argv[1] == "hang":
         Watchdog(1, epath.Path(sys.argv[2])).waits_for("step 3 waits for data")
         time.sleep(300)
     while True:
-        multihost.gather(1)
+        processes.gather(1)
 """
 
 

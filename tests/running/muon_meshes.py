@@ -8,7 +8,7 @@ import json
 import jax
 
 from hyla_lm.config.read_experiment import read_experiment
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.run.program import make_program
 
 STEPS = 6

@@ -11,7 +11,7 @@ from hyla_lm.model.config import Features, ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.muon import axes_of
 from hyla_lm.optim import OptimizerConfig, make_optimizer
-from hyla_lm.parallel.mesh import parameter_spec, path_of
+from hyla_lm.parallel.sharding import parameter_spec, path_of
 
 MUON = OptimizerConfig(optimizer="muon", weight_decay=0.1)
 RATE = 0.5

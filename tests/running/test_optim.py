@@ -19,7 +19,7 @@ from hyla_lm.optim import (
     make_schedule,
     rise_hold_fall,
 )
-from hyla_lm.parallel.mesh import path_of
+from hyla_lm.parallel.sharding import path_of
 
 # A schedule is a few float32 operations, each right to 6e-8.
 FLOAT32 = 1e-6

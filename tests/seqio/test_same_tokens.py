@@ -11,7 +11,7 @@ from hyla_lm.data.text_files import TextFiles
 from hyla_lm.input.rows import RowReader
 from hyla_lm.input.source import Reading
 from hyla_lm.input.stream import C4Stream
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.storage import list_files
 from tests.data.c4_layouts import c4_fields, tf_example
 from tests.seqio.conftest import C4, TRAIN

@@ -15,7 +15,8 @@ from hyla_lm.attention.attend import VARIANTS, make_request
 from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogic
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.parallel.batch_sums import summed_over_batch
-from hyla_lm.parallel.mesh import MeshConfig, batch_sharding, make_mesh
+from hyla_lm.parallel.mesh import MeshConfig, make_mesh
+from hyla_lm.parallel.sharding import batch_sharding
 from hyla_lm.tasks.code_loss import CodeLoss, term_of
 from tests.model.small_model import QUICK_COMPILE, small
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from hyla_lm.model.config import ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder
-from hyla_lm.parallel.mesh import path_of
+from hyla_lm.parallel.sharding import path_of
 
 ROW = 11
 PROMPT = "bast ten ba"

@@ -24,8 +24,8 @@ from hyla_lm.model.decoder import Context, SelfAttention, TokenTable, make_feedf
 from hyla_lm.model.loss import cross_entropy
 from hyla_lm.model.width import rate_of
 from hyla_lm.optim import make_optimizer
-from hyla_lm.parallel.devices import devices as all_devices
-from hyla_lm.parallel.mesh import alone, batch_ways
+from hyla_lm.parallel.mesh import all_devices, single_device
+from hyla_lm.parallel.sharding import batch_ways
 from hyla_lm.run.program import Program, checked_mesh, compile_step, init_params, lay_out
 from hyla_lm.run.summary import training_kernels
 from hyla_lm.tasks.language_model import NextToken
@@ -121,7 +121,7 @@ def time_step(subject: Subject, budget: Budget) -> Measurement:
 def time_parts(subject: Subject, budget: Budget, say: Callable[[str], None]) -> list[Measurement]:
     """Seconds of each part in a step, forward and backward unless its name says forward."""
     parts = []
-    with alone():
+    with single_device():
         for name, timing in _timings(subject, budget):
             say(f"part: {name}, {timing.seconds * 1e3:.2f} ms per step")
             parts.append(Measurement("part", name, timing))

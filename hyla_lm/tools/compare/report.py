@@ -11,7 +11,7 @@ import numpy as np
 from hyla_lm.config.gin_files import Written
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.storage import as_path, read_whole
 from hyla_lm.tasks.language_model import LanguageModelTask
 from hyla_lm.tools.compare import intervals

@@ -15,7 +15,7 @@ from hyla_lm.model.flops import (
     count_parameters,
     train_flops_per_token,
 )
-from hyla_lm.parallel.mesh import batch_ways
+from hyla_lm.parallel.sharding import batch_ways
 from hyla_lm.run.summary import training_kernels
 from hyla_lm.tools.cycles.bundles import Dumps
 from hyla_lm.tools.cycles.hlo import Program

@@ -12,7 +12,7 @@ from hyla_lm.errors import UserError
 from hyla_lm.evals.interventions.command import read
 from hyla_lm.evals.interventions.measure import Subject, r2
 from hyla_lm.evals.interventions.report import write_report
-from hyla_lm.parallel.devices import devices
+from hyla_lm.parallel.mesh import all_devices
 from hyla_lm.run.restored import open_run
 
 pytestmark = pytest.mark.usefixtures("programs_once")
@@ -45,7 +45,7 @@ def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def subject(workdir: Path) -> Subject:
-    return Subject(open_run(str(workdir), None, (), (), devices()[:1]), seed=0)
+    return Subject(open_run(str(workdir), None, (), (), all_devices()[:1]), seed=0)
 
 
 def test_own_codes_give_the_r2_of_the_evaluation(workdir: Path, subject: Subject) -> None:

@@ -17,7 +17,7 @@ from hyla_lm.evals.tasks.generated import GeneratedConfig
 from hyla_lm.evals.tasks.hyperteacher import Hyperteacher
 from hyla_lm.evals.tasks.match3 import Match3
 from hyla_lm.evals.tasks.sraven import Sraven
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.sharding import BatchShard
 
 COUNT = 2000
 SMALL = FuzzyLogic(sequence_length=8, evaluation_examples=50, periodic_examples=20)

@@ -14,7 +14,7 @@ from hyla_lm.evals.tasks.hyperteacher import (
     predicted_by_line,
 )
 from hyla_lm.metrics import means, to_host
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.sharding import BatchShard
 
 COUNT = 2000
 ROWS = jnp.arange(COUNT)

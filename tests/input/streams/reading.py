@@ -8,7 +8,7 @@ import numpy as np
 from hyla_lm.input.source import LanguageData, Reading
 from hyla_lm.input.stream import C4Stream
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.sharding import BatchShard
 from tests.conftest import sentences
 
 LENGTH, BATCH, SHARDS = 16, 4, 4

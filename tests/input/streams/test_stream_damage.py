@@ -10,7 +10,7 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from hyla_lm.errors import UserError
 from hyla_lm.input.stream import C4Stream
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.storage import list_files
 from tests.data.c4_layouts import write_array_records, write_json_gz
 from tests.input.streams.reading import BATCH, KINDS, TEXTS, opened, source_of

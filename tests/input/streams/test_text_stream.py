@@ -11,7 +11,7 @@ from hyla_lm.errors import UserError
 from hyla_lm.input import stream
 from hyla_lm.input.stream import C4Stream
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.parallel.batch_shard import BatchShard
+from hyla_lm.parallel.sharding import BatchShard
 from tests.input.streams.reading import (
     BATCH,
     KINDS,

@@ -56,7 +56,7 @@ def test_a_stopped_sweep_continues_where_it_was(tiny_rows: Rows, tmp_path: Path)
     left = f"{len(runs) - 1} of {len(runs)} runs left to train"
     assert (sweep.returncode, last) == (
         75,
-        f"hyla-lm: stopped with {left}; the same command goes on",
+        f"hyla-lm: stopped with {left}; the same command resumes",
     )
     done = (first / "summary.json").stat().st_mtime_ns
     [saved] = (path.name for path in (second / "checkpoints").iterdir())

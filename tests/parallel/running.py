@@ -15,15 +15,10 @@ Finished = tuple[int, str, str]
 
 
 def free_port() -> int:
-    """A port that is free together with the next, below those that connections are given."""
+    """A port that is free, below those that connections are given."""
     while True:
-        port = random.randrange(10000, 30000, 2)
-        here, following = ("", port), ("", port + 1)
-        with (
-            suppress(OSError),
-            socket.create_server(here),
-            socket.create_server(following),
-        ):
+        port = random.randrange(10000, 30000)
+        with suppress(OSError), socket.create_server(("", port)):
             return port
 
 
@@ -41,7 +36,7 @@ def start_processes(
     return [
         preloaded.Popen(
             [sys.executable, *command],
-            env=environment(devices, JAX_PROCESS_ID=index, **joined),
+            env=environment(devices, **{"JAX_PROCESS_ID": index, **joined}),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
