@@ -35,7 +35,7 @@ def read(key: str, **query: object) -> tuple[str, str]:
 def place() -> dict[str, str]:
     """JAX's variables for this host of a slice or of several; none away from a TPU VM.
 
-    With them the trainer can name missing hosts; it cannot if JAX finds the slice by itself.
+    With them the trainer says how many hosts it waits for, and JAX listens on one address only.
     """
     try:
         endpoints, _ = read("attributes/worker-network-endpoints")
