@@ -35,6 +35,7 @@ os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES", "1")
 os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS", "60")
 
 ORIGIN = "origin"  # in the meta of runs that began from another
+LISTINGS = 10  # of a folder that is listed while another process removes checkpoints
 UNFINISHED = ".orbax-checkpoint-tmp"
 OTHER_WORKDIR = "correct that setting or give another --workdir"
 
@@ -171,8 +172,13 @@ class Checkpointer:
             return saved["params"]
 
     def reload(self) -> None:
-        """Lists the folder again."""
-        self._manager.reload()
+        """Lists the folder again; a checkpoint that is removed meanwhile is no error."""
+        for attempt in range(LISTINGS):
+            try:
+                return self._manager.reload()
+            except FileNotFoundError:
+                if attempt == LISTINGS - 1:
+                    raise
 
     def wait(self) -> None:
         """Waits for background saves; raises the error of a failed one."""
