@@ -327,10 +327,6 @@ def temporary_bytes(name: str, implementation: str, length: int) -> int:
     return compiled.memory_analysis().temp_size_in_bytes
 
 
-def test_blocked_hyla_needs_an_eighth_of_the_memory() -> None:
-    assert temporary_bytes("hyla", "blocked", 512) * 8 <= temporary_bytes("hyla", "reference", 512)
-
-
 @pytest.mark.parametrize(
     ("name", "short", "long", "growth"),
     # Linear growth is the ratio of the lengths; a tenth of slack is for buffers of fixed size.

@@ -211,27 +211,6 @@ def test_batch_and_queries_split_over_devices() -> None:
     assert max(map(float, finished.stdout.split())) < GRADIENT_TOLERANCE
 
 
-BIAS = {"bias": jnp.zeros((1, 1, 8, 8))}
-DROPOUT = {"dropout": jnp.ones((1, 1, 8, 8))}
-
-
-@pytest.mark.parametrize(
-    ("spec", "options", "named"),
-    [
-        (HYLA, BIAS, "a bias"),
-        (HYLA, DROPOUT, "dropout"),
-        (VARIANTS["hyla_deep"], {"deep_kernel_HxUxU": jnp.zeros((3, 6, 6))}, "depth 2"),
-        (VARIANTS["hyla_softmax"], {}, "softmax_rms_head"),
-        (VARIANTS["linear_rms_head"], {}, "rms_head"),
-        (VARIANTS["softmax"], BIAS, "a bias"),
-        (VARIANTS["linear"], {"causal": False}, "not causal"),
-    ],
-)
-def test_what_it_cannot_do_names_what_can(spec: AttentionSpec, options: dict, named: str) -> None:
-    with pytest.raises(UserError, match=rf"{named}.*'blocked' or 'reference'"):
-        attend(*operands(Case(8)), spec, implementation="pallas_tpu", **options)
-
-
 @pytest.mark.parametrize(
     "shape", [(33, 6, 6), (3, 129, 6), (3, 6, 129), (32, 8, 128), (17, 8, 120)]
 )

@@ -59,22 +59,6 @@ BIAS = {"bias": zeros(1, 1, 1, 1)}
 DROPOUT = {"dropout": zeros(1, 1, 1, 1)}
 
 
-def test_the_order_is_that_of_first_choice() -> None:
-    assert [kernel.name for kernel in KERNELS] == [
-        "pallas_hyla",
-        "pallas_softmax",
-        "pallas_pairs",
-        "splash_softmax",
-        "linear_chunks_of_512",
-        "cudnn_softmax",
-        "linear_chunks",
-        "softmax_prefixes",
-        "blocked",
-        "reference",
-    ]
-    assert IMPLEMENTATIONS == ("auto", "reference", "blocked", "cudnn_gpu", "pallas_tpu")
-
-
 @pytest.mark.parametrize(
     ("name", "length", "expected"),
     [

@@ -111,14 +111,6 @@ def test_bfloat16_states_are_scored_in_float32(inputs: tuple) -> None:
     assert_trees_agree((d_head, d_hidden), expected[1], 2**-6)
 
 
-def test_without_weights_all_is_zero(inputs: tuple) -> None:
-    head, hidden, targets, weights = inputs
-    sums, gradients = with_gradients(
-        chunked(3, 0.1), head, hidden, targets, jnp.zeros_like(weights)
-    )
-    assert all(not leaf.any() for leaf in jax.tree.leaves((sums, gradients)))
-
-
 def test_a_token_without_weight_gets_no_gradient(inputs: tuple) -> None:
     weights = inputs[3]
     _, (_, d_hidden) = with_gradients(chunked(3), *inputs)
@@ -272,14 +264,3 @@ def test_no_array_holds_the_logits_of_more_than_a_chunk(chunk_length: int) -> No
     others = B * LONG * NARROW
     assert max(sizes) == max(B * chunk_length * WIDE, others)
     assert B * LONG * WIDE in sizes_of_arrays(jax.make_jaxpr(long_step(LONG))(*long_inputs()).jaxpr)
-
-
-def test_memory_follows_the_chunk_length() -> None:
-    def temporary_bytes(chunk_length: int) -> int:
-        compiled = jax.jit(long_step(chunk_length)).lower(*long_inputs()).compile()
-        return compiled.memory_analysis().temp_size_in_bytes
-
-    whole, chunks = temporary_bytes(LONG), temporary_bytes(16)
-    assert whole >= 4 * B * LONG * WIDE
-    # A sixteenth of the logits, and gradients of head and states beside them.
-    assert chunks < whole / 8

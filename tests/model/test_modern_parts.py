@@ -158,14 +158,6 @@ def test_codes_of_grouped_heads_are_told_apart_by_their_queries() -> None:
         assert not np.allclose(view.code_BxHxTxS[:, 0], view.code_BxHxTxS[:, 1])
 
 
-def test_without_them_a_model_has_the_parameters_it_had() -> None:
-    blocks = shapes(Decoder(small(), Tokens(VOCABULARY)), tokens())["blocks"]
-    assert set(blocks["block_0"]["attention"]) == {"query", "key", "value", "out"}
-    assert set(blocks["block_0"]["attention_norm"]) == {"scale", "bias"}
-    as_many = small(attention="softmax", num_kv_heads=2)
-    assert shapes(Decoder(as_many, Tokens(VOCABULARY)), tokens())["blocks"] == blocks
-
-
 def test_every_parameter_is_trained_as_its_like() -> None:
     config = small(num_layers=1, **GROUPED, **ALL)
     blocks = shapes(Decoder(config, Tokens(VOCABULARY)), tokens())["blocks"]
