@@ -64,15 +64,6 @@ def test_a_module_of_the_folder_hides_none(outside: Path) -> None:
     assert "dumps" in dir(sys.modules["json"])
 
 
-def test_the_path_stays_where_nothing_of_the_folder_is_imported(outside: Path) -> None:
-    (outside / "own_unused.py").write_text("")
-    before = list(sys.path)
-    gin_files.check(["gin/quickstart.gin"], [])
-    with pytest.raises(UserError, match="nonsense"):
-        gin_files.check([], ["import nonsense"])
-    assert sys.path == before
-
-
 def test_a_config_that_nobody_trusts_finds_no_module(outside: Path) -> None:
     (outside / "own_stranger.py").write_text("raise SystemExit(1)\n")
     before = list(sys.path)

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -90,23 +89,3 @@ def test_it_ends_like_a_process_started_as_usual(end: str, status: int) -> None:
     assert copied.stdout == usual.stdout
     last = [done.stderr.splitlines()[-1:] for done in (copied, usual)]
     assert last[0] == last[1]
-
-
-def test_many_begin_in_the_time_of_one_import() -> None:
-    command = [sys.executable, "-c", "import hyla_lm.train"]
-    started = time.monotonic()
-    subprocess.run(command, check=True)
-    one = time.monotonic() - started
-    preloaded.run(command, check=True)
-    started = time.monotonic()
-    for _ in range(5):
-        preloaded.run(command, check=True)
-    assert time.monotonic() - started < one
-
-
-def test_an_error_is_seen() -> None:
-    command = [sys.executable, "-m", "tests.no_such_module"]
-    done = preloaded.run(command, capture_output=True, text=True)
-    assert done.returncode == 1 and "No module named tests.no_such_module" in done.stderr
-    with pytest.raises(subprocess.CalledProcessError):
-        preloaded.run(command, capture_output=True, check=True)
