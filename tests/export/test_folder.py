@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,6 @@ import numpy as np
 import pytest
 
 import hyla_lm
-from hyla_lm.attention import spec
-from hyla_lm.attention.spec import PAIR_NETWORKS
 from hyla_lm.cli.main import main
 from hyla_lm.errors import UserError
 from hyla_lm.export import description
@@ -98,18 +95,11 @@ def test_the_command_exports_a_run_with_its_metrics(
     assert exported.generate(TEXT, 5, seed=1) == run.generate(TEXT, 5, seed=1)
     summary = json.loads((Path(trained_run) / "summary.json").read_text())
     card = (out / "README.md").read_text()
-    assert f"for {STEPS:,} steps" in card
     assert f"| bits_per_byte | {summary['validation']['bits_per_byte']:.4f} |" in card
     earlier = tmp_path / "earlier"
     assert main(["export", f"--workdir={trained_run}", f"--output={earlier}", "--step=2"]) == 0
     assert hyla_lm.load(earlier).step == 2
     assert "no summary of this step" in (earlier / "README.md").read_text()
-
-
-def test_an_exported_folder_holds_one_step(folder: Path) -> None:
-    assert hyla_lm.load(str(folder), step=7).step == 7
-    with pytest.raises(UserError, match="exported at step 7 and holds no step 8"):
-        hyla_lm.load(str(folder), step=8)
 
 
 def test_an_export_that_fails_leaves_nothing(
@@ -151,20 +141,11 @@ def test_every_setting_of_a_model_is_exported_or_left_out_on_purpose() -> None:
     assert sum(map(len, known)) == len(fields)
 
 
-def test_what_the_module_knows_of_attention_is_all_but_pair_networks() -> None:
-    exported = tuple(name for name in spec.NORMALIZATIONS if name not in PAIR_NETWORKS)
-    assert exported == description.NORMALIZATIONS
-    assert tuple(spec.ACTIVATIONS) == description.ACTIVATIONS
-
-
 def test_damaged_parameters_are_refused(folder: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(folder, tmp_path / "damaged"))
     whole = (copy / "model.safetensors").read_bytes()
     (copy / "model.safetensors").write_bytes(whole[:-7])
     with pytest.raises(UserError, match=r"model\.safetensors is damaged .*: export again"):
-        read_folder(str(copy))
-    (copy / "model.safetensors").unlink()
-    with pytest.raises(UserError, match=r"model\.safetensors does not exist"):
         read_folder(str(copy))
 
 
@@ -174,10 +155,8 @@ def test_damaged_parameters_are_refused(folder: Path, tmp_path: Path) -> None:
         ({"num_hidden_layers": 4}, r"lacks the tensor 'blocks\.2\.attention\.key\.bias'"),
         ({"use_bias": False}, r"holds a tensor 'blocks\.0\.attention\.key\.bias'"),
         ({"intermediate_size": 25}, r"is float32 \(16, 24\), and by config\.json .*\(16, 25\)"),
-        ({"hidden_size": None}, r"ModelConfig\.model_dim = None must be int"),
         ({"attention_pattern": 3}, "describes no model of hyla_lm"),
         ({"rope_theta": 500.0}, "another rope_theta"),
-        ({"step": "last"}, r"describes no model of hyla_lm \('step'\)"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -197,16 +176,3 @@ def test_another_tokenizer_is_refused(
     monkeypatch.setattr(Tokenizer, "vocab_size", property(lambda self: 321))
     with pytest.raises(UserError, match=r"has 321 pieces but config\.json beside it says 320"):
         read_folder(str(folder))
-
-
-def test_without_safetensors_the_command_that_installs_it_is_named(
-    folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
-    assert main(["export", "--workdir=nowhere", f"--output={tmp_path / 'new'}"]) == 2
-    assert "pip install 'hyla_lm[export]'" in capsys.readouterr().err
-    with pytest.raises(UserError, match=r"pip install 'hyla_lm\[export\]'"):
-        hyla_lm.load(folder)

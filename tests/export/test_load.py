@@ -4,7 +4,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -14,8 +13,6 @@ import pytest
 
 import hyla_lm
 from hyla_lm.errors import UserError
-from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogic
-from hyla_lm.export import load
 from hyla_lm.export.loaded_model import LoadedModel
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.run.restored import open_run
@@ -110,15 +107,9 @@ def test_a_text_longer_than_the_table_of_positions_is_refused(tokenizer: Tokeniz
         model.logits([1] * 6)
 
 
-def test_what_is_no_run_of_a_language_model_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no run"):
         hyla_lm.load(tmp_path)
-    other = SimpleNamespace(program=SimpleNamespace(task=FuzzyLogic().prepare_task(8)))
-    monkeypatch.setattr(load, "open_run", lambda *arguments: other)
-    with pytest.raises(UserError, match=r"mine holds no language model \(TrainConfig\.task\)"):
-        hyla_lm.load("mine")
 
 
 def test_the_import_is_light() -> None:

@@ -213,16 +213,6 @@ def test_the_module_gives_the_logits_that_are_kept(name: str) -> None:
     np.testing.assert_allclose(torch_logits(torch_models.MODELS[name]), expected, atol=1e-5)
 
 
-def test_what_the_module_knows_is_what_may_be_exported() -> None:
-    from hyla_lm.export import description, modeling_hyla
-    from hyla_lm.model import config
-
-    assert tuple(modeling_hyla.ACTIVATIONS) == description.ACTIVATIONS
-    assert modeling_hyla.NORMALIZATIONS == description.NORMALIZATIONS
-    assert tuple(modeling_hyla.FEEDFORWARDS) == tuple(config.FEEDFORWARDS)
-    assert tuple(modeling_hyla.NORMS) == tuple(config.NORMS)
-
-
 def test_torch_alone_is_enough(folder: Path) -> None:
     code = (
         "import sys; sys.modules['transformers'] = None; import torch, modeling_hyla; "

@@ -7,7 +7,6 @@ import pytest
 
 import hyla_lm
 from hyla_lm.errors import UserError
-from hyla_lm.run.evaluation import DocumentLosses
 from hyla_lm.tools.compare.runs import ReadRun, grouped, read_run, value_of
 from tests.tools.compare.written_runs import FACTS, documents, write_run
 
@@ -78,18 +77,6 @@ def test_an_evaluation_counts_if_its_line_stands_in_the_metrics(tmp_path: Path) 
     assert bits([early, one]) == pytest.approx([2, 2])
 
 
-def test_evaluations_without_the_set_are_left_out(tmp_path: Path) -> None:
-    """A set may be evaluated more seldom than another."""
-    rare = DocumentLosses(10, {"": ONE, "prose": FOUR}, FACTS)
-    paths = []
-    for name, settings in (("a", ATTENTION), ("b", "")):
-        paths.append(write_run(tmp_path / name, {10: ONE, 20: TWO}, settings))
-        (tmp_path / name / "documents" / "10.npz").write_bytes(rare.to_bytes())
-    found = hyla_lm.compare(paths, set_name="prose")
-    assert (found.budget, found.groups[0].bits_per_byte) == (10, pytest.approx(4))
-    assert hyla_lm.compare(paths).set_name == ""
-
-
 def test_seeds_of_one_configuration_are_a_group_named_by_what_differs(tmp_path: Path) -> None:
     """A macro, a default that is written out and the order of lines make no difference."""
     plain = "ModelConfig.num_layers = 3\nModelConfig.attention = %A\nA = 'linear'"
@@ -104,15 +91,6 @@ def test_seeds_of_one_configuration_are_a_group_named_by_what_differs(tmp_path: 
     assert [[run.name for run in group.runs] for group in groups] == [["a", "c"], ["b"]]
     assert groups[0].different == {"ModelConfig.attention": "'linear'"}
     assert value_of({}, "ModelConfig.remat") == "False"
-
-
-def test_runs_of_one_configuration_differ_by_their_seeds_only(tmp_path: Path) -> None:
-    runs = [write_run(tmp_path / f"{n}", {1: one}, seed=n) for n, one in enumerate((ONE, TWO))]
-    found = hyla_lm.compare(runs)
-    assert len(found.groups) == 1 and found.pairs == []
-    assert [run.seed for run in found.groups[0].runs] == ["0", "1"]
-    [note] = [note for note in found.notes if note.startswith("No difference found")]
-    assert "up to 1.0000 bits per byte apart (standard deviation 0.7071)" in note
 
 
 def test_pairs_are_all_or_those_with_the_baseline(tmp_path: Path) -> None:

@@ -1,12 +1,8 @@
 """hyla-lm compare: what it finds of trained runs, and the files that it leaves."""
 
-import base64
 import json
-import sys
-from html.parser import HTMLParser
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import hyla_lm
@@ -60,6 +56,19 @@ def test_a_run_without_losses_is_evaluated_where_that_is_asked(
     assert not (bare / "documents").exists()
 
 
+def test_texts_of_a_page_are_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [
+        write_run(tmp_path / name, {5: documents([nats, 150.0, 90.0])}, f"A.b = {name!r}")
+        for name, nats in (("<b>", 100.0), ("c", 101.0))
+    ]
+    text = "<script>alert('x')</script> & <link href=http://a>"
+    monkeypatch.setattr(report, "texts_of", lambda *_: dict.fromkeys(_[2], text))
+    found = report.with_texts(hyla_lm.compare(runs), trust_imports=False)
+    html = report.page(found, b"")
+    assert "&lt;script&gt;alert(&#x27;x&#x27;)&lt;/script&gt; &amp; &lt;link" in html
+    assert not any(tag in html for tag in ("<script", "<link", "<b>"))
+
+
 def test_the_command_prints_and_leaves_a_picture_a_page_and_the_figures(
     runs: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -77,70 +86,3 @@ def test_the_command_prints_and_leaves_a_picture_a_page_and_the_figures(
         for content in (capsys.readouterr().out, (folder / "comparison.json").read_text())
     )
     assert printed["pairs"][0]["difference"] == written["pairs"][0]["difference"]
-
-
-class Reader(HTMLParser):
-    """Tags that are open, those that occurred, and the sources of images."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: set[str] = set()
-        self.sources: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        self.sources += [value or "" for name, value in attrs if name == "src"]
-        if tag not in ("meta", "img"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
-def test_a_page_is_one_file_without_network_whose_texts_are_escaped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rng = np.random.default_rng(0)
-    folders = [
-        write_run(
-            tmp_path / f"r{n}",
-            {step: documents(rng.exponential(200, 30) + 30 * n) for step in (5, 10)},
-            f"LanguageModel.closing_prompt = {name!r}",
-        )
-        for n, name in enumerate(("<b>", '"&amp;'))
-    ]
-    text = "<script>alert('x')</script> & <link href=http://a>"
-    monkeypatch.setattr(report, "texts_of", lambda *_: dict.fromkeys(_[2], text))
-    found = report.with_texts(hyla_lm.compare(folders), trust_imports=False)
-    html = report.page(found, report.draw(found))
-    reader = Reader()
-    reader.feed(html)
-    reader.close()
-    assert reader.open == [] and not reader.tags & {"script", "link", "iframe", "b"}
-    [image] = reader.sources
-    assert base64.b64decode(image.removeprefix("data:image/png;base64,")).startswith(PNG)
-    assert "&lt;script&gt;alert(&#x27;x&#x27;)&lt;/script&gt; &amp; &lt;link" in html
-
-
-def test_a_page_without_the_rows_says_why(tmp_path: Path) -> None:
-    """The runs are of another machine: figures stand, and a note names what is missing."""
-    first = "TrainConfig.task = @LanguageModel()\nTrainConfig.steps = 2000"
-    runs = [
-        write_run(tmp_path / name, {5: documents([100.0 + n, 150.0, 90.0])}, settings)
-        for n, (name, settings) in enumerate((("a", first), ("b", "TrainConfig.steps = 7")))
-    ]
-    found = report.with_texts(hyla_lm.compare(runs), trust_imports=False)
-    assert any("could not be read: LanguageModel.data is not set" in n for n in found.notes)
-    assert "row " in report.page(found, b"")
-
-
-def test_without_matplotlib_a_picture_is_refused_in_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
-        monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert main(["compare", "a", "b", f"--output={tmp_path / 'out'}"]) == 2
-    assert "matplotlib: pip install 'hyla_lm[plots]'" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()

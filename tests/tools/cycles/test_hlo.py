@@ -82,13 +82,6 @@ def test_a_loop_that_does_not_say_is_counted_once_with_a_note(text: str) -> None
     assert hlo.notes == ["loops with trips not known, counted once (1: w)"]
 
 
-def test_a_kind_has_one_note_with_its_places() -> None:
-    hlo = Program(program("0", "6", "1"))
-    for place in ("a", "b", "w", "c", "a"):
-        hlo.note("odd", place)
-    assert hlo.notes == ["odd (4: a, b, w, ...)"]
-
-
 @pytest.mark.parametrize(("scope", "which"), [("rarely", "shortest"), ("often", "longest")])
 def test_a_branch_that_is_called_rare_does_not_run(scope: str, which: str) -> None:
     hlo = Program(

@@ -40,13 +40,6 @@ def test_a_state_that_alone_is_too_large_fits_no_batch() -> None:
     assert (found.rows, found.too_many) == (0, 16)
 
 
-@pytest.mark.parametrize("compiles", [0, 1])
-def test_the_number_of_compiles_is_bounded_and_the_answer_says_so(compiles: int) -> None:
-    found, needed = run(GIB, GIB / 3000, 16, 16, compiles)
-    assert (found.compiles, found.too_many) == (compiles, None)
-    assert found.rows >= 16 and needed(found.rows) <= 16 * GIB
-
-
 def test_a_jump_in_memory_is_bracketed_too() -> None:
     """Past 300 rows another layout needs 99 GiB more, so the line points beyond what fails."""
     tried: list[int] = []

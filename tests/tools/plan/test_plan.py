@@ -3,25 +3,19 @@
 import importlib.metadata
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import jax
 import pytest
 
 from hyla_lm.attention.chips import CHIPS
-from hyla_lm.cli import main as cli
-from hyla_lm.config.read_experiment import read_experiment
-from hyla_lm.parallel.mesh import AXES, MeshConfig, make_mesh
 from hyla_lm.tools.cycles.operations import PartCycles
 from hyla_lm.tools.cycles.topology import Slice
 from hyla_lm.tools.plan.collectives import Collective
-from hyla_lm.tools.plan.compile import Memory, OutOfMemory, parse_refusal
-from hyla_lm.tools.plan.plan import Options, advice, consequences, step_time
+from hyla_lm.tools.plan.compile import Memory, parse_refusal
+from hyla_lm.tools.plan.plan import Options, consequences, step_time
 
 ROOT = Path(__file__).parents[3]
 SEQUENCE = 384  # no other size of the model, so an array with two of it is T x T
@@ -45,14 +39,6 @@ try:
 except importlib.metadata.PackageNotFoundError:
     HAS_LIBTPU = False
 needs_libtpu = pytest.mark.skipif(not HAS_LIBTPU, reason="needs libtpu: pip install '.[tpu]'")
-
-
-def test_without_libtpu_the_extra_is_named(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert cli.main(["plan", "--topology=v5e:4x4"]) == 2
-    assert "pip install 'hyla_lm[tpu]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -118,21 +104,6 @@ def test_the_range_of_a_step_and_what_follows_from_it() -> None:
             "cost": 0.64,
         }
     )
-
-
-@pytest.mark.parametrize("sizes", [(1, 16, 1, 1), (1, 2, 8, 1), (1, 4, 1, 4), (2, 8, 1, 1)])
-def test_the_mesh_of_the_advice_is_one_of_all_chips(
-    monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...]
-) -> None:
-    mesh: Any = jax.sharding.AbstractMesh(sizes, AXES)
-    refusal = OutOfMemory(20 * 2**30, 15.75 * 2**30, mesh)
-    changes = advice(read_experiment(["gin/c4_50m_hyla.gin"], []), refusal)
-    [line] = (line for line in changes if "MeshConfig" in line)
-    named = {axis: int(size) for axis, size in re.findall(r"MeshConfig\.(\w+) = (\d+)", line)}
-    monkeypatch.setattr("jax.make_mesh", lambda sizes, *_, **__: sizes)
-    devices: Any = [SimpleNamespace(platform="cpu", id=index) for index in range(16)]
-    made: Any = make_mesh(MeshConfig(**dict(zip(AXES, sizes, strict=True)) | named), devices)
-    assert made == (sizes[0], 1, sizes[1] * sizes[2], sizes[3])
 
 
 def run(tmp_path: Path, *arguments: str, status: int = 0) -> tuple[str, str]:
@@ -209,22 +180,3 @@ def test_a_step_that_does_not_fit_says_what_to_change(tmp_path: Path) -> None:
     for setting in ("attention_implementation", "accumulate_steps", "batch_size", "remat", "fsdp"):
         assert setting in said
     assert "GiB per chip" in said
-
-
-@pytest.mark.full
-@needs_libtpu
-def test_the_terminal_shows_every_part(tmp_path: Path) -> None:
-    shown, said = run(tmp_path, "--topology=v5e:2x2", "--compiles=1", "--price_per_chip_hour=1.2")
-    assert "largest batch, compile 1 of at most 1" in said
-    for part in (
-        "ModelConfig.num_layers = 2",
-        "data 4",
-        "GiB per chip",
-        "all-reduce",
-        "projections",
-        "2 x linear",
-    ):
-        assert part in shown
-    for part in ("MFU", "chip-hours", "cost", "no figure has been compared"):
-        assert part in shown
-    assert max(map(len, shown.splitlines())) <= 80

@@ -13,15 +13,12 @@ from hyla_lm.errors import UserError
 from hyla_lm.tools.sweep.points import Point
 from hyla_lm.tools.sweep.report import (
     as_json,
-    draw,
-    is_geometric,
-    lines_of,
     markdown,
     sentences,
 )
 from hyla_lm.tools.sweep.results import Metric, Standing, Summary, metric_of, ranked, summarize
 from hyla_lm.tools.sweep.runs import Run
-from tests.tools.sweep.conftest import RATES, Plan, finish
+from tests.tools.sweep.conftest import Plan, finish
 
 LOW = Metric("validation/bits_per_byte", "lowest")
 HIGH = Metric("validation/held_out_r2", "highest")
@@ -127,43 +124,3 @@ def test_the_task_says_what_ranks(planned: Plan) -> None:
     )
     with pytest.raises(UserError, match="--metric is missing"):
         metric_of([*planned(), other], None, None)
-
-
-def lines(planned: Plan, *over: str, points: tuple[list[str], ...] = ()) -> tuple[str, list[str]]:
-    runs = planned(*over, points=points)
-    key, found_lines = lines_of(found(runs, [float(n) for n, _ in enumerate(runs)]).standings)
-    return key, list(found_lines)
-
-
-def test_the_number_of_most_values_is_below_and_other_settings_make_lines(planned: Plan) -> None:
-    rate = "OptimizerConfig.learning_rate"
-    assert lines(planned) == (rate, [""])
-    steps = "TrainConfig.steps=10,20"
-    assert lines(planned, *RATES, steps) == (rate, ["steps 10", "steps 20"])
-    assert lines(planned, ATTENTION, *RATES) == (rate, ["attention hyla", "attention softmax"])
-    assert lines(planned, ATTENTION)[1] == []
-    points = ([f"{rate}=0.1"], ["TrainConfig.steps=20"])
-    assert lines(planned, points=points)[1] == []
-
-
-@pytest.mark.parametrize(
-    ("numbers", "answer"),
-    [
-        ([3e-3, 1e-2, 3e-2], True),
-        ([1, 2, 3, 4], False),
-        ([0.0, 0.1, 1.0], False),
-        ([1, 10], True),
-    ],
-)
-def test_numbers_that_grow_by_a_factor_get_a_log_axis(numbers: list[float], answer: bool) -> None:
-    assert is_geometric(numbers) is answer
-
-
-def test_every_kind_of_picture_is_drawn(planned: Plan) -> None:
-    both = planned(*RATES, ATTENTION)
-    for summary in (
-        found(both, [float(n) for n, _ in enumerate(both)]),
-        found(planned(ATTENTION), [1.0, 2.0, 3.0, 4.0]),
-        found(planned(), [1.0, "nan", "nan", "nan", None, None]),
-    ):
-        assert draw(summary).startswith(b"\x89PNG")

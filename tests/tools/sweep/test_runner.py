@@ -9,10 +9,9 @@ import pytest
 
 from hyla_lm.cli.sweep import status_of
 from hyla_lm.ending import DONE, FAILED, Preempted
-from hyla_lm.errors import UserError
 from hyla_lm.tools.sweep.record import Record
 from hyla_lm.tools.sweep.results import Metric, summarize
-from hyla_lm.tools.sweep.runner import CACHE, CACHED_FROM, Ended, Processes, train_runs
+from hyla_lm.tools.sweep.runner import CACHE, CACHED_FROM, Processes, train_runs
 from hyla_lm.tools.sweep.runs import Run
 from tests.tools.sweep.conftest import Plan
 
@@ -73,35 +72,6 @@ def sweep(tmp_path: Path) -> Sweep:
     return Sweep(tmp_path)
 
 
-def test_what_a_run_prints_is_kept_its_steps_are_shown_and_programs_are_shared(
-    planned: Plan, sweep: Sweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Compiled programs are where the user says, or else in the sweep's folder."""
-    run = planned()[0]
-    monkeypatch.setenv(CACHE, "/mine")
-    monkeypatch.delenv(CACHED_FROM, raising=False)
-    assert sweep.processes("").train(run) == Ended(DONE)
-    assert sweep.shown == ["learning_rate=0.1/seed=0: step 5/10  loss 2.0"]
-    monkeypatch.delenv(CACHE)
-    sweep.processes("").train(run)
-    lines = Path(f"{run.workdir}.txt").read_text().splitlines()
-    assert lines[1::2] == ["/mine None", f"{sweep.folder}/.programs 0"]
-
-
-@pytest.mark.parametrize(
-    ("body", "failure"),
-    [
-        (FAILS, "step 7: loss nan. Lower it."),
-        ("os.kill(os.getpid(), 9)", "its process was killed by signal 9"),
-    ],
-)
-def test_a_failure_has_the_sentence_of_the_run(
-    planned: Plan, sweep: Sweep, body: str, failure: str
-) -> None:
-    ended = sweep.processes(body).train(planned()[0])
-    assert ended is not None and ended.failure == failure
-
-
 @pytest.mark.parametrize("body", [WAITS, DIES_OF_THE_SIGNAL], ids=["saves", "dies"])
 def test_a_stop_leaves_the_rest_to_the_same_command(planned: Plan, sweep: Sweep, body: str) -> None:
     of_one = "if 'rate=0.2/seed=0' in workdir:\n" + indent(body, "    ")
@@ -134,8 +104,3 @@ def test_runs_train_at_once(planned: Plan, sweep: Sweep) -> None:
         "    time.sleep(0.01)"
     )
     assert sweep.status(planned(seeds=1), body) == DONE
-
-
-def test_a_metric_that_the_first_run_has_not_ends_the_sweep(planned: Plan, sweep: Sweep) -> None:
-    with pytest.raises(UserError, match="give one of .*validation/bits_per_byte"):
-        sweep.status(planned(), metric=Metric("validation/accuracy", "highest"))

@@ -7,7 +7,6 @@ import pytest
 from hyla_lm.errors import UserError
 from hyla_lm.tools.sweep.points import grid
 from hyla_lm.tools.sweep.record import Record, locked
-from hyla_lm.tools.sweep.report import listing
 from hyla_lm.tools.sweep.runs import plan
 from tests.tools.sweep.conftest import RATES, Plan, finish
 
@@ -35,13 +34,6 @@ def test_a_file_whose_seed_is_a_macro_gets_all_that_the_macro_sets(tmp_path: Pat
     task = run.experiment.train.task
     assert (run.bindings, run.experiment.train.seed) == (("SEED=1",), 1)
     assert getattr(task, "seed", None) == 1
-
-
-@pytest.mark.parametrize("over", ["OptimizerConfig.learning_rate=0.1,1e-1", "A.b=1"])
-def test_a_mistake_in_any_point_is_named_before_training(planned: Plan, over: str) -> None:
-    """More of them stand in tests/bad_input/mistakes.py."""
-    with pytest.raises(UserError, match=r"train the same|point b=1: .*there is no class 'A'"):
-        planned(over)
 
 
 def test_a_sweep_may_get_points_and_loses_none(planned: Plan, tmp_path: Path) -> None:
@@ -79,17 +71,3 @@ def test_a_folder_of_something_else_or_in_use_is_refused(tmp_path: Path) -> None
         pass
     with locked(place):
         pass
-
-
-def test_the_listing_has_steps_tokens_and_what_is_done(planned: Plan) -> None:
-    runs = planned(seeds=1)
-    finish(runs[0], 1.0)
-    finish(runs[1], 1.0)
-    Path(runs[1].workdir, "summary.json").unlink()
-    head, *rows, total = listing(runs)
-    assert head.split() == ["folder", "steps", "tokens", "state"]
-    assert rows[0].split() == ["learning_rate=0.1/seed=0", "10", "1,280", "finished"]
-    assert rows[1].endswith("begun") and rows[2].endswith("to do")
-    assert total == "3 points x 1 seeds = 3 runs, 30 steps, 3,840 tokens"
-    longer = planned(bindings=("TrainConfig.steps=20",))[0]
-    assert runs[0].summary() and not longer.summary()
