@@ -3,10 +3,9 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from hyla_lm.tools.coordcheck import MUP, STANDARD, at_width, family, slope_of
+from hyla_lm.tools.coordcheck import MUP, STANDARD, at_width, family
 from tests.bad_input.conftest import status_of
 from tests.model.small_model import small
 
@@ -24,12 +23,6 @@ ModelConfig.mlp_dim = 64
 OptimizerConfig.learning_rate = 1e-2
 OptimizerConfig.warmup_steps = 1
 """
-
-
-def test_a_slope_is_that_of_the_logarithms() -> None:
-    assert slope_of([64, 128, 256], [3, 6, 12]) == pytest.approx(1)
-    assert slope_of([64, 256], [1, 0.5]) == pytest.approx(-0.5)
-    assert np.isnan(slope_of([64, 256], [0, 1]))
 
 
 def test_heads_grow_in_number_or_in_size() -> None:

@@ -1,4 +1,4 @@
-"""Compiles two small configs for four CPU devices; prints what the plan reads in them as JSON.
+"""Compiles a small config for four CPU devices; prints what the plan reads in it as JSON.
 
 Run with JAX_NUM_CPU_DEVICES=4.
 """
@@ -13,15 +13,13 @@ from hyla_lm.tools.cycles.hlo import Program
 from hyla_lm.tools.plan.collectives import find_collectives
 from hyla_lm.tools.plan.compile import compile_step
 
-COMMON = """
+CONFIG = """
 TrainConfig.task = @LanguageModel()
 TrainConfig.steps = 2000
 LanguageModel.data = @Rows()
 LogConfig.layers = False
 LogConfig.details_every = 0
 ModelConfig.attention_implementation = "reference"
-"""
-SCANNED = """
 TrainConfig.batch_size = 16
 TrainConfig.accumulate_steps = 2
 LanguageModel.sequence_length = 24
@@ -33,24 +31,12 @@ ModelConfig.num_heads = 2
 ModelConfig.head_dim = 8
 ModelConfig.mlp_dim = 48
 ModelConfig.attention = "softmax"
-"""
-UNROLLED = """
-TrainConfig.batch_size = 12
-TrainConfig.accumulate_steps = 3
-LanguageModel.sequence_length = 20
-LanguageModel.vocab_size = 56
-ModelConfig.num_layers = 2
-ModelConfig.model_dim = 24
-ModelConfig.num_heads = 3
-ModelConfig.head_dim = 8
-ModelConfig.mlp_dim = 32
-ModelConfig.attention = "hyla"
 MeshConfig.replica = 2
 """
 
 
-def found(text: str) -> dict[str, object]:
-    step = compile_step(read_experiment([Written("small", COMMON + text)], []), jax.devices())
+def found() -> dict[str, object]:
+    step = compile_step(read_experiment([Written("small", CONFIG)], []), jax.devices())
     hlo, mesh = Program(step.hlo), dict(step.program.mesh.shape)
     loops = [times * hlo.trips(x, c) for x, c, times in hlo.walk() if x.opcode == "while"]
     collectives, rows = find_collectives(hlo, mesh), step.program.task.io.vocab_size
@@ -64,4 +50,4 @@ def found(text: str) -> dict[str, object]:
 
 if __name__ == "__main__":
     jax.config.update("jax_disable_most_optimizations", True)  # of machine code: the plan reads HLO
-    print(json.dumps({"scanned": found(SCANNED), "unrolled": found(UNROLLED)}))
+    print(json.dumps(found()))

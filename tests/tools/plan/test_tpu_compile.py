@@ -1,4 +1,4 @@
-"""Attention and a train step as the TPU compiler compiles them, without chips."""
+"""Attention, a train step and hyla-lm plan by the TPU compiler, without chips."""
 
 import importlib.metadata
 import json
@@ -25,17 +25,18 @@ pytestmark = [
 ]
 
 
-def run(*command: str) -> str:
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    finished = subprocess.run(
+def run(*command: str, status: int = 0) -> tuple[str, str]:
+    """A process of its own, since libtpu reads its settings when it is loaded."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+    done = subprocess.run(
         [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True
     )
-    assert finished.returncode == 0, finished.stdout[-2000:] + finished.stderr[-2000:]
-    return finished.stdout
+    assert done.returncode == status, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout, done.stderr
 
 
 def compiled(topology: str, program: str, length: int, *options: str) -> dict[str, Any]:
-    output = run("tests/tools/plan/tpu_runs.py", topology, program, str(length), *options)
+    output, _ = run("tests/tools/plan/tpu_runs.py", topology, program, str(length), *options)
     return json.loads(output.splitlines()[-1])
 
 
@@ -89,3 +90,94 @@ CYCLES = {512: 139_194, 1024: 474_428}
 def test_the_kernel_takes_no_more_cycles_than_published(length: int) -> None:
     found = compiled("v5e:2x2", "kernel", length, "hyla", "pallas_tpu")
     assert 0.9 * CYCLES[length] < sum(found["cycles"].values()) <= CYCLES[length]
+
+
+SEQUENCE = 384  # no other size of the model, so an array with two of it is T x T
+MODEL = f"""
+TrainConfig.task = @LanguageModel()
+TrainConfig.steps = 2000
+TrainConfig.batch_size = 16
+LanguageModel.data = @Rows()
+LanguageModel.sequence_length = {SEQUENCE}
+LanguageModel.vocab_size = 512
+ModelConfig.num_layers = 2
+ModelConfig.model_dim = 128
+ModelConfig.num_heads = 4
+ModelConfig.head_dim = 32
+ModelConfig.mlp_dim = 256
+ModelConfig.attention = "linear"
+"""
+
+
+def plan_of(tmp_path: Path, *arguments: str, status: int = 0) -> tuple[str, str]:
+    gin = tmp_path / "model.gin"
+    gin.write_text(MODEL)
+    return run("-m", "hyla_lm", "plan", f"--gin_file={gin}", *arguments, status=status)
+
+
+def planned(tmp_path: Path, *arguments: str) -> dict[str, Any]:
+    always = ("--topology=v5e:2x4", "--json", "--compiles=0")
+    return json.loads(plan_of(tmp_path, *always, *arguments)[0])
+
+
+def square_arrays(plan: dict[str, Any]) -> list[Any]:
+    shapes = [shape for x in plan["collectives"] for shape in x["shapes"]]
+    return [shape for shape in shapes if shape.count(SEQUENCE) >= 2]
+
+
+def test_data_parallel_steps_reduce_gradients_and_nothing_else(tmp_path: Path) -> None:
+    plan = planned(tmp_path)
+    assert plan["fits"] and plan["mesh"]["data"] == 8
+    assert plan["kernels"] == ["linear_chunks_of_512"] * 2
+    assert {x["kind"] for x in plan["collectives"]} == {"all-reduce"}
+    assert all(x["axes"] == ["data"] and x["group_size"] == 8 for x in plan["collectives"])
+    assert square_arrays(plan) == []
+    # The gradient of every parameter once, in float32, and some sums of metrics.
+    reduced = sum(x["bytes"] * x["times"] for x in plan["collectives"])
+    assert 4 * plan["parameters"] < reduced < 4 * plan["parameters"] + 256
+    clock = 1.5e9
+    for method in ("estimated", "counted"):
+        total = sum(part[method] for part in plan["cycles"])
+        assert plan["step_seconds"][f"{method}_compute"] == pytest.approx(total / clock)
+    short, long = plan["predicted"]["shortest"], plan["predicted"]["longest"]
+    assert 0 < plan["step_seconds"]["bound"] <= short["step_seconds"] <= long["step_seconds"]
+
+
+def test_fsdp_gathers_parameters_and_scatters_gradients(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "--gin.MeshConfig.fsdp=4")
+    assert plan["mesh"]["data"] == 2 and square_arrays(plan) == []
+    moved = {
+        kind: sum(x["bytes"] * x["times"] for x in plan["collectives"] if x["kind"] == kind)
+        for kind in ("all-gather", "reduce-scatter", "all-reduce")
+    }
+    assert set(moved) >= {x["kind"] for x in plan["collectives"]}
+    # Each parameter once in bfloat16, but for biases; each gradient once in float32, small ones as
+    # sums; the quarter of a chip over `data`.
+    parameters, small = plan["parameters"], 2**16
+    assert moved["all-gather"] == pytest.approx(2 * parameters, abs=small)
+    reduced = moved["reduce-scatter"] + moved["all-reduce"]
+    assert reduced == pytest.approx(4 * parameters + parameters, abs=small)
+    assert moved["reduce-scatter"] > 0
+    whole = planned(tmp_path)
+    assert plan["memory"]["optimizer"] < whole["memory"]["optimizer"] / 3
+
+
+def test_a_step_that_does_not_fit_says_what_to_change(tmp_path: Path) -> None:
+    large = ("--topology=v5e:2x4", "--gin.TrainConfig.batch_size=16384")
+    large += ('--gin.ModelConfig.attention="hyla"',)
+    large += ('--gin.ModelConfig.attention_implementation="reference"',)
+    out, said = plan_of(tmp_path, *large, "--json", status=1)
+    plan = json.loads(out)
+    assert plan["fits"] is False
+    assert plan["needed_bytes"] > plan["available_bytes"] == 15.75 * 2**30
+    for setting in ("attention_implementation", "accumulate_steps", "batch_size", "remat", "fsdp"):
+        assert setting in said
+    assert "GiB per chip" in said
+
+
+def test_the_terminal_shows_the_plan_and_the_search_for_a_batch(tmp_path: Path) -> None:
+    options = ("--topology=v5e:2x2", "--compiles=1", "--price_per_chip_hour=1.2")
+    shown, said = plan_of(tmp_path, *options)
+    assert "largest batch, compile 1 of at most 1" in said
+    for part in ("data 4", "GiB per chip", "all-reduce", "projections", "2 x linear", "cost"):
+        assert part in shown

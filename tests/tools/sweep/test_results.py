@@ -3,7 +3,6 @@
 import json
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from hyla_lm.errors import UserError
 from hyla_lm.tools.sweep.points import Point
 from hyla_lm.tools.sweep.report import (
     as_json,
-    markdown,
     sentences,
 )
 from hyla_lm.tools.sweep.results import Metric, Standing, Summary, metric_of, ranked, summarize
@@ -61,9 +59,6 @@ def test_failed_runs_put_a_point_behind_and_no_run_last(planned: Plan) -> None:
         0: 2.0,
         1: 2.2,
     }
-    page = markdown(summary, "")
-    assert "3 of 6 runs are finished, 1 failed." in page
-    assert "- learning_rate=0.1/seed=1 failed: step 3: loss nan" in page
 
 
 def test_means_have_standard_errors_and_the_lead_welchs_interval(planned: Plan) -> None:
@@ -82,12 +77,9 @@ def test_how_sure_the_best_is_stands_in_a_sentence(planned: Plan) -> None:
     assert "worse by 1.0000" in sure and sure.endswith("by these seeds the order is no chance.")
     unsure = sentences(found(planned(), [1.0, 2.0, 1.1, 2.1, 3.0, 3.0]))[-1]
     assert "worse by 0.1000" in unsure and "it includes 0, so the order may be chance" in unsure
-    one_seed = sentences(found(planned(seeds=1), [1.0, 2.0, 3.0]))[-1]
-    assert "one seed does not say how sure" in one_seed
     assert "may be chance" in sentences(found(planned(), [1.0] * 6))[-1]
     half_known = found(planned(), [1.0, 1.0, 3.0, 3.2, 9.0, 9.0]).lead
     assert half_known is not None and math.isfinite(half_known.high)
-    assert sentences(found(planned(), [None] * 6)) == ["0 of 6 runs are finished."]
 
 
 def test_summary_json_has_all(planned: Plan) -> None:
@@ -119,8 +111,3 @@ def test_the_task_says_what_ranks(planned: Plan) -> None:
     assert metric_of(planned(), None, None) == LOW
     assert metric_of(planned(), "train/accuracy", None).best == "highest"
     assert metric_of(planned(), "train/accuracy", "lowest").best == "lowest"
-    other: Any = SimpleNamespace(
-        experiment=SimpleNamespace(train=SimpleNamespace(task=SimpleNamespace(ranked_by="")))
-    )
-    with pytest.raises(UserError, match="--metric is missing"):
-        metric_of([*planned(), other], None, None)
