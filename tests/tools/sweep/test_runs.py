@@ -7,6 +7,7 @@ import pytest
 from hyla_lm.errors import UserError
 from hyla_lm.tools.sweep.points import grid
 from hyla_lm.tools.sweep.record import Record, locked
+from hyla_lm.tools.sweep.report import listing
 from hyla_lm.tools.sweep.runs import plan
 from tests.tools.sweep.conftest import RATES, Plan, finish
 
@@ -64,3 +65,12 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
         pass
     with locked(place):
         pass
+
+
+def test_the_listing_has_steps_tokens_and_what_is_done(planned: Plan) -> None:
+    runs = planned(seeds=1)
+    finish(runs[0], 1.0)
+    _, *rows, total = listing(runs)
+    assert rows[0].split() == ["learning_rate=0.1/seed=0", "10", "1,280", "finished"]
+    assert rows[2].endswith("to do")
+    assert total == "3 points x 1 seeds = 3 runs, 30 steps, 3,840 tokens"
