@@ -12,6 +12,7 @@ from hyla_lm.config import gin_files, mistakes
 from hyla_lm.config.declare import REGISTRY, configurable, setting
 from hyla_lm.config.experiment import TrainConfig  # noqa: F401  makes the classes known
 from hyla_lm.errors import UserError
+from hyla_lm.input.stream import C4Stream
 from hyla_lm.tpu import commands
 from hyla_lm.tpu.job import Code, Job, Training
 
@@ -186,7 +187,7 @@ def test_a_misspelt_class_or_macro_is_suggested() -> None:
 @pytest.mark.parametrize(
     ("name", "field", "meant"),
     [
-        ("C4Stream", "validatio", "C4Stream.validation"),
+        (C4Stream.__name__, "validatio", "C4Stream.validation"),
         ("Rows", "validatio", "Rows.validation"),
         ("TrainConfig", "learning_rate", "OptimizerConfig.learning_rate"),
         ("TrainConfig", "learnin_rate", "OptimizerConfig.learning_rate"),
