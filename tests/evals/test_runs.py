@@ -4,7 +4,6 @@ import json
 import os
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,6 @@ ModelConfig.num_heads = 2
 ModelConfig.mlp_dim = 8
 OptimizerConfig.warmup_steps = 2
 """
-PAPER = ("fuzzy_logic", "sraven")
 SUITES = {
     "fuzzy_logic": ("FuzzyLogic.evaluation_examples = 20\nSEQUENCE_LENGTH = 8", "r2"),
     "sraven": ("Sraven.evaluation_examples = 20\nSraven.num_features = 2", "accuracy"),
@@ -108,21 +106,6 @@ def test_models_have_the_parameters_of_the_paper_and_one_seed(
     model, train = program.experiment.model, program.experiment.train
     assert model.relative_buckets == model.relative_max_distance == program.task.sequence_length
     assert (train.seed, train.task.seed) == (2, 2)  # type: ignore
-
-
-@pytest.mark.parametrize("suite", PAPER)
-def test_presets_differ_in_nothing_but_what_they_say(suite: str) -> None:
-    paper, strict = preset(f"{suite}_paper"), preset(f"{suite}_strict")
-    assert paper.model.attention_dropout == 0.1 and strict.model.attention_dropout == 0
-    assert replace(paper.model, attention_dropout=0.0) == strict.model
-    same = dict(cosine_ends_early=False, decay_attention_biases=False)
-    assert paper.optimizer.cosine_ends_early and paper.optimizer.decay_attention_biases
-    assert replace(paper.optimizer, **same) == strict.optimizer
-    task = paper.train.task
-    assert (task.split, task.in_distribution_repeats_training) == ("published", True)  # type: ignore
-    fresh = dict(split="covering", in_distribution_repeats_training=False)
-    assert replace(task, **fresh) == strict.train.task  # type: ignore
-    assert replace(paper.train, task=None) == replace(strict.train, task=None)
 
 
 MESH = """

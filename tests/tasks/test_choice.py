@@ -64,13 +64,9 @@ def test_frequencies_are_the_softmax_at_the_temperature(temperature: float, top_
     ("flag", "value"),
     [
         ("max_tokens", 0),
-        ("temperature", -0.1),
         ("temperature", float("nan")),
         ("top_k", -1),
-        ("top_p", 0.0),
         ("top_p", 1.5),
-        ("top_p", float("nan")),
-        ("seed", -1),
         ("seed", 2**32),
     ],
 )

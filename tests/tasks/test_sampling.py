@@ -80,12 +80,6 @@ def test_of_a_long_prompt_the_last_tokens_are_read_and_an_empty_one_is_bos(
     assert (warning in caplog.text) == (size > ROW)
 
 
-@pytest.mark.parametrize("narrowed", [{"top_k": 1}, {"top_p": 1e-6}], ids=str)
-def test_a_choice_of_one_is_greedy(sampler: Sampler, narrowed: dict[str, Any]) -> None:
-    one = Sampling(max_tokens=NEW, temperature=2.0, seed=5, **narrowed)
-    assert sampler.sample([PROMPT], one) == sampler.sample([PROMPT], GREEDY)
-
-
 def test_every_token_is_drawn_anew_by_the_seed_alone(
     softmax_decoder: tuple[Decoder, Any], tokenizer: Tokenizer
 ) -> None:
@@ -134,24 +128,6 @@ def test_a_text_alone_is_that_of_its_number_in_a_batch(
         assert "".join(sampler.stream(sample.prompt, SAMPLING, number)) == sample.text
 
 
-def test_samples_of_a_prompt_differ_and_stand_together(sampler: Sampler) -> None:
-    samples = sampler.sample(["ba", "ki"], SAMPLING, samples=2)
-    assert [sample.prompt for sample in samples] == ["ba", "ba", "ki", "ki"]
-    assert len({tuple(sample.tokens) for sample in samples}) == 4
-
-
-def test_another_prompt_length_and_seed_compile_nothing_anew(
-    sampler: Sampler, caplog: pytest.LogCaptureFixture
-) -> None:
-    with jax.log_compiles():
-        list(sampler.stream("kan", Sampling(max_tokens=25, temperature=0.77)))
-        assert "Compiling" in caplog.text, "this temperature is new"
-        caplog.clear()
-        for prompt in PROMPTS:
-            list(sampler.stream(prompt, Sampling(31, temperature=0.77, seed=7), number=5))
-    assert "Compiling" not in caplog.text
-
-
 def one_by_one(tokenizer: Tokenizer, prompt: list[int], ids: list[int]) -> list[str]:
     return list(text_pieces(tokenizer, prompt, [[token] for token in ids]))
 
@@ -163,14 +139,6 @@ def test_bytes_wait_for_the_rest_of_their_character(tokenizer: Tokenizer) -> Non
     assert "".join(pieces) == TEXT
     assert "\ufffd" not in "".join(pieces) and pieces.count("") >= 1 + 2 + 3
     assert pieces[-1] == ""
-
-
-@pytest.mark.parametrize("missing", [1, 2, 3])
-def test_what_is_never_completed_comes_at_the_end(tokenizer: Tokenizer, missing: int) -> None:
-    ids = tokenizer.encode("ba😀")[:-missing]
-    pieces = one_by_one(tokenizer, [], ids)
-    assert pieces[-1] == "\ufffd" * (4 - missing)
-    assert "".join(pieces) == tokenizer.decode(ids)
 
 
 def test_pieces_of_any_tokens_are_together_their_text(tokenizer: Tokenizer) -> None:

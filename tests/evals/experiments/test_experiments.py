@@ -1,17 +1,14 @@
 """The experiments are the paper's: rows, published values and sizes."""
 
-import re
 from pathlib import Path
 
 import pytest
 
-from hyla_lm.attention.attend import VARIANTS
 from hyla_lm.config.experiment import Experiment
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.evals.experiments.paper import BENCHMARKS, PRESETS
 from hyla_lm.evals.experiments.runner import PlannedRun, Request, plan
 
-PAPER = Path(__file__).parents[3].parent / "shared" / "paper" / "attention_as_a_hypernetwork.md"
 TRAINED = [
     (suite, name)
     for suite, benchmark in BENCHMARKS.items()
@@ -41,35 +38,6 @@ def test_every_row_can_be_run_and_is_another(
     for one in found:
         length = one.train.task.prepare_task(1).sequence_length  # type: ignore
         assert one.model.relative_buckets == one.model.relative_max_distance == length
-
-
-@pytest.mark.parametrize("suite", BENCHMARKS)
-def test_table_a1_has_every_variant_and_three_with_experts(suite: str, tmp_path: Path) -> None:
-    models = [configured(run, suite).model for run in planned(suite, "table_a1", tmp_path)]
-    dense = [model.attention for model in models if model.feedforward == "gelu"]
-    sparse = [model for model in models if model.feedforward == "moe"]
-    of_the_paper = [name for name, spec in VARIANTS.items() if spec.pair_network is None]
-    assert sorted(dense) == sorted(of_the_paper)
-    assert [model.attention for model in sparse] == ["softmax", "linear", "hyla"]
-    assert {(model.num_experts, model.experts_per_token) for model in sparse} == {(5, 2)}
-
-
-def test_table_a1_is_as_published() -> None:
-    if not PAPER.is_file():
-        pytest.skip("the paper's text is not beside this checkout")
-    number = r"\$([\d.]+) \\pm ([\d.]+)\$"
-    lines = re.findall(rf"^(.+)\t{number}\t{number}$", PAPER.read_text(), re.MULTILINE)
-    assert len(lines) == 14
-    for line, fuzzy, sraven in zip(
-        lines,
-        BENCHMARKS["fuzzy_logic"].experiments["table_a1"].rows,
-        BENCHMARKS["sraven"].experiments["table_a1"].rows,
-        strict=True,
-    ):
-        title = re.sub(r"[$\\]", "", line[0]).replace(" - ", " − ").replace("–", "−")
-        assert title == fuzzy.label == sraven.label
-        assert tuple(map(float, line[1:3])) == fuzzy.published
-        assert tuple(map(float, line[3:])) == sraven.published
 
 
 def test_examples_are_steps(tmp_path: Path) -> None:

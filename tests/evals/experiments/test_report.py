@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from hyla_lm.cli.main import main
-from hyla_lm.evals.experiments import paper, report, results
-from hyla_lm.evals.experiments.results import Result, sections
+from hyla_lm.evals.experiments import paper, results
+from hyla_lm.evals.experiments.results import Result
 
 ROOT = Path(__file__).parents[3]
 MADE_ON = {"device": "NVIDIA H200", "jax": "0.10.2", "git_revision": "0123456789abcdef"}
@@ -139,21 +139,6 @@ def test_the_ceiling_is_that_of_the_instances(binding: str, is_known: bool, tmp_
     text = report_of(tmp_path, sraven("hyla", bindings=[binding]))
     assert ("best possible" in text) == is_known
     assert (line_of(text, "HYLA")[-1] == "93.31 ± 0.26") == is_known
-
-
-def test_curves_are_drawn_by_rows_and_what_was_published_as_a_figure_only_is_said(
-    tmp_path: Path,
-) -> None:
-    rows = [f"{variant}-heads_{heads}" for variant in ("softmax", "hyla") for heads in (1, 16)]
-    runs = [sraven(row, "heads") for row in rows]
-    text = report_of(tmp_path, *runs)
-    assert line_of(text, "HYLA, heads 16")[2:4] == ["figure only", "–"]
-    assert "these are ours" in text
-    # Table A2 is in every report of SRAVEN.
-    assert line_of(text, "M = 4, K = 8")[1:] == ["0.24 ± 0.08", "0.32 ± 0.09", "-0.08"]
-    (section,) = sections(runs)
-    lines = report.picture(section).axes[0].lines[::3]
-    assert [line.get_xdata().tolist() for line in lines] == [[1, 16], [1, 16]]  # type: ignore
 
 
 def test_a_folder_without_results_or_with_others_is_refused(

@@ -14,7 +14,6 @@ from hyla_lm.evals.latent_codes.decoding import (
     mean_codes,
     term_scores,
 )
-from hyla_lm.evals.latent_codes.figures import embed
 
 TERMS = 6
 PAIRS = np.array(list(combinations(range(TERMS), 2)))
@@ -89,12 +88,6 @@ def test_effective_rank_of_known_codes() -> None:
     uneven = np.concatenate([np.diag([3.0, 1.0]), -np.diag([3.0, 1.0])])
     entropy = -(0.75 * np.log(0.75) + 0.25 * np.log(0.25))
     assert effective_rank(uneven) == pytest.approx(np.exp(entropy))
-
-
-def test_codes_that_are_all_alike_have_one_place() -> None:
-    alike = np.random.default_rng(0).normal(size=8).astype(np.float32)
-    assert not embed(np.tile(alike, (4096, 1)), seed=0).any()
-    assert embed(np.random.default_rng(0).normal(size=(50, 4)), seed=0).std() > 0
 
 
 def test_means_and_their_similarity() -> None:

@@ -1,7 +1,6 @@
 """Latent codes, value units and contributions, read from a model as its parameters make them."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,7 +14,6 @@ from hyla_lm.attention.attend import (
     latent_codes_of,
     make_request,
 )
-from hyla_lm.cli.main import main
 from hyla_lm.evals.latent_codes.decoding import dead_units
 from hyla_lm.evals.latent_codes.language import pick
 from hyla_lm.evals.latent_codes.samples import Choices, Collector, active_units, any_active, draw_of
@@ -192,17 +190,3 @@ def test_pick_takes_the_keys_that_add_most() -> None:
     np.testing.assert_array_equal(own[1, 0], code_BxHxTxS[1, :, 2, 2])
     np.testing.assert_array_equal(others[0, 0, 1], code_BxHxTxS[0, :, 4, 1])
     assert not others[:, :, 3].any()
-
-
-def test_mistakes_are_told_in_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    look = ["evals", "look", f"--workdir={tmp_path}"]
-    assert main(look) == 2
-    assert "holds no run" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main([*look, "--examples=0"])
-    assert "0 must be a number above 0" in capsys.readouterr().err
-    monkeypatch.setattr("hyla_lm.evals.latent_codes.look.find_spec", lambda name: None)
-    assert main(look) == 2
-    assert "pip install 'hyla_lm[evals]'" in capsys.readouterr().err

@@ -70,18 +70,6 @@ def test_fuzzy_logic(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert look(workdir, "--seed=1")[0]["decoding"] != report["decoding"]
 
 
-def test_sraven(tmp_path: Path) -> None:
-    workdir = train_suite("sraven", tmp_path, 'ModelConfig.attention="softmax"')
-    report, codes = look(workdir)
-    assert set(report["decoding"]) == {"in_distribution", "held_out"}
-    assert len(report["decoding"]["held_out"]["1"]["f1"]) == 8
-    assert report["value_units"] == [None, None]
-    assert codes["held_out/code_NxBxC"].shape == (2, 300, 3)
-    other, codes = look(workdir, "--site=row", "--feature_order=identity")
-    assert other["choices"]["site"] == "row" and other["code_size"] == 6
-    assert codes["held_out/code_NxBxC"].shape == (2, 300, 6)
-
-
 def test_language_model(tiny_gin: Path, tmp_path: Path) -> None:
     workdir = tmp_path / "run"
     arguments = ["train", f"--gin_file={tiny_gin}", f"--workdir={workdir}"]

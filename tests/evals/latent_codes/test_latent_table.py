@@ -62,11 +62,3 @@ def test_each_run_is_looked_at_once_with_the_same_choices(
     report = (tmp_path / "report.md").read_text()
     assert report.count("| HYLA | fixed") == 2
     assert f"hyla-lm evals latent_codes {tmp_path} --fixed=query --seed=1" in report
-
-
-def test_runs_that_are_gone_are_told(
-    tmp_path: Path, looks: list[Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    results.write(tmp_path / "results", result(0))
-    assert main(["evals", "latent_codes", str(tmp_path)]) == 2
-    assert "is gone: latent codes need the checkpoints" in capsys.readouterr().err and looks == []

@@ -124,27 +124,14 @@ def test_a_stopped_population_goes_on_to_the_last_bit(home: Path, stopped: Path)
         assert all(np.array_equal(ours, whole) for ours, whole in pairs)
 
 
-def test_hyla_lm_train_goes_on_from_its_checkpoints(home: Path, stopped: Path) -> None:
-    train_one(stopped, "b")
-    for ours, whole in zip(measured(stopped / "b"), measured(home / "b"), strict=True):
-        assert ours == pytest.approx(whole, rel=TOLERANCE, abs=TOLERANCE)
-
-
-def test_runs_saved_at_different_steps_go_on_from_one_that_all_have(
+def test_a_run_goes_on_by_its_own_command_and_again_with_those_of_an_earlier_step(
     home: Path, stopped: Path
 ) -> None:
     train_one(stopped, "b")
+    for ours, whole in zip(measured(stopped / "b"), measured(home / "b"), strict=True):
+        assert ours == pytest.approx(whole, rel=TOLERANCE, abs=TOLERANCE)
     train_many(members(stopped))
     assert measured(stopped / "b") == measured(home / "b")
-
-
-def test_a_damaged_checkpoint_of_a_run_is_named(stopped: Path) -> None:
-    damaged = stopped / "b" / "checkpoints" / "6"
-    (damaged / "data" / "metadata").write_text("{}")
-    with pytest.raises(UserError, match=f"{damaged} cannot be restored .*: move it elsewhere"):
-        train_many(members(stopped))
-    damaged.rename(stopped / "b" / "6")
-    train_many(members(stopped))
 
 
 def test_a_run_that_diverges_leaves_the_others_alone(home: Path, tmp_path: Path) -> None:

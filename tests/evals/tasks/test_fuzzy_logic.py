@@ -21,12 +21,6 @@ def test_functions_of_a_point_computed_by_hand() -> None:
         np.testing.assert_allclose(fuzzy_function(x_1xL, jnp.array(terms)), [value], rtol=1e-6)
 
 
-def test_on_booleans_it_is_the_boolean_function() -> None:
-    points = np.array([[i >> 2 & 1, i >> 1 & 1, i & 1] for i in range(8)], np.float32)
-    values = fuzzy_function(jnp.asarray(points), jnp.array([2, 5]))
-    assert values.tolist() == [float(i in (2, 5)) for i in range(8)]
-
-
 def test_tokens_have_uniform_points_and_all_targets_but_that_of_the_query() -> None:
     task = SMALL.prepare_task(8)
     batch = jax.jit(task.draw)(task.train_key(0), jnp.arange(500), task.tables["train"])

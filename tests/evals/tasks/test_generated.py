@@ -111,25 +111,6 @@ def test_examples_never_change(drawn: str) -> None:
     assert zlib.crc32(np.asarray(batch[array]).tobytes()) == crc
 
 
-def test_seeds_in_vmap_and_steps_in_scan_equal_single_calls() -> None:
-    tasks = [FuzzyLogic(sequence_length=8, seed=seed).prepare_task(8) for seed in range(3)]
-    keys = jnp.stack([task.train_key(seed) for seed, task in enumerate(tasks)])
-    tables = jnp.stack([jnp.asarray(task.tables["train"]) for task in tasks])
-
-    def steps(key: jax.Array, table: jax.Array) -> Any:
-        def step(first: jax.Array, _: None) -> Any:
-            return first + 4, tasks[0].draw(key, first + jnp.arange(4), table)
-
-        return jax.lax.scan(step, jnp.int32(0), length=3)[1]
-
-    together = jax.device_get(jax.jit(jax.vmap(steps))(keys, tables))
-    for seed, task in enumerate(tasks):
-        stream = task.train_stream(BatchShard(4, seed), None)
-        for step in range(3):
-            for name, values in next(stream).items():
-                np.testing.assert_array_equal(together[name][seed, step], values)
-
-
 def test_processes_share_each_batch_and_a_state_goes_on() -> None:
     task = SMALL.prepare_task(8)
     whole = task.train_stream(BatchShard(8), None)
@@ -177,24 +158,14 @@ def test_rows_that_fill_a_batch_have_no_weight() -> None:
     ("config", "settings", "message"),
     [
         (FuzzyLogic, {"num_terms": 13}, "num_terms = 13 is more than the 12 known terms"),
-        (FuzzyLogic, {"num_terms": 5}, "num_terms = 5 is more than the 4 unknown terms"),
         (FuzzyLogic, {"num_variables": 1}, "holds out 0 and trains on 1"),
         (FuzzyLogic, {"unknown_terms": (1, 1)}, "must be different numbers below 16"),
-        (FuzzyLogic, {"unknown_terms": (1, 16)}, "must be different numbers below 16"),
-        (FuzzyLogic, {"num_variables": 11}, "must be at most 10"),
         (FuzzyLogic, {"sequence_length": 1}, r"\.sequence_length = 1 must be at least 2"),
-        (FuzzyLogic, {"split": "random"}, r"FuzzyLogic\.split = 'random' must be one of"),
-        (FuzzyLogic, {"held_out_fraction": 1.0}, "trains on 0: both must be above 0"),
-        (FuzzyLogic, {"held_out_fraction": -0.5}, "both must be above 0"),
         (FuzzyLogic, {"held_out_fraction": 0.95}, "leaves 4 of 66 .* none had every part: lower"),
         (FuzzyLogic, {"split": "published", "seed": 3}, "seeds 0, 1, 2, 2024, not for 3"),
-        (FuzzyLogic, {"split": "published", "num_terms": 3}, "66 and 330 .*, not for 220"),
-        (Sraven, {"num_features": 5}, r"Sraven\.num_features = 5 must be at most 4"),
         (Sraven, {"num_symbols": 2}, r"Sraven\.num_symbols = 2 must be at least 3"),
         (Hyperteacher, {"num_combined": 9}, r"is more than Hyperteacher\.num_modules = 8"),
-        (Hyperteacher, {"num_combined": 8}, "holds out 0 and trains on 1"),
         (Match3, {"modulus": 23}, r"modulus = 23 is too small for Match3\.num_triples = 1"),
-        (Match3, {"num_triples": 2}, r"modulus = 47 is too small for Match3\.num_triples = 2"),
         (
             Match3,
             {"modulus": 85, "num_triples": 2, "held_out_fraction": 0.01},
