@@ -2,10 +2,7 @@
 
 import io
 import json
-import signal
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,8 +13,6 @@ from hyla_lm.cli.main import main
 from hyla_lm.errors import UserError
 from hyla_lm.input.prepared import Rows
 from hyla_lm.run.restored import RestoredRun
-from hyla_lm.tasks.sampling import Sampling
-from tests import preloaded
 from tests.conftest import TINY
 
 pytestmark = pytest.mark.usefixtures("programs_once")
@@ -91,33 +86,7 @@ def test_a_text_is_scored_in_all_and_token_by_token(said, tmp_path: Path) -> Non
     assert whole.startswith(f"{found['nats']:.4f} nats, {found['bits_per_byte']:.4f} bits per byte")
 
 
-def test_ctrl_c_ends_the_line_and_the_process_with_130(workdir: Path) -> None:
-    command = [sys.executable, "-m", "hyla_lm", "sample", f"--workdir={workdir}", "--prompt=ba"]
-    with preloaded.Popen(
-        [*command, "--max_tokens=100000000", "--top_k=5"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None and process.stderr is not None
-        assert process.stdout.read(8).startswith("ba")
-        process.send_signal(signal.SIGINT)
-        rest, said = process.communicate(timeout=60)
-    assert (process.returncode, said) == (130, "hyla-lm: interrupted\n")
-    assert rest.endswith("\n")
-
-
-@pytest.mark.parametrize(
-    "ask",
-    [
-        lambda run: run.sample("ba", Sampling()),
-        lambda run: run.sample_all(["ba"], Sampling()),
-        lambda run: run.stream("ba", Sampling()),
-        lambda run: run.score("ba"),
-    ],
-    ids=["sample", "sample_all", "stream", "score"],
-)
-def test_a_run_of_another_task_is_refused(ask: Callable[[RestoredRun], object]) -> None:
+def test_a_run_of_another_task_is_refused() -> None:
     program: Any = SimpleNamespace(task=object())
     with pytest.raises(UserError, match="holds no language model"):
-        ask(RestoredRun(program, {}, 1))
+        RestoredRun(program, {}, 1).score("ba")
