@@ -44,7 +44,7 @@ def calibrated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     command = [sys.executable, "-m", "hyla_lm", "calibrate", f"--gin_file={folder}/model.gin"]
     command += [f"--output={folder}/chip.json", "--repeats=3"]
     environment = os.environ | {
-        **{"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "COLUMNS": "80"},
+        **{"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
         "JAX_NUM_CPU_DEVICES": "2",
     }
     done = preloaded.run(command, capture_output=True, text=True, env=environment, cwd=folder)

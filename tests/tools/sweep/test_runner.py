@@ -11,7 +11,7 @@ from hyla_lm.cli.sweep import status_of
 from hyla_lm.ending import DONE, FAILED, Preempted
 from hyla_lm.tools.sweep.record import Record
 from hyla_lm.tools.sweep.results import Metric, summarize
-from hyla_lm.tools.sweep.runner import CACHE, CACHED_FROM, Processes, train_runs
+from hyla_lm.tools.sweep.runner import Processes, train_runs
 from hyla_lm.tools.sweep.runs import Run
 from tests.tools.sweep.conftest import Plan
 
@@ -21,7 +21,6 @@ PROGRAM = """
 import json, os, signal, sys, time
 [workdir] = [a.partition("=")[2] for a in sys.argv if a.startswith("--workdir=")]
 print("step 5/10  loss 2.0", flush=True)
-print(os.environ["{cache}"], os.environ.get("{cached_from}"))
 {body}
 os.makedirs(workdir, exist_ok=True)
 with open(workdir + "/summary.json", "w") as file:
@@ -37,8 +36,7 @@ DIES_OF_THE_SIGNAL = "print('step 6/10  waits', flush=True); time.sleep(60)"
 
 
 def program(body: str) -> tuple[str, ...]:
-    text = PROGRAM.format(body=body, cache=CACHE, cached_from=CACHED_FROM)
-    return sys.executable, "-S", "-c", text
+    return sys.executable, "-S", "-c", PROGRAM.format(body=body)
 
 
 class Sweep:
@@ -58,13 +56,13 @@ class Sweep:
         if "waits" in line:
             self.running.stop()
 
-    def status(self, runs: list[Run], body: str = "", metric: Metric = METRIC) -> int:
+    def status(self, runs: list[Run], body: str = "") -> int:
         """How the sweep ends, and in `failures` what it recorded."""
         self.shown.clear()
         record = Record(str(self.folder), runs)
-        train_runs(runs, metric, record, self.processes(body), 3, self.show)
+        train_runs(runs, METRIC, record, self.processes(body), 3, self.show)
         self.failures = json.loads((self.folder / "sweep.json").read_text())["failures"]
-        return status_of(summarize(metric, runs, record.failures))
+        return status_of(summarize(METRIC, runs, record.failures))
 
 
 @pytest.fixture
