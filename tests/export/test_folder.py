@@ -102,6 +102,12 @@ def test_the_command_exports_a_run_with_its_metrics(
     assert "no summary of this step" in (earlier / "README.md").read_text()
 
 
+def test_an_exported_folder_holds_one_step(folder: Path) -> None:
+    assert hyla_lm.load(str(folder), step=7).step == 7
+    with pytest.raises(UserError, match="exported at step 7 and holds no step 8"):
+        hyla_lm.load(str(folder), step=8)
+
+
 def test_an_export_that_fails_leaves_nothing(
     small_model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

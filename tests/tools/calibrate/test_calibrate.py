@@ -53,6 +53,13 @@ def calibrated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return json.loads((folder / "chip.json").read_text())
 
 
+def test_the_file_says_what_was_measured_where(calibrated: dict[str, Any]) -> None:
+    assert calibrated["device"] == {"platform": "cpu", "kind": "cpu", "count": 2}
+    assert calibrated["versions"]["jax"] and calibrated["versions"]["hyla_lm"]
+    assert calibrated["gin_files"][0].endswith("model.gin")
+    assert calibrated["attention"] == ["hyla by blocked"] and calibrated["rows_per_device"] == 2
+
+
 def test_every_part_step_collective_and_peak_is_timed(calibrated: dict[str, Any]) -> None:
     names: dict[str, list[str]] = {}
     for row in calibrated["measurements"]:
