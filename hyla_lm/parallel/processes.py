@@ -260,6 +260,8 @@ def _initialize(seconds: int, silence: int) -> None:
         f"not all processes of the run came to {where} within {seconds} s: see whether the same "
         f"command runs on every host{given} and whether the network lets the port in."
     )
+    if named.get("process_id") == 0:
+        _check_port(where)
     cancel = end_later(seconds, sentence, UNAVAILABLE)
     log.info("waits for the other processes at %s", where)
     try:
@@ -269,12 +271,24 @@ def _initialize(seconds: int, silence: int) -> None:
             heartbeat_timeout_seconds=JAX_IS_SILENT_LATER * silence,
         )
     except JaxRuntimeError as error:
-        raise UserError(
-            f"JAX's service does not start at {where} ({reason_of(error)}): end what holds the "
-            f"port, or change {COORDINATOR}."
-        ) from error
+        raise _no_service(where, reason_of(error)) from error
     finally:
         cancel()
+
+
+def _check_port(address: str) -> None:
+    """Raises UserError for a port that another program holds: JAX may end with a signal then."""
+    try:
+        socket.create_server(("", int(address.rpartition(":")[2]))).close()
+    except (OSError, OverflowError) as error:
+        raise _no_service(address, str(error)) from error
+
+
+def _no_service(address: str, reason: str) -> UserError:
+    return UserError(
+        f"JAX's service does not start at {address} ({reason}): end what holds the port, or change "
+        f"{COORDINATOR}."
+    )
 
 
 def _named() -> dict[str, Any]:
