@@ -64,9 +64,11 @@ def supervise(
     try:
         _Supervisor(cloud, 60 * away_minutes, 60 * idle_minutes).watch()
     except BaseException:
-        if delete_after:
-            _delete_after_error(cloud)
-        cloud.say(operations.bill(cloud))
+        try:
+            if delete_after:
+                _delete_after_error(cloud)
+        finally:  # a second Ctrl-C ends the deletion
+            cloud.say(operations.bill(cloud))
         raise
     try:
         if delete_after:

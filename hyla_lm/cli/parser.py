@@ -55,13 +55,6 @@ def run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None)
     return ending.run(parser.prog, lambda: options.run(options, bindings), options.debug)
 
 
-def run_one(name: str, command: Command, arguments: Sequence[str] | None = None) -> int:
-    """Runs a command that has a command line of its own."""
-    parser: argparse.ArgumentParser = Parser(name, description=command.HELP, epilog=EPILOG)
-    _set_up(parser, command)
-    return run(parser, arguments)
-
-
 def add_gin_files(parser: argparse.ArgumentParser, doc: str = "several go in any order") -> None:
     """Adds --gin_file, which may be repeated."""
     parser.add_argument("--gin_file", action="append", default=[], help=doc)

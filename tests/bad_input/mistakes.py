@@ -146,7 +146,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("train --workdir={new} --gin_file={prose}", "{prose}:1: "),
         ("train --workdir={new} --gin_file={unknown}", "did you mean ModelConfig.num_layers?"),
         ("train --workdir={new} --gin_file={including}", "did you mean gin/quickstart.gin?"),
-        ("train --workdir={new} --gin_file={circle}", "{circle}"),
+        ("train --workdir={new} --gin_file={circle}", "includes {circle}, which includes it"),
         ("train --workdir={new} --gin_file={tiny} --gin_file={other}", "{other} sets it to 99"),
         ("train --workdir={new} --gin_file=gin/c4_rows.gin", "or gin/c4_50m_hyla.gin"),
         ("train --workdir={new} --gin_file=gin/c4_50m_hyla.gin", "such as gin/c4_rows.gin"),

@@ -77,6 +77,28 @@ def test_a_failed_save_is_named(
     assert said.endswith("free space or mend the disk, and start again.")
 
 
+def test_a_folder_is_listed_again_when_a_checkpoint_goes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed, gone = ocp.CheckpointManager.reload, [FileNotFoundError(), FileNotFoundError()]
+
+    def reload(manager: ocp.CheckpointManager) -> None:
+        if gone:
+            raise gone.pop()
+        listed(manager)
+
+    state = {"x": jnp.ones(3)}
+    with closing(Checkpointer(epath.Path(tmp_path), keep=2)) as checkpoints:
+        checkpoints.save(3, state, {}, {})
+        checkpoints.wait()
+        with closing(Checkpointer(epath.Path(tmp_path))) as follower:
+            checkpoints.save(4, state, {}, {})
+            checkpoints.wait()
+            monkeypatch.setattr(ocp.CheckpointManager, "reload", reload)
+            follower.reload()
+            assert not gone and follower.steps() == [3, 4]
+
+
 def identity(rows: str | None = "a", **fields: object) -> dict[str, object]:
     data = {} if rows is None else {"rows": rows}
     return {"ModelConfig": as_dict(ModelConfig(**fields)), "data": data}

@@ -10,6 +10,7 @@ from hyla_lm.tpu import launch
 from hyla_lm.tpu.cloud import CONNECTION_WAITS, State
 from hyla_lm.tpu.supervise import FIRST_WAIT_SECONDS, USER_MISTAKE, Action, decide
 from hyla_lm.tpu.worker import PREEMPTED
+from tests.tpu.answers import answer
 from tests.tpu.conftest import CODE, COMMIT, PLACE, FakeCloud
 from tests.tpu.test_tpu_faults import CONNECTION, DENIED, NO_CAPACITY, is_empty
 
@@ -329,3 +330,15 @@ def test_an_interrupt_deletes_the_slice_where_that_was_asked_for(
     monkeypatch.setattr(active, "sleep", interrupted)
     code, printed = active.launch("supervise", "--delete-after")
     assert code == 130 and is_empty(active) and "nothing is billed" in printed
+
+
+def test_an_interrupted_deletion_says_what_is_billed(
+    active: FakeCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(active, "sleep", interrupted)
+    active.fault("resources delete", answer("busy_request"), times=9)
+    code, printed = active.launch("supervise", "--delete-after")
+    assert code == 130 and active.state["node"] == "READY" and "is billed" in printed
