@@ -21,8 +21,7 @@ compare: .venv/core
 # Tests of what runs on CPU as it is defined compile as for users, all others in a third of the time.
 # Tests that wait more than they compute run beside those, in a process that shares their cores.
 AS_FOR_USERS := tests/tools/plan tests/test_benchmarks.py tests/test_quickstart.py tests/run/test_same_bits.py \
-	tests/attention/test_attention.py tests/attention/test_prefixes.py tests/attention/test_reference.py \
-	tests/parallel/test_multihost_quickstart.py
+	tests/attention/test_attention.py tests/attention/test_prefixes.py tests/attention/test_reference.py
 WAITING := tests/run/test_watchdog.py tests/faults/test_ways_out.py \
 	tests/faults/test_workers_end.py tests/parallel/test_processes.py tests/tpu
 OTHERS := $(addprefix --ignore=,$(AS_FOR_USERS) $(WAITING))

@@ -32,8 +32,7 @@ if WORKER and hasattr(os, "sched_setaffinity"):  # not on macOS
 gc.set_threshold(100_000, 50, 100)
 # Files that take longest come first, so that workers end together.
 LONGEST = (
-    *("parallel/test_multihost_quickstart.py", "parallel/test_multihost.py"),
-    *("docs/test_extending.py", "faults/test_checkpoints.py"),
+    *("parallel/test_multihost.py", "docs/test_extending.py", "faults/test_checkpoints.py"),
     *("faults/test_kills.py", "attention/test_units_on_lanes.py", "attention/test_blocked.py"),
     *("diagnostics/test_canary.py", "model/test_model.py", "golden/test_golden_models.py"),
     *("attention/test_tpu_softmax_linear.py", "attention/test_pallas_tpu.py"),

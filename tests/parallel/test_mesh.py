@@ -94,18 +94,6 @@ def test_modern_parts_on_meshes_of_4_devices_have_the_gradients_of_one_device() 
     assert max(apart) < 1e-4, apart
 
 
-def test_rules_split_the_dimensions_they_name() -> None:
-    mesh = jax.sharding.AbstractMesh((2, 4, 8), ("data", "fsdp", "model"))
-    block = "params/blocks/block_0"
-    assert parameter_spec("params/embed/table", (64, 32), mesh) == P("model", "fsdp")
-    kernel = parameter_spec(f"{block}/attention/query/kernel", (32, 8, 4), mesh)
-    assert kernel == P("fsdp", "model", None)
-    scanned = parameter_spec(f"{block}/attention/query/kernel", (6, 32, 8, 4), mesh)
-    assert scanned == P(None, "fsdp", "model", None)
-    moment = parameter_spec(f"opt_state/0/mu/{block[7:]}/feedforward/up/kernel", (32, 64), mesh)
-    assert moment == P("fsdp", "model")
-
-
 def test_a_dimension_that_does_not_divide_stays_whole() -> None:
     mesh = jax.sharding.AbstractMesh((1, 4, 8), ("data", "fsdp", "model"))
     assert parameter_spec("params/embed/table", (321, 32), mesh) == P(None, "fsdp")
@@ -122,15 +110,6 @@ def test_a_mesh_that_no_size_of_data_mends_says_so() -> None:
         make_mesh(MeshConfig(fsdp=3), TWO_SLICES)
     with pytest.raises(UserError, match="a mesh of 3 devices but there are 8: change its sizes"):
         make_mesh(sized(1, 1, 3, 1), TWO_SLICES)
-
-
-def test_minus_one_takes_the_devices_left() -> None:
-    assert dict(make_mesh(MeshConfig()).shape) == {
-        "replica": 1,
-        "data": jax.device_count(),
-        "fsdp": 1,
-        "model": 1,
-    }
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import pytest
 
 from hyla_lm.ending import STOPPED as EXIT_STATUS
 from hyla_lm.parallel.mesh import MeshConfig, make_mesh
-from hyla_lm.parallel.processes import UNAVAILABLE, check_agreement, gather, gather_shards
+from hyla_lm.parallel.processes import UNAVAILABLE
 from hyla_lm.parallel.sharding import BatchShard, shard_of
 from hyla_lm.run.evaluation import read_documents
 from tests import preloaded
@@ -104,12 +104,6 @@ def assert_same_documents(found: Path, expected: Path) -> None:
     np.testing.assert_allclose(there.sets[""].nats_N, here.sets[""].nats_N, rtol=2e-5)
 
 
-def test_one_process_gathers_its_own_value() -> None:
-    assert gather({"rows_read": 3}) == [{"rows_read": 3}]
-    assert gather_shards({"rows_read": 3}, BatchShard(8)) == [{"rows_read": 3}]
-    check_agreement({"configuration": "x"})
-
-
 def test_every_process_sees_the_values_of_all_in_order() -> None:
     finished = run_processes([["-c", GATHER]] * 3, 1)
     answers = [json.loads(output.splitlines()[-1]) for _, output, _ in finished]
@@ -152,21 +146,14 @@ def run_alone(gin_file: Path, workdir: Path, *bindings: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    ("processes", "devices", "mesh"),
-    [
-        pytest.param(4, 1, (), marks=pytest.mark.full),
-        pytest.param(2, 2, ("MeshConfig.fsdp=2",), marks=pytest.mark.full),
-        pytest.param(2, 2, ("MeshConfig.data=1", "MeshConfig.model=4"), marks=pytest.mark.full),
-    ],
-)
+@pytest.mark.full
+@pytest.mark.parametrize("mesh", [("fsdp=2",), ("data=1", "model=4")])
 def test_processes_on_other_meshes_train_as_one(
-    gin_file: Path, tmp_path: Path, processes: int, devices: int, mesh: tuple[str, ...]
+    gin_file: Path, tmp_path: Path, mesh: tuple[str, ...]
 ) -> None:
     workdir = tmp_path / "run"
-    settings = (*mesh, *LOOKED_AT)
-    command = train_command(gin_file, workdir, *settings, SAMPLED)
-    finished = run_processes([command] * processes, devices)
+    settings = (*(f"MeshConfig.{size}" for size in mesh), *LOOKED_AT)
+    finished = run_processes([train_command(gin_file, workdir, *settings, SAMPLED)] * 2, 2)
     assert_one_run(gin_file, tmp_path, workdir, finished, *settings)
 
 
@@ -197,28 +184,12 @@ def assert_one_run(
     assert (workdir / "summary.json").is_file()
 
 
-@pytest.mark.full
-def test_all_processes_write_their_trace_into_one_folder(gin_file: Path, tmp_path: Path) -> None:
-    workdir = tmp_path / "run"
-    workdir.mkdir()
-    (workdir / "profile").write_text("2")
-    traced = ("TrainConfig.profile_processes='all'", "TrainConfig.profile=(6, 2)")
-    finished = run_processes([train_command(gin_file, workdir, *traced)] * 2, 2)
-    assert [status for status, _, _ in finished] == [0, 0], finished
-    found = sorted(workdir.glob("plugins/profile/*/*.xplane.pb"))
-    assert [path.parent.name[20:] for path in found] == ["step_1"] * 2 + ["step_6"] * 2
-    assert [path.name[-12:] for path in found] == ["_0.xplane.pb", "_1.xplane.pb"] * 2
-
-
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)]
-)
 def test_all_processes_stop_at_one_step_when_one_is_asked_to(
-    number: int, gin_file: Path, tmp_path: Path
+    gin_file: Path, tmp_path: Path
 ) -> None:
     workdir = tmp_path / "run"
     command = train_command(gin_file, workdir, *LOOKED_AT)
-    sends = SENDS_ITSELF.format(step=4, number=int(number), seconds_to_end=2)
+    sends = SENDS_ITSELF.format(step=4, number=int(signal.SIGTERM), seconds_to_end=2)
     asked = ["-c", sends, *command[2:]]
     finished = run_processes([command, asked], 2)
     assert [status for status, _, _ in finished] == [EXIT_STATUS] * 2, finished
