@@ -66,7 +66,7 @@ faults: .venv/dev
 mutations: .venv/dev
 	$(BIN)/python -m tests.mutations --only='$(ONLY)'
 
-# All evaluation tasks, and a loss on codes, from small runs to a report with figures, which says only that all of it works.
+# All evaluation tasks, from small runs to a report with figures, which says only that all of it works.
 EVALS_SMOKE ?= runs/evals_smoke
 SMALL := --variants=softmax,hyla --seeds=0,1 --steps=20 --workdir=$(EVALS_SMOKE) \
 	--gin.ModelConfig.num_layers=1 --gin.ModelConfig.model_dim=16 --gin.ModelConfig.mlp_dim=16 \
@@ -79,8 +79,6 @@ evals-smoke: .venv/dev
 	$(BIN)/hyla-lm evals sraven $(SMALL) --preset=strict --gin.Sraven.evaluation_examples=64
 	$(BIN)/hyla-lm evals match3 $(SMALL) --gin.Match3.evaluation_examples=64
 	$(BIN)/hyla-lm evals hyperteacher $(SMALL) --gin.Hyperteacher.evaluation_examples=64
-	$(BIN)/hyla-lm evals fuzzy_logic $(SMALL) --preset=strict --gin.FuzzyLogic.evaluation_examples=64 --variants=hyla --seeds=0 \
-		--workdir=$(EVALS_SMOKE)/code_loss '--gin.TrainConfig.code_loss=@CodeLoss()' --gin.CodeLoss.kind=contrastive
 	$(BIN)/hyla-lm evals interventions $(EVALS_SMOKE)/fuzzy_logic/*/*/*/*/seed? --out=$(EVALS_SMOKE)/interventions --examples=128
 	cat $(EVALS_SMOKE)/report.md $(EVALS_SMOKE)/interventions/report.md
 

@@ -20,18 +20,16 @@ from hyla_lm import ending
 from hyla_lm.errors import UserError
 
 PICTURES = Path(__file__).parent / "pictures"
-SIZE, WIDE = (1400, 900), {"hparams": (1900, 900)}
+SIZE = (1400, 900)
 LONGEST_SECONDS = 120
 LARGEST_BYTES = 150_000
 # Elements that a tab has once its data is there; they are found in shadow roots and frames too.
 TABS = {
     "timeseries": "line-chart",
     "scalars": "vz-line-chart2",
-    "custom_scalars": "vz-line-chart2",
     "histograms": "vz-histogram-timeseries",
     "images": "tf-image-loader",
     "text": "tf-markdown-view",
-    "hparams": "vaadin-grid-cell-content",
     "profile": "iframe",
 }
 FIND = """
@@ -68,9 +66,7 @@ def draw(logdir: str, port: int, output: Path, tabs: list[str]) -> None:
     output.mkdir(parents=True, exist_ok=True)
     with tensorboard(logdir, port or free_port()) as address, chromium() as debugger:
         for tab in tabs:
-            shot = asyncio.run(
-                picture(debugger, f"{address}/#{tab}", TABS[tab], WIDE.get(tab, SIZE))
-            )
+            shot = asyncio.run(picture(debugger, f"{address}/#{tab}", TABS[tab]))
             path = output / f"tensorboard_{tab}.png"
             path.write_bytes(small(shot))
             print(f"{path}: {path.stat().st_size:,} bytes")
@@ -98,7 +94,7 @@ def chromium() -> Iterator[str]:
             yield f"http://localhost:{port_file.read_text().splitlines()[0]}"
 
 
-async def picture(debugger: str, url: str, selector: str, size: tuple[int, int]) -> bytes:
+async def picture(debugger: str, url: str, selector: str) -> bytes:
     """The page as PNG, once it has such elements and two looks at it are alike."""
     from tornado.websocket import websocket_connect
 
@@ -117,7 +113,7 @@ async def picture(debugger: str, url: str, selector: str, size: tuple[int, int])
     async def shot() -> bytes:
         return base64.b64decode((await tell("Page.captureScreenshot", format="png"))["data"])
 
-    width, height = size
+    width, height = SIZE
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
     await tell("Emulation.setDeviceMetricsOverride", **metrics)
     await tell("Page.navigate", url=url)

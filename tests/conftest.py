@@ -34,7 +34,7 @@ gc.set_threshold(100_000, 50, 100)
 LONGEST = (
     *("parallel/test_multihost.py", "docs/test_extending.py", "faults/test_checkpoints.py"),
     *("faults/test_kills.py", "attention/test_units_on_lanes.py", "attention/test_blocked.py"),
-    *("diagnostics/test_canary.py", "model/test_model.py", "golden/test_golden_models.py"),
+    *("model/test_model.py", "golden/test_golden_models.py"),
     *("attention/test_tpu_softmax_linear.py", "attention/test_pallas_tpu.py"),
     *("model/test_model_forms.py", "attention/test_pairwise.py", "golden/test_golden_attention.py"),
     *("run/test_bad_updates.py", "evals/populations/test_train_many.py"),
@@ -44,7 +44,7 @@ LONGEST = (
     *("evals/latent_codes/test_latent_code.py", "run/buckets/test_bucket_runs.py"),
     *("tasks/test_sampling.py", "tools/plan/test_plan_by_hand.py", "model/test_modern_parts.py"),
     *("docs/test_readme.py", "test_notebook.py", "running/test_muon_runs.py"),
-    *("tools/calibrate/test_calibrate.py", "tasks/test_code_loss.py", "parallel/test_fsdp.py"),
+    *("tools/calibrate/test_calibrate.py", "parallel/test_fsdp.py"),
     *("tasks/test_sample_command.py", "export/test_folder.py", "evals/test_suites.py"),
     *("run/test_lock.py", "faults/test_guarded_meshes.py", "model/test_width.py"),
     *("run/buckets/test_lease.py", "input/test_remote.py", "tools/test_coordcheck.py"),
@@ -183,7 +183,7 @@ def programs_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def laid_out_once(experiment: Any, task: Any, mesh: jax.sharding.Mesh) -> Program:
     """The program of an experiment, with functions of an earlier one that computes the same."""
     train, log = experiment.train, experiment.log
-    of_train = train.task, train.code_loss, train.steps, train.batch_size, train.accumulate_steps
+    of_train = train.task, train.steps, train.batch_size, train.accumulate_steps
     parts = experiment.model, experiment.optimizer, experiment.updates, of_train, train.seed
     key = repr((*parts, log.layers, task.identity(), mesh))
     if key not in LAID_OUT:

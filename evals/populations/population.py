@@ -22,7 +22,6 @@ from hyla_lm.metrics import Metrics
 from hyla_lm.model.width import rate_of
 from hyla_lm.optim import make_optimizer, schedule_of
 from hyla_lm.run.program import Program, init_params
-from hyla_lm.tasks.code_loss import with_code_loss
 from hyla_lm.tasks.protocol import Batch
 from hyla_lm.train_step import StepOutput, TrainState, init_state, make_train_step
 
@@ -91,7 +90,7 @@ class Functions:
     ) -> tuple[TrainState, StepOutput]:
         train = self._program.experiment.train
         step = make_train_step(
-            with_code_loss(train.code_loss, self._task, self._program.model),
+            self._task.loss(self._program.model),
             self._optimizer(numbers),
             train.accumulate_steps,
             numbers.seed,
@@ -174,7 +173,6 @@ def check_updates(program: Program) -> None:
     e = program.experiment
     asked = {
         "UpdatePolicy": e.updates.is_on,
-        "CanaryConfig.every": e.canary.every > 0,
         "WarmStart.run": bool(e.warm_start.run),
         "Branch.run": bool(e.branch.run),
         "TrainConfig.profile": e.train.profile is not None,

@@ -27,7 +27,6 @@ from hyla_lm.evals.tasks.generated import GeneratedConfig
 from hyla_lm.evals.tasks.regression import RegressionTask
 from hyla_lm.evals.tasks.splits import make_split
 from hyla_lm.model.config import Features
-from hyla_lm.tasks.protocol import Batch
 
 MAX_VARIABLES = 10
 
@@ -114,10 +113,6 @@ class FuzzyLogicTask(RegressionTask):
     def example(self, key: jax.Array, combinations_CxM: jax.Array) -> dict[str, jax.Array]:
         c = self.config
         return draw_example(key, combinations_CxM, c.num_variables, c.sequence_length)
-
-    def functions(self, batch: Batch) -> jax.Array:
-        """See hyla_lm.tasks.protocol.Objective."""
-        return batch["terms"]
 
 
 def term_bits(term: Any, num_variables: int) -> jax.Array:

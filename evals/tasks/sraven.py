@@ -110,10 +110,6 @@ class SravenTask(GeneratedTask):
         flag = jax.vmap(lambda instance: is_ambiguous(instance, self.config.num_symbols))
         return {**batch, "ambiguous": flag(batch["instance"])}
 
-    def functions(self, batch: Batch) -> jax.Array:
-        """See hyla_lm.tasks.protocol.Objective: the multiset of rules."""
-        return batch["rules"]
-
     def score(
         self, output_BxTxO: jax.Array, batch: Batch, weight_B: jax.Array
     ) -> tuple[Pair, Metrics]:

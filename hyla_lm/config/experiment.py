@@ -8,7 +8,6 @@ from hyla_lm.logs.sinks import SinkConfig
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.optim import OptimizerConfig
 from hyla_lm.parallel.mesh import MeshConfig
-from hyla_lm.tasks.code_loss import CodeLoss
 from hyla_lm.tasks.protocol import Suite, TaskConfig
 from hyla_lm.update_policy import UpdatePolicy
 
@@ -23,9 +22,6 @@ class TrainConfig:
     batch_size: int = setting(256, "rows of a global batch", minimum=1)
     suites: tuple[Suite, ...] = setting(
         (), "small models trained with the same attention, such as (@FuzzyLogicSuite(),)"
-    )
-    code_loss: CodeLoss | None = setting(
-        None, "an auxiliary loss on the latent codes of attention, such as @CodeLoss()"
     )
     accumulate_steps: int = setting(1, "micro-batches whose gradients an update sums", minimum=1)
     seed: int = setting(0, "seed of initialisation, data order and dropout", minimum=0)
@@ -103,22 +99,6 @@ class CheckpointConfig:
 
 @configurable
 @dataclass(frozen=True)
-class CanaryConfig:
-    """How often the kernel that trains is compared with the reference, and how far they may be."""
-
-    every: int = setting(
-        0, "steps between comparisons, the first before training; 0 makes none", minimum=0
-    )
-    bound: float | None = setting(
-        None,
-        "largest relative difference of loss and gradients; None takes 0.001 in float32 and 0.5 in "
-        "bfloat16 (ModelConfig.dtype), many times what sound kernels show",
-        minimum=0,
-    )
-
-
-@configurable
-@dataclass(frozen=True)
 class WarmStart:
     """Another run, from whose parameters this one begins; optimizer, step and data begin anew."""
 
@@ -150,7 +130,6 @@ class Experiment:
     checkpoint: CheckpointConfig
     log: LogConfig
     updates: UpdatePolicy = field(default_factory=UpdatePolicy)
-    canary: CanaryConfig = field(default_factory=CanaryConfig)
     warm_start: WarmStart = field(default_factory=WarmStart)
     branch: Branch = field(default_factory=Branch)
     text: str = field(compare=False, kw_only=True)

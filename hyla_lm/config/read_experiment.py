@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from hyla_lm.config import gin_files, gin_text
 from hyla_lm.config.experiment import (
     Branch,
-    CanaryConfig,
     CheckpointConfig,
     Experiment,
     LogConfig,
@@ -39,7 +38,6 @@ def read_experiment(files: Sequence[GinFile], bindings: Sequence[str]) -> Experi
         CheckpointConfig,
         LogConfig,
         UpdatePolicy,
-        CanaryConfig,
         WarmStart,
         Branch,
     )

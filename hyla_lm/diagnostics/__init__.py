@@ -1,1 +1,1 @@
-"""What is measured of a model while it trains: norms by layer, attention, the canary."""
+"""What is measured of a model while it trains: norms by layer, and attention."""

@@ -1,1 +1,1 @@
-"""A trained model without its trainer: in Python, as a folder for PyTorch, as StableHLO."""
+"""A trained model without its trainer: in Python, and as a folder for PyTorch."""

@@ -13,7 +13,6 @@ import jax
 
 from hyla_lm.config.experiment import Experiment
 from hyla_lm.diagnostics.attention import figures, histograms_and_pictures
-from hyla_lm.diagnostics.canary import BOUNDS, is_within, too_far_apart
 from hyla_lm.ending import Preempted
 from hyla_lm.errors import UserError
 from hyla_lm.logs.step_log import SECONDS
@@ -22,11 +21,11 @@ from hyla_lm.parallel import processes
 from hyla_lm.parallel.mesh import single_device
 from hyla_lm.run import evaluation
 from hyla_lm.run.run import DueAction, Run
-from hyla_lm.run.summary import summary_of, training_kernels
+from hyla_lm.run.summary import summary_of
 from hyla_lm.tasks.language_model import LanguageModel, LanguageModelTask
 from hyla_lm.tasks.protocol import Suite
 
-CANARY, VALIDATION, VALIDATION_SETS = "canary", "validation", "validation_sets"
+VALIDATION, VALIDATION_SETS = "validation", "validation_sets"
 SAMPLES, SUITES = "text/samples", "suites"
 
 
@@ -40,10 +39,6 @@ def at_end(experiment: Experiment, step: int) -> bool:
 
 def before_end(experiment: Experiment, step: int) -> bool:
     return step < experiment.train.steps
-
-
-def at_canary(experiment: Experiment, step: int) -> bool:
-    return experiment.canary.every > 0 and step % experiment.canary.every == 0
 
 
 def at_checkpoint(experiment: Experiment, step: int) -> bool:
@@ -101,22 +96,6 @@ def check_suites(suites: Sequence[Suite], model: ModelConfig) -> None:
 def check_background(run: Run, step: int) -> None:
     """Raises what failed in the background."""
     run.store.check()
-
-
-def compare_kernels(run: Run, step: int) -> None:
-    """Differences of the kernel that trains and the reference; raises Unreliable above the bound.
-
-    Each time it is the turn of the next evaluation set, whose first micro-batch is taken.
-    """
-    p, canary = run.program, run.experiment.canary
-    sets = list(p.task.evaluation_sets(run.shard, False).values())
-    batch = next(iter(sets[step // canary.every % len(sets)]))
-    differences = p.canary_step(run.state.params, p.to_devices(batch))
-    values = {name: float(value) for name, value in differences.items()}
-    run.store.write(step, {f"{CANARY}/{name}": value for name, value in values.items()})
-    bound = BOUNDS[run.experiment.model.dtype] if canary.bound is None else canary.bound
-    if not is_within(values, bound):
-        raise too_far_apart(step, values, bound, training_kernels(p))
 
 
 def save(run: Run, step: int) -> None:
@@ -223,11 +202,9 @@ def stop_if_asked(run: Run, step: int) -> None:
         raise Preempted(f"stopped after step {step}, which is saved")
 
 
-# In order: a run whose kernel is wrong does not save that step, and a kill during a long
-# evaluation costs only the evaluation.
+# In order: a kill during a long evaluation costs only the evaluation.
 DUE_ACTIONS = (
     DueAction(always, check_background, waits=False),
-    DueAction(at_canary, compare_kernels, (f"{CANARY}/",)),
     DueAction(at_checkpoint, save),
     DueAction(at_evaluation, evaluate, (f"{VALIDATION}/",)),
     DueAction(at_diagnostics, diagnose_attention, ("attention/",)),

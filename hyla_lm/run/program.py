@@ -15,7 +15,6 @@ from jax.sharding import Mesh
 
 from hyla_lm.config import declare as config
 from hyla_lm.config.experiment import Experiment
-from hyla_lm.diagnostics.canary import make_canary_step
 from hyla_lm.diagnostics.norms import norms_of
 from hyla_lm.errors import UserError
 from hyla_lm.metrics import Metrics
@@ -26,7 +25,6 @@ from hyla_lm.optim import make_optimizer, make_schedule
 from hyla_lm.parallel.mesh import make_mesh
 from hyla_lm.parallel.sharded_attention import check_mesh
 from hyla_lm.parallel.sharding import batch_sharding, batch_ways, state_sharding
-from hyla_lm.tasks.code_loss import with_code_loss
 from hyla_lm.tasks.language_model import LanguageModelTask
 from hyla_lm.tasks.protocol import Batch, Objective, Task
 from hyla_lm.train_step import TrainState, TrainStep, init_state, make_train_step
@@ -66,7 +64,6 @@ class Program(Generic[ObjectiveT_co]):
     init: Any
     train_step: TrainStep
     evaluation_step: Any
-    canary_step: Any
     token_step: Any = None
     step_hash: str = ""
 
@@ -125,8 +122,7 @@ def lay_out(experiment: Experiment, task: ObjectiveT, mesh: Mesh) -> Program[Obj
     loss, dtype = task.loss(model), experiment.model.dtype
     scanned = experiment.model.scan_layers
     measure = partial(norms_of, scanned=scanned) if experiment.log.layers else None
-    trained = with_code_loss(train.code_loss, task, model)
-    step = make_train_step(trained, optimizer, train.accumulate_steps, train.seed, measure, dtype)
+    step = make_train_step(loss, optimizer, train.accumulate_steps, train.seed, measure, dtype)
     if experiment.updates.is_on:
         step = guard_step(step, experiment.updates)
 
@@ -143,9 +139,6 @@ def lay_out(experiment: Experiment, task: ObjectiveT, mesh: Mesh) -> Program[Obj
         jax.jit(init, out_shardings=layout),
         jax.jit(step, donate_argnums=0, out_shardings=(layout, None)),
         jax.jit(evaluation_step),
-        jax.jit(
-            make_canary_step(loss, task.loss(with_reference(model)), train.accumulate_steps, dtype)
-        ),
         _token_step(task, model, mesh),
     )
 

@@ -50,9 +50,9 @@ class RestoredRun:
         """So many continuations of each prompt, sampled together, in the order of the prompts."""
         return self.sampler.sample(prompts, sampling, samples)
 
-    def stream(self, prompt: str, sampling: Sampling, number: int = 0) -> Iterator[str]:
-        """The text of a continuation in pieces, as they come; each number has another text."""
-        return self.sampler.stream(prompt, sampling, number)
+    def stream(self, prompt: str, sampling: Sampling) -> Iterator[str]:
+        """The text of a continuation in pieces, as they come."""
+        return self.sampler.stream(prompt, sampling)
 
     def score(self, text: str) -> Score:
         """The probability of a text; raises UserError if the run is no language model."""

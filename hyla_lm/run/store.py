@@ -19,7 +19,7 @@ from hyla_lm.logs.tensorboard import TensorBoard
 from hyla_lm.parallel import processes
 from hyla_lm.run.folder import RunFolder
 from hyla_lm.run.program import Program, identity, meta_of
-from hyla_lm.run.summary import settings_of, texts
+from hyla_lm.run.summary import texts
 from hyla_lm.storage import read_whole
 from hyla_lm.tasks.language_model import LanguageModel
 from hyla_lm.tasks.protocol import Task
@@ -108,8 +108,8 @@ class RunStore:
         self.folder.write("config.gin", program.experiment.text)
         lines = self.folder.keep_lines_until(first, redone)
         if processes.is_process_0():
-            run = LoggedRun(self.folder.path, first, settings_of(program))
-            self._add_sink(TensorBoard(self.folder.logs, first, run.settings))
+            self._add_sink(TensorBoard(self.folder.logs, first))
+            run = LoggedRun(self.folder.path, first)
             for config in program.experiment.log.sinks:
                 self._add_sink(config.open_sink(run))
             self.show(first, texts(program))

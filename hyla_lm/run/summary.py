@@ -1,6 +1,5 @@
-"""What a run says of itself: rows at its start, settings and texts for sinks, summary.json."""
+"""What a run says of itself: rows at its start, texts for sinks, summary.json."""
 
-import dataclasses
 import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +8,6 @@ import jax
 
 from hyla_lm.diagnostics.norms import KINDS
 from hyla_lm.input.source import HasPasses
-from hyla_lm.logs.sinks import Setting
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.model.flops import (
     count_applied_parameters,
@@ -29,15 +27,6 @@ TRAIN, OPTIM = "train", "optim"
 LEARNING_RATE = f"{OPTIM}/learning_rate"
 STEP_SECONDS = "perf/step_seconds"
 _OPTIMIZERS = {"adamw": "AdamW", "muon": "Muon and AdamW"}
-# The settings that people compare first, and those that do not change what a run learns.
-FIRST = (
-    "ModelConfig.attention",
-    "parameters",
-    "OptimizerConfig.learning_rate",
-    "TrainConfig.steps",
-    "TrainConfig.seed",
-)
-WITHOUT = ("TrainConfig.eval_every", "TrainConfig.hang_seconds")
 
 
 def startup_lines(program: Program[Task], params: Any, first_step: int) -> dict[str, str]:
@@ -63,7 +52,6 @@ def startup_lines(program: Program[Task], params: Any, first_step: int) -> dict[
         "schedule": f"{t.steps:,} steps {start}; {_OPTIMIZERS[o.optimizer]}, learning rate 0 to "
         f"{o.learning_rate:g} in {o.warmup_steps:,} steps, {_fall(o, t.steps)} to "
         f"{o.learning_rate * o.final_fraction:g}",
-        **({"code loss": t.code_loss.description} if t.code_loss else {}),
     }
 
 
@@ -105,24 +93,6 @@ def layout_lines(program: Program[Task]) -> list[str]:
     if program.mesh.shape["fsdp"] * program.mesh.shape["model"] == 1:
         return []
     return table_lines(sharding_table(program.abstract_state.params, program.mesh))
-
-
-def settings_of(program: Program[Task]) -> dict[str, Setting]:
-    """Settings of model, optimizer and training by their names in gin, and the parameter count."""
-    e = program.experiment
-    settings = {**_settings(e.model), **_settings(e.optimizer), **_settings(e.train)}
-    settings["ModelConfig.attention"] = " + ".join(e.model.pattern)
-    settings["parameters"] = count_parameters(program.abstract_state.params)
-    names = dict.fromkeys((*FIRST, *settings))
-    return {name: settings[name] for name in names if name not in WITHOUT}
-
-
-def _settings(config: Any) -> dict[str, Setting]:
-    values = {
-        f"{type(config).__name__}.{field.name}": getattr(config, field.name)
-        for field in dataclasses.fields(config)
-    }
-    return {name: value for name, value in values.items() if isinstance(value, Setting)}
 
 
 def texts(program: Program[Task]) -> dict[str, str]:

@@ -20,9 +20,7 @@ LossFn = Callable[[Any, Batch, jax.Array | None], tuple[Pair, Metrics]]
 class Objective(Protocol):
     """What is computed of a batch: all that compiling a train step needs.
 
-    Batches are dicts of arrays with a leading batch axis and a `row` number. An objective that
-    knows which function each example is of also has `functions(batch)`: integers, BxM, in equal
-    rows for examples of the same function (CodeLoss.kind = "contrastive").
+    Batches are dicts of arrays with a leading batch axis and a `row` number.
     """
 
     @property

@@ -80,13 +80,13 @@ class Sampler:
         for first in range(0, len(asked), ROWS_AT_ONCE):
             yield from self._together(asked[first : first + ROWS_AT_ONCE], sampling, first)
 
-    def stream(self, prompt: str, sampling: Sampling, number: int = 0) -> Iterator[str]:
-        """The text of the sample with this number, in pieces as they come."""
+    def stream(self, prompt: str, sampling: Sampling) -> Iterator[str]:
+        """The text of the first sample, in pieces as they come."""
         ids = self._encode(prompt)
         eos = self.tokenizer.eos
         chunks = (
             [token for token in new.tokens if token != eos]
-            for new in self._decode([ids], sampling, number)
+            for new in self._decode([ids], sampling, 0)
         )
         return text_pieces(self.tokenizer, ids[1:], chunks)
 

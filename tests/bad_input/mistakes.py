@@ -233,9 +233,6 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("sample --workdir={run} --prompt=\udcff", "--prompt is not UTF-8"),
         ("sample --workdir={run} --prompt=- --prompt=-", "--prompt=-"),
         ("sample --workdir={run} --prompts_file=/dev/null", "--prompts_file=/dev/null is empty"),
-        ("sample --workdir={run} --prompt=a --interactive", "leave out --prompt"),
-        ("sample --workdir={run} --interactive --samples=2", "leave out --samples"),
-        ("sample --workdir={run} --interactive --json", "leave out --json"),
         ("sample --workdir={run} --prompts_file={new}", "--prompts_file={new} cannot be read"),
         ("sample --workdir={run} --prompts_file={binary}", "{binary} is not UTF-8 at byte"),
     ],
@@ -260,10 +257,6 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("data prepare --input {prose} --output {new}", "--train_tokenizer"),
     ],
     "export": [
-        (
-            "export --workdir={run} --output={new} --format=onnx",
-            "--format cannot be 'onnx'; give one of",
-        ),
         ("export", "--workdir is missing"),
         ("export --workdir={run} --output={folder}", "--output={folder} is not empty"),
         ("export --workdir={run} --outptu={new}", "did you mean --output?"),

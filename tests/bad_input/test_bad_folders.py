@@ -52,7 +52,7 @@ def test_a_run_of_another_version_is_named(reject: Reject, trained: Path, tmp_pa
         assert line.endswith("so give --gin_file.\n")
 
 
-@pytest.mark.parametrize("command", [["sample"], ["sample", "--interactive"], ["score"]])
+@pytest.mark.parametrize("command", [["sample"], ["score"]])
 def test_standard_input_that_is_not_utf_8_is_named(
     reject: Reject, trained: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:

@@ -10,12 +10,12 @@ ROW = re.compile(r"^\| `([a-z]+/[^`]+)` \| ([^|]+) \| [^|]+ \| [^|]+ \|$", re.M)
 
 
 def test_the_page_has_the_sentence_of_every_tag() -> None:
-    assert ROW.findall(PAGE) == [(tag.pattern, tag.description) for tag in TAGS]
+    assert ROW.findall(PAGE) == list(TAGS.items())
 
 
 def test_a_tag_has_the_sentence_of_the_first_pattern_that_fits() -> None:
-    for tag in TAGS:
-        of_tag = description(tag.pattern.replace("*", "layer_0"))
-        assert of_tag == tag.description, "an earlier pattern hides it"
+    for pattern, text in TAGS.items():
+        of_tag = description(pattern.replace("*", "layer_0"))
+        assert of_tag == text, "an earlier pattern hides it"
     assert description("validation/held_out_r2") == description("validation/anything")
     assert description("elsewhere/figure") == ""

@@ -177,8 +177,8 @@ def test_suites_train_alongside_with_the_attention_of_the_run(
         ),
         (('FuzzyLogicSuite.gin_file = "absent.gin"',), "does not exist"),
         (
-            (f"FuzzyLogicSuite.bindings = {(*BINDINGS, 'CanaryConfig.every = 1')!r}",),
-            "CanaryConfig.every is set, which runs that train together do not follow",
+            (f"FuzzyLogicSuite.bindings = {(*BINDINGS, 'TrainConfig.profile = (1, 1)')!r}",),
+            "TrainConfig.profile is set, which runs that train together do not follow",
         ),
         (("TrainConfig.suites = (@FuzzyLogicSuite(), @FuzzyLogicSuite())",), "'fuzzy_logic' twice"),
     ],

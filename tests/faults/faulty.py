@@ -1,4 +1,4 @@
-"""Faults that tests put into a run: kernels that lie, and rows whose loss goes wrong."""
+"""Faults that tests put into a run: rows whose loss goes wrong."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,40 +8,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from hyla_lm.attention import attend as attention_module
 from hyla_lm.cli.main import main
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.run.program import make_program
 from hyla_lm.tasks.language_model import NextToken
-
-Lie = Callable[[jax.Array], jax.Array]
-
-
-def forward(y: jax.Array) -> jax.Array:
-    """1 % too much."""
-    return y * 1.01
-
-
-def backward(y: jax.Array) -> jax.Array:
-    """The right values with gradients that are 1 % too large."""
-    return y + 0.01 * (y - jax.lax.stop_gradient(y))
-
-
-def nothing(y: jax.Array) -> jax.Array:
-    """No number."""
-    return y * jnp.nan
-
-
-def make_kernels_lie(patch: pytest.MonkeyPatch, lie: Lie) -> None:
-    """All kernels but the reference."""
-
-    def lying(kernel: attention_module.Kernel) -> attention_module.Kernel:
-        if kernel.name == "reference":
-            return kernel
-        return kernel._replace(run=lambda request: lie(kernel.run(request)))
-
-    patch.setattr(attention_module, "KERNELS", tuple(map(lying, attention_module.KERNELS)))
 
 
 def spoil_rows(patch: pytest.MonkeyPatch, rows: Sequence[int], factor: float) -> None:

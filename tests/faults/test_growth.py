@@ -18,7 +18,6 @@ from typing import NamedTuple
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 
-from hyla_lm.logs.tensorboard import SETTINGS
 from hyla_lm.run.folder import EVENTS
 from hyla_lm.run.summary import LEARNING_RATE
 from tests.faults.kills import write_json
@@ -105,7 +104,7 @@ class Process:
 
 def events_of(workdir: Path) -> list[Path]:
     """The event files of each process of a run, in order."""
-    return sorted(path for path in workdir.glob(f"{EVENTS}*") if path.name != SETTINGS)
+    return sorted(workdir.glob(f"{EVENTS}*"))
 
 
 def step_seconds(found: Sequence[Measured]) -> float:

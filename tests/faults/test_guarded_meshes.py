@@ -1,4 +1,4 @@
-"""Skips and canaries are the same on every mesh."""
+"""Skips are the same on every mesh."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from tests.scripts import output_of
 
 
-def test_skips_and_canaries_on_meshes_of_eight_devices(tiny_gin: Path) -> None:
+def test_skips_on_meshes_of_eight_devices(tiny_gin: Path) -> None:
     found = json.loads(output_of("tests.faults.guarded_meshes", str(tiny_gin), devices=8))
     assert len(found) == 2
     one = found["(1, 1, 1, 1)"]
@@ -17,6 +17,3 @@ def test_skips_and_canaries_on_meshes_of_eight_devices(tiny_gin: Path) -> None:
         assert of_mesh["same"] == [False, False, True, False]
         # The same sums in another order; the third step of Adam has little to smooth them.
         assert of_mesh["norms"] == pytest.approx(one["norms"], rel=1e-4)
-        assert of_mesh["loss"] == pytest.approx(one["loss"], rel=1e-4)
-        assert of_mesh["sound"] < 1e-4
-    assert found["(1, 2, 2, 2)"]["lying"] > 1e-3

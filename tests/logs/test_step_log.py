@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from hyla_lm.errors import UserError
-from hyla_lm.logs.console import time_left
-from hyla_lm.logs.step_log import RunClock, memory
+from hyla_lm.logs.step_log import RunClock
 from hyla_lm.run.folder import PROCESS_SECONDS, RunFolder
 
 
@@ -102,12 +101,6 @@ def test_a_line_of_seconds_cut_short_is_dropped_and_a_damaged_file_is_told(tmp_p
             folder.process_seconds()
 
 
-def test_memory_of_the_host_is_in_gb() -> None:
-    used = memory()
-    assert 0.05 < used["perf/host_memory_gb"] < 100
-    assert not [tag for tag in used if "device" in tag], "a CPU does not tell"
-
-
 def test_speed_leaves_out_the_first_step_traces_and_what_is_between_steps(tmp_path: Path) -> None:
     clock = Clock()
     process = Process(tmp_path, clock, {})
@@ -124,11 +117,3 @@ def test_speed_leaves_out_the_first_step_traces_and_what_is_between_steps(tmp_pa
     assert process.times.speed() == pytest.approx((5 / 3, 1 / 5))
     assert process.times.speed() is None, "each step counts once"
     process.killed()
-
-
-@pytest.mark.parametrize(
-    ("seconds", "sentence"),
-    [(0.4, "0 s left"), (70, "1 min left"), (3540, "59 min left"), (7500, "2 h 5 min left")],
-)
-def test_the_time_left_is_in_hours_minutes_or_seconds(seconds: float, sentence: str) -> None:
-    assert time_left(seconds) == sentence

@@ -1,34 +1,24 @@
 """Weights & Biases, offline: the package itself, its files on this disk, no network."""
 
-import io
-import os
 import struct
 import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from etils import epath
 
 from hyla_lm.errors import UserError, exit_status
-from hyla_lm.logs.sinks import Histogram, LoggedRun
+from hyla_lm.logs.sinks import LoggedRun
 from hyla_lm.logs.wandb import ID, WandB
 
 wandb = pytest.importorskip("wandb", reason="the sink needs pip install 'hyla_lm[wandb]'")
-Image = pytest.importorskip("PIL.Image", reason="the sink needs pip install 'hyla_lm[wandb]'")
 
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
-
-
-def png() -> bytes:
-    out = io.BytesIO()
-    Image.new("RGB", (4, 4), "red").save(out, "PNG")
-    return out.getvalue()
 
 
 def records(path: Path) -> list[Any]:
@@ -68,16 +58,13 @@ def history(found: list[Any]) -> dict[str, list[str]]:
     return values
 
 
-def test_a_resumed_run_is_the_same_one_with_all_that_it_shows(tmp_path: Path) -> None:
+def test_a_resumed_run_is_the_same_one_with_its_numbers(tmp_path: Path) -> None:
     folder = tmp_path / "small"
     folder.mkdir()
-    counted = Histogram(np.array([1, 2]), np.array([0.0, 1.0, 2.0]), 3.0, 5.0)
     for first in (0, 10):
-        settings = {"TrainConfig.seed": 7, "TrainConfig.steps": first + 10}
-        run = LoggedRun(epath.Path(folder), first, settings)
-        sink = WandB(project="trials").open_sink(run)
-        shown = {"optim/values": counted, "attention/picture": png(), "text/samples": "<once> upon"}
-        sink.write(first + 1, {"train/loss_nats": 2.5, **shown})
+        sink = WandB(project="trials").open_sink(LoggedRun(epath.Path(folder), first))
+        sink.write(first, {"text/config": "Once"})
+        sink.write(first + 1, {"train/loss_nats": 2.5, "text/samples": "upon"})
         sink.close()
     sent = all_sent(folder, 2)
     runs = [record.run for record in sent if record.HasField("run")]
@@ -85,18 +72,7 @@ def test_a_resumed_run_is_the_same_one_with_all_that_it_shows(tmp_path: Path) ->
     assert {(run.display_name, run.project) for run in runs} == {("small", "trials")}
     logged = history(sent)
     assert logged["train/loss_nats"] == ["1: 2.5", "11: 2.5"]
-    assert logged["optim/values/values"] == ["1: [1,2]", "11: [1,2]"]
-    assert logged["attention/picture/_type"] == ['1: "image-file"', '11: "image-file"']
-    [page] = next(iter(folder.glob("wandb/offline-run-*/files/media/html/text"))).glob("*.html")
-    assert "&lt;once&gt; upon" in page.read_text()
-    configs = [update for record in sent for update in record.config.update]
-    assert {update.key: update.value_json for update in configs}["TrainConfig.steps"] == "20"
-
-
-def test_offline_in_a_bucket_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hyla_lm.logs.wandb._id", lambda folder: "abc")
-    with pytest.raises(UserError, match="WANDB_MODE=offline keeps a run in its folder but gs://b"):
-        WandB().open_sink(LoggedRun(epath.Path("gs://bucket/run"), 0))
+    assert not [tag for tag in logged if tag.startswith("text")]
 
 
 def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,11 +83,7 @@ def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize(
     ("error", "status"),
-    [
-        (wandb.errors.CommError("no route\nto host"), 69),
-        (TimeoutError("not all was sent"), 69),
-        (wandb.errors.AuthenticationError("no key"), 2),
-    ],
+    [(wandb.errors.CommError("no route"), 69), (wandb.errors.AuthenticationError("no key"), 2)],
 )
 def test_a_failure_ends_the_run_with_a_sentence(
     error: Exception, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -120,8 +92,6 @@ def test_a_failure_ends_the_run_with_a_sentence(
         raise error
 
     monkeypatch.setattr(wandb, "init", fail)
-    first = str(error).partition("\n")[0]
-    with pytest.raises(UserError, match=rf"W&B failed \({first}\): .*WANDB_MODE=offline") as told:
+    with pytest.raises(UserError, match=rf"W&B failed \({error}\): .*WANDB_MODE=offline") as told:
         WandB().open_sink(LoggedRun(epath.Path(tmp_path), 0))
     assert exit_status(told.value) == status
-    assert os.listdir(tmp_path) == [ID]

@@ -1,8 +1,6 @@
 """hyla-lm sample and score on a trained run of rows of 16 tokens."""
 
-import io
 import json
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -61,17 +59,6 @@ def test_several_texts_are_told_apart(said, tmp_path: Path) -> None:
         for number, each in enumerate(found, 1)
     ]
     assert said("sample", *asked) == "".join(expected)
-
-
-def test_each_typed_line_is_continued_as_a_prompt_of_a_batch_is(
-    said, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flags = ["--max_tokens=20", "--seed=5"]
-    expected = said("sample", "--prompt=ba", "--prompt=ki ba", "--json", *flags)
-    typed = io.TextIOWrapper(io.BytesIO(b"ba\nki ba"), encoding="utf-8")
-    monkeypatch.setattr(sys, "stdin", typed)
-    texts = [each["prompt"] + each["text"] for each in map(json.loads, expected.splitlines())]
-    assert said("sample", "--interactive", *flags) == "".join(f"{text}\n" for text in texts)
 
 
 def test_a_text_is_scored_in_all_and_token_by_token(said, tmp_path: Path) -> None:

@@ -156,12 +156,7 @@ def test_a_folder_without_results_or_with_others_is_refused(
 
 
 MEAN_AND_ERROR = re.compile(r"(-?\d+\.\d+) ± (\d+\.\d+)")
-DOCUMENTS = (
-    "docs/paper_tables.md",
-    "evals/README.md",
-    "docs/reproduction.md",
-    "docs/code_loss.md",
-)
+DOCUMENTS = ("docs/paper_tables.md", "evals/README.md", "docs/reproduction.md")
 RESULTS = sorted(
     path.parent
     for path in (ROOT / "docs" / "results").glob("*/results")

@@ -153,7 +153,6 @@ def test_a_run_that_diverges_leaves_the_others_alone(home: Path, tmp_path: Path)
         ((), ("ModelConfig.mlp_dim=32",), "ModelConfig.mlp_dim: 16 and 32"),
         ((), ("FuzzyLogic.held_out_fraction=0.5",), "held_out_fraction"),
         (("UpdatePolicy.nonfinite='skip'",), (), "UpdatePolicy is set"),
-        (("CanaryConfig.every=4",), (), r"CanaryConfig\.every is set"),
     ],
 )
 def test_what_a_population_cannot_train_is_refused(
