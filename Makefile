@@ -4,7 +4,7 @@ BIN := .venv/bin
 GIN ?= gin/quickstart.gin
 WORKDIR ?= runs/$(notdir $(basename $(GIN)))
 
-.PHONY: train compare test test-as-for-users test-computing test-waiting test-full test-seqio test-torch faults mutations evals-smoke lint bench bench-step bench-start bench-data bench-reading bench-tpu bench-plan bench-evals bench-checkpoint bench-curves bench-gpu plans records docs docs-serve clean
+.PHONY: train compare test test-as-for-users test-computing test-waiting test-full test-seqio test-torch faults mutations evals-smoke lint bench bench-step bench-start bench-data bench-reading bench-tpu bench-plan bench-evals bench-checkpoint bench-curves plans records docs docs-serve clean
 
 # A program that was compiled once is kept, so that the next start takes seconds.
 train: export JAX_COMPILATION_CACHE_DIR ?= $(HOME)/.cache/hyla_lm/programs
@@ -116,9 +116,6 @@ bench-evals: .venv/dev
 bench-checkpoint: .venv/dev
 	$(BIN)/python tests/benchmarks/bench_checkpoint.py
 
-bench-gpu: .venv/gpu
-	$(BIN)/python tests/benchmarks/bench_gpu.py $(GINS)
-
 bench-curves: .venv/dev
 	$(BIN)/python tests/benchmarks/bench_curves.py
 
@@ -154,10 +151,6 @@ clean:
 
 .venv/full: .venv/dev
 	$(BIN)/pip install --quiet --editable '.[dev,tpu]'
-	touch $@
-
-.venv/gpu: .venv/dev
-	$(BIN)/pip install --quiet --editable '.[dev,gpu]'
 	touch $@
 
 # The PyTorch that tests/golden/torch was made with.

@@ -44,7 +44,7 @@ LONGEST = (
     *("evals/latent_codes/test_latent_code.py", "run/buckets/test_bucket_runs.py"),
     *("tasks/test_sampling.py", "tools/plan/test_plan_by_hand.py", "model/test_modern_parts.py"),
     *("docs/test_readme.py", "test_notebook.py", "running/test_muon_runs.py"),
-    *("tools/calibrate/test_calibrate.py", "parallel/test_fsdp.py"),
+    "parallel/test_fsdp.py",
     *("tasks/test_sample_command.py", "export/test_folder.py", "evals/test_suites.py"),
     *("run/test_lock.py", "faults/test_guarded_meshes.py", "model/test_width.py"),
     *("run/buckets/test_lease.py", "input/test_remote.py", "tools/test_coordcheck.py"),

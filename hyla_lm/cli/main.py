@@ -11,7 +11,6 @@ from types import ModuleType
 
 from hyla_lm import ending, package
 from hyla_lm.cli import (
-    calibrate,
     compare,
     completion,
     coordcheck,
@@ -38,7 +37,6 @@ COMMANDS: dict[str, Command] = {
     "inspect": inspect,
     "compare": compare,
     "plan": plan,
-    "calibrate": calibrate,
     "coordcheck": coordcheck,
     "describe": describe,
     "completion": completion,

@@ -329,14 +329,6 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
             "'muon' has no rules for ModelConfig.base_width",
         ),
     ],
-    "calibrate": [
-        ("calibrate", "--output is missing: file of the result"),
-        ("calibrate --output={empty}/none/chip.json", "must be a file in a folder that is there"),
-        ("calibrate --output={new} --repeats=2", "--repeats=2 must be at least 3"),
-        ("calibrate --output={new} --gin_file={tiny} --gin.MeshConfig.fsdp=0", "MeshConfig"),
-        ("calibrate --output={new} --gin_fle={tiny}", "did you mean --gin_file?"),
-        ("calibrate --output={new} --gin.ModelConfig.num_layer=1", "ModelConfig.num_layers?"),
-    ],
     "plan": [
         ("plan --gin_file={tiny}", "--topology is missing: slice, such as v5e:4x4"),
         ("plan --gin_file={tiny} --topology=v9:4x4", "--topology=v9:4x4"),
