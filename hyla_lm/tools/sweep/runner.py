@@ -6,13 +6,15 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 
 from hyla_lm.ending import DONE, STOPPED
-from hyla_lm.tools.sweep.record import Record
+from hyla_lm.errors import UserError
+from hyla_lm.run.lock import DiskLock
+from hyla_lm.storage import as_path, bucket_of
 from hyla_lm.tools.sweep.results import Metric
 from hyla_lm.tools.sweep.runs import Run
 
@@ -25,21 +27,26 @@ UNBUFFERED = {"PYTHONUNBUFFERED": "1"}  # or what a run printed would follow its
 TRAIN = (sys.executable, "-m", "hyla_lm", "train")
 
 
-@dataclass(frozen=True)
-class Ended:
-    """The status of a run's process, and the last sentence that it printed of itself."""
-
-    status: int
-    sentence: str = ""
-
-    @property
-    def failure(self) -> str:
-        """Why it failed, in a line; empty if it is finished or was stopped."""
-        if self.status in (DONE, STOPPED):
-            return ""
-        killed = f"its process was killed by signal {-self.status}"
-        without = killed if self.status < 0 else f"its process ended with status {self.status}"
-        return self.sentence or without
+@contextmanager
+def locked(workdir: str) -> Iterator[None]:
+    """Makes and locks the folder of a sweep; raises UserError for one that cannot be."""
+    if bucket_of(workdir):
+        raise UserError(
+            f"--workdir={workdir} must be a folder of a disk where this command trains: give one."
+        )
+    try:
+        Path(workdir).mkdir(parents=True, exist_ok=True)
+        if Path(workdir, "config.gin").exists():
+            raise UserError(f"--workdir={workdir} is the folder of a run: give another one.")
+        lock = DiskLock(as_path(workdir))
+    except OSError as error:
+        raise UserError(
+            f"--workdir={workdir} cannot be used ({error.strerror}): give another folder."
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 class Processes:
@@ -47,7 +54,10 @@ class Processes:
 
     def __init__(self, command: Sequence[str], workdir: str, show: Callable[[str], None]):
         self._command = command
-        self._environment = {**_cache(workdir), **os.environ, **UNBUFFERED}
+        # Compiled programs are shared by the runs, unless the user has a cache.
+        cache = {CACHE: os.path.abspath(f"{workdir}/{PROGRAMS}"), CACHED_FROM: "0"}
+        shared = {} if CACHE in os.environ else cache
+        self._environment = {**shared, **os.environ, **UNBUFFERED}
         self._show = show
         self._lock = threading.Lock()
         self._running: set[subprocess.Popen[str]] = set()
@@ -60,8 +70,8 @@ class Processes:
             for process in self._running:
                 process.send_signal(signal.SIGTERM)
 
-    def train(self, run: Run) -> Ended | None:
-        """Trains a run to its end or until `stop`; None if that came before.
+    def train(self, run: Run) -> str:
+        """Trains a run to its end or until `stop`; returns why it failed, or nothing.
 
         Its output goes to NAME.txt, and its progress is shown.
         """
@@ -69,7 +79,7 @@ class Processes:
         with open(f"{run.workdir}.txt", "a") as log:
             process = self._start(run)
             if process is None:
-                return None
+                return ""
             sentence = ""
             assert process.stdout is not None
             for line in process.stdout:
@@ -84,7 +94,9 @@ class Processes:
             self._running.discard(process)
             # A process that had not begun to train dies of the signal itself.
             was_stopped = self._is_stopping and status == -signal.SIGTERM
-        return Ended(STOPPED if was_stopped else status, sentence)
+        if status in (DONE, STOPPED) or was_stopped:
+            return ""
+        return sentence or f"its process ended with status {status}"
 
     def _start(self, run: Run) -> subprocess.Popen[str] | None:
         with self._lock:
@@ -106,37 +118,27 @@ class Processes:
 def train_runs(
     runs: Sequence[Run],
     metric: Metric,
-    record: Record,
     processes: Processes,
     at_once: int,
     show: Callable[[str], None],
-) -> None:
-    """Trains the runs that are not finished, so many at once; records and shows how each ends.
+) -> dict[str, str]:
+    """Trains the runs that are not finished, so many at once; returns why some failed, by name.
 
     Raises UserError, after it has stopped the others, if a run has no such metric.
     """
     to_do = [run for run in runs if not run.summary()]
     show(f"{len(runs)} runs, {len(runs) - len(to_do)} of them finished")
+    failures = {}
     with ThreadPoolExecutor(at_once) as pool:
         futures = {pool.submit(processes.train, run): run for run in to_do}
         try:
             for future in as_completed(futures):
-                run, ended = futures[future], future.result()
-                if ended is not None:
-                    record.ended(run, ended.failure)
-                    show(f"{run.name}: {_outcome(run, metric, ended)}")
+                run, failure = futures[future], future.result()
+                if failure:
+                    failures[run.name] = failure
+                    show(f"{run.name}: failed: {failure}")
+                elif summary := run.summary():
+                    show(f"{run.name}: finished, {metric.name} {metric.of(summary):.4f}")
         finally:
             processes.stop()  # where all have ended, this stops none
-
-
-def _outcome(run: Run, metric: Metric, ended: Ended) -> str:
-    if ended.status == DONE:
-        return f"finished, {metric.name} {metric.of(run.summary()):.4f}"
-    return f"failed: {ended.failure}" if ended.failure else "stopped"
-
-
-def _cache(workdir: str) -> dict[str, str]:
-    """The cache of compiled programs that the runs share, unless the user has one."""
-    if CACHE in os.environ:
-        return {}
-    return {CACHE: os.path.abspath(f"{workdir}/{PROGRAMS}"), CACHED_FROM: "0"}
+    return failures

@@ -1,21 +1,73 @@
-"""The runs of a sweep are read before any trains, and a folder keeps one sweep."""
+"""What --over means: values, a grid, names of folders; runs are read before any trains."""
 
 from pathlib import Path
 
 import pytest
 
 from hyla_lm.errors import UserError
-from hyla_lm.tools.sweep.points import grid
-from hyla_lm.tools.sweep.record import Record, locked
-from hyla_lm.tools.sweep.report import listing
-from hyla_lm.tools.sweep.runs import plan
-from tests.tools.sweep.conftest import RATES, Plan, finish
+from hyla_lm.tools.sweep.results import listing
+from hyla_lm.tools.sweep.runner import locked
+from hyla_lm.tools.sweep.runs import grid, label, plan, split
+from tests.tools.sweep.conftest import Plan, finish
+
+RATE = "OptimizerConfig.learning_rate"
+
+
+def names(*over: str) -> list[str]:
+    return [point.name for point in grid(over)]
+
+
+def test_several_over_are_a_grid_whose_last_changes_fastest() -> None:
+    assert names(f"{RATE}=3e-3,1e-2", "ModelConfig.attention=hyla,softmax") == [
+        "learning_rate=0.003,attention=hyla",
+        "learning_rate=0.003,attention=softmax",
+        "learning_rate=0.01,attention=hyla",
+        "learning_rate=0.01,attention=softmax",
+    ]
+    assert names() == ["unchanged"]
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("hyla,('hyla','softmax')", ["hyla", "('hyla','softmax')"]),
+        ('"it\'s, so",None', ['"it\'s, so"', "None"]),
+    ],
+)
+def test_commas_in_brackets_and_quotes_belong_to_a_value(text: str, parts: list[str]) -> None:
+    assert split(text) == parts
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("1e-2", "0.01"),
+        ("1e6", "1000000"),
+        ("('hyla', 'softmax')", "hyla+softmax"),
+        ("@SampleCorpus()", "SampleCorpus"),
+        ("a/b", "a_b-07f4401c"),
+        ("x" * 99, "x" * 40 + "-dfcef126"),
+    ],
+)
+def test_the_folder_of_a_value_stays_the_same(text: str, name: str) -> None:
+    """Or a sweep that was begun would not find its runs."""
+    assert label("A.b", text) == name
+
+
+def test_names_are_distinct() -> None:
+    """Fields of one name by their class, long names and gin files of other folders by checksums."""
+    assert names("LogConfig.every=1", "CheckpointConfig.every=2") == [
+        "LogConfig.every=1,CheckpointConfig.every=2"
+    ]
+    one, other = names(*(f"Class{n}.a_field_of_a_long_name_{n}=1" for n in range(20)), "Z.z=1,2")
+    assert one != other and max(len(one), len(other)) < 200
+    assert label("gin_file", "gin/quickstart.gin") == "quickstart"
+    assert label("gin_file", "a/model.gin") != label("gin_file", "b/model.gin")
 
 
 def test_every_point_has_a_run_of_each_seed_with_its_own_settings(planned: Plan) -> None:
     runs = planned(seeds=2, bindings=("TrainConfig.steps=7",))
-    assert [run.name for run in runs[:3]] == [
-        "learning_rate=0.1/seed=0",
+    assert [run.name for run in runs[1:3]] == [
         "learning_rate=0.1/seed=1",
         "learning_rate=0.2/seed=0",
     ]
@@ -31,32 +83,17 @@ def test_every_point_has_a_run_of_each_seed_with_its_own_settings(planned: Plan)
 
 
 def test_a_file_whose_seed_is_a_macro_gets_all_that_the_macro_sets(tmp_path: Path) -> None:
-    [_, run] = plan(str(tmp_path), ["gin/evals/fuzzy_logic_strict.gin"], (), 2, grid([], []))
+    points = grid(["gin_file=gin/evals/fuzzy_logic_strict.gin"])
+    [_, run] = plan(str(tmp_path), [], (), 2, points)
     task = run.experiment.train.task
     assert (run.bindings, run.experiment.train.seed) == (("SEED=1",), 1)
     assert getattr(task, "seed", None) == 1
 
 
-def test_a_sweep_may_get_points_and_loses_none(planned: Plan, tmp_path: Path) -> None:
-    workdir, place = str(tmp_path), tmp_path / "sweep.json"
-    Record(workdir, planned(seeds=2)).write()
-    more = planned(f"{RATES[0]},0.4", seeds=3)
-    Record(workdir, more).write()
-    with pytest.raises(UserError, match="such as learning_rate=0.4: give them all"):
-        Record(workdir, planned(seeds=3))
-    place.write_text("{")
-    with pytest.raises(UserError, match="sweep.json is damaged"):
-        Record(workdir, more)
-
-
-def test_a_run_with_other_settings_is_not_continued(planned: Plan, tmp_path: Path) -> None:
+def test_a_run_with_other_settings_is_not_continued(planned: Plan) -> None:
     finish(planned()[0], 1.0)
-    Record(str(tmp_path), planned())
-    with pytest.raises(UserError) as caught:
-        Record(str(tmp_path), planned(bindings=("TrainConfig.batch_size=4",)))
-    sentence = str(caught.value)
-    assert "begun with TrainConfig.batch_size = 8 and this command has" in sentence
-    assert "TrainConfig.batch_size = 4: give another --workdir" in sentence
+    with pytest.raises(UserError, match="begun with other settings"):
+        planned(bindings=("TrainConfig.batch_size=4",))[0].summary()
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
@@ -67,10 +104,10 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_the_listing_has_steps_tokens_and_what_is_done(planned: Plan) -> None:
+def test_the_listing_says_what_is_done(planned: Plan) -> None:
     runs = planned(seeds=1)
     finish(runs[0], 1.0)
     _, *rows, total = listing(runs)
-    assert rows[0].split() == ["learning_rate=0.1/seed=0", "10", "1,280", "finished"]
+    assert rows[0].split() == ["learning_rate=0.1/seed=0", "10", "finished"]
     assert rows[2].endswith("to do")
-    assert total == "3 points x 1 seeds = 3 runs, 30 steps, 3,840 tokens"
+    assert total == "3 points x 1 seeds = 3 runs, 30 steps"
