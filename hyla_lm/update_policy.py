@@ -7,7 +7,6 @@ the loss nor the parameters, and knows no spikes.
 """
 
 import math
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -23,7 +22,7 @@ from hyla_lm.tasks.protocol import Batch
 from hyla_lm.train_step import StepOutput, TrainState, TrainStep
 
 ACTIONS = ("stop", "skip")
-LARGEST_NAMED, NORMS_NAMED, ROWS_NAMED = 5, 5, 32  # in messages
+LARGEST_NAMED, ROWS_NAMED = 5, 32  # in messages
 
 
 @configurable
@@ -164,20 +163,11 @@ class BadUpdate(UserError):
 class UpdateCheck:
     """Reads the numbers of each update once they are known.
 
-    `learning_rate` is that of the update with a number from 0 on, `kernels` names the attention
-    kernel of each layer, and `saved_steps` lists the checkpoints: they are for messages.
+    `saved_steps` lists the checkpoints, for messages.
     """
 
-    def __init__(
-        self,
-        policy: UpdatePolicy,
-        learning_rate: Callable[[int], float],
-        kernels: Callable[[], Sequence[str]],
-        saved_steps: Callable[[], Sequence[int]],
-    ):
-        self._policy, self._learning_rate, self._kernels = policy, learning_rate, kernels
-        self._saved_steps = saved_steps
-        self._norms: deque[float] = deque(maxlen=NORMS_NAMED)
+    def __init__(self, policy: UpdatePolicy, saved_steps: Callable[[], Sequence[int]]):
+        self._policy, self._saved_steps = policy, saved_steps
 
     def check_update(self, step: int, output: StepOutput, rows: np.ndarray) -> str:
         """Raises BadUpdate for an update that stops the run.
@@ -193,7 +183,6 @@ class UpdateCheck:
         is_finite = math.isfinite(loss) and math.isfinite(norm)
         is_finite = is_finite if verdict is None else bool(verdict.is_finite)
         if is_finite and (verdict is None or not verdict.is_spike):
-            self._norms.append(norm)
             return ""
         what = f"step {step}: loss {loss:.4g}, gradient norm {norm:.4g} {_named(output, rows)}"
         if verdict is not None and verdict.is_skipped:
@@ -212,24 +201,13 @@ class UpdateCheck:
                 "'skip', or raise the factor."
             )
         else:
-            why = self._advice(step)
+            why = (
+                "Lower OptimizerConfig.learning_rate or OptimizerConfig.clip_norm, see these rows, "
+                "or set UpdatePolicy.nonfinite to 'skip' from the start of a run."
+            )
         steps = self._saved_steps()
         saved = f"The last checkpoint is of step {steps[-1]}." if steps else "Nothing was saved."
         raise BadUpdate(f"{what}. {why} {saved}")
-
-    def _advice(self, step: int) -> str:
-        """What to change after an update that is not finite, by the updates before it."""
-        before = "It is the first update"
-        if step > 1:
-            before = f"The update before had the learning rate {self._learning_rate(step - 2):.3g}"
-        if self._norms:
-            before += f", and gradient norms were {', '.join(f'{n:.3g}' for n in self._norms)}"
-        return (
-            f"{before}. If they rose, or the rate is large, lower OptimizerConfig.learning_rate or "
-            "OptimizerConfig.clip_norm; else see these rows, try "
-            "ModelConfig.attention_implementation = 'reference' (it is "
-            f"{' + '.join(dict.fromkeys(self._kernels()))}), or resume from an older checkpoint."
-        )
 
 
 def _named(output: StepOutput, rows: np.ndarray) -> str:

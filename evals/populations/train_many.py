@@ -21,7 +21,7 @@ from hyla_lm.ending import Preempted
 from hyla_lm.errors import UserError
 from hyla_lm.evals.populations.population import Population, of_run
 from hyla_lm.logs.console import Console
-from hyla_lm.logs.step_log import SECONDS, RunClock, StepLog
+from hyla_lm.logs.step_log import RunClock, StepLog
 from hyla_lm.metrics import means, to_host
 from hyla_lm.parallel.mesh import all_devices
 from hyla_lm.parallel.preemption import PreemptionGuard
@@ -205,7 +205,6 @@ class _DispatchClock(RunClock):
     def dispatch_ended(self, steps: int) -> None:
         now = self._now()
         seconds, self._last = now - self._last, now
-        self._in_steps += seconds
         if self.is_timed:
             self._steps, self._seconds = self._steps + steps, self._seconds + seconds
 
@@ -251,7 +250,7 @@ class _MemberRun:
         self.store.begin(self.program, first, redone)
         before = self.folder.read_summary()
         self.diverged_at = before.get("diverged_at") if before.get("step") == first else None
-        self.clock = _DispatchClock(self.folder, self._data.get(SECONDS, {}), time.monotonic())
+        self.clock = _DispatchClock()
         window = self._data.get("window", {})
         self.log = StepLog(self.program, self.store, console, self.clock, window)
 
@@ -275,7 +274,7 @@ class _MemberRun:
 
     def save(self, step: int, state: TrainState, stream: dict[str, Any]) -> None:
         """Saves what `hyla-lm train` would have saved."""
-        data = {"streams": [stream], "window": self.log.window, SECONDS: self.clock.saved()}
+        data = {"streams": [stream], "window": self.log.window}
         self.store.save(step, jax.tree.map(jnp.asarray, state), data)
 
     def finish(self, step: int, params: Any, more: dict[str, Any]) -> dict[str, Any]:

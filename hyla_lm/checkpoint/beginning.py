@@ -18,7 +18,6 @@ from hyla_lm.checkpoint.checksums import checksums, leaves_by_path, sha256_of
 from hyla_lm.config import declare as config
 from hyla_lm.config.experiment import Branch, WarmStart
 from hyla_lm.errors import UserError
-from hyla_lm.logs.step_log import SECONDS
 from hyla_lm.parallel.sharding import path_of
 from hyla_lm.run.program import Program, identity
 from hyla_lm.run.store import RunStore
@@ -81,7 +80,6 @@ def _branch(program: Program[Task], store: RunStore, setting: Branch) -> Beginni
         where = f"Branch.run = {setting.run!r} is at"
         _check_length(program, source.step, where, "give an earlier Branch.step")
         state, data = store.branch(source.checkpoints, source.step)
-    data.pop(SECONDS, None)  # which its trunk spent
     store.origin = _origin(setting, source, state.params)
     return Beginning(state, data, _origin_row(store.origin), must_be_saved=True)
 

@@ -1,8 +1,8 @@
 """Diagnostics of attention on a few rows: figures, histograms and pictures of each layer.
 
 Figures and histograms are of visible pairs: a key is not after its query, and of the same document.
-Histograms are counted on the device. Pictures are of latent codes: queries down, keys across,
-masked pairs white.
+Histograms are counted on the device. Pictures are of latent codes: heads side by side, queries
+down, keys across, masked pairs white.
 """
 
 import io
@@ -17,7 +17,6 @@ from jax.sharding import Mesh, NamedSharding
 from PIL import Image
 
 from hyla_lm.attention.reference import over_visible_keys, scaled_scores, visible_pairs
-from hyla_lm.diagnostics.norms import by_layer
 from hyla_lm.logs.sinks import Histogram, Value
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.inspection import LayerView, attention_layers
@@ -45,30 +44,21 @@ class Counts(NamedTuple):
 
 
 class LayerDiagnostics(NamedTuple):
-    """One attention layer; None is what has no meaning there. The code is that of one row.
+    """One attention layer; the code is that of one row.
 
-    `figures` are scalars by the names in hyla_lm.logs.sinks.
+    `figures` are scalars by the names in hyla_lm.logs.sinks, of which a layer has those that mean
+    something there.
     """
 
     figures: dict[str, jax.Array]
     code_values: Counts
-    unit_values: Counts | None
     code_HxTxS: jax.Array
     visible_TxS: jax.Array
-    mean_H: jax.Array
-    covariance_HxH: jax.Array
-
-
-class Diagnostics(NamedTuple):
-    """Every attention layer, and the parameters of every layer."""
-
-    layers: list[LayerDiagnostics]
-    parameters: dict[str, Counts]
 
 
 def make_diagnostics(
     task: Objective, model: Decoder, mesh: Mesh
-) -> Callable[[Any, Batch], Diagnostics]:
+) -> Callable[[Any, Batch], list[LayerDiagnostics]]:
     """The compiled diagnostics of parameters on a global batch; all devices hold the result.
 
     They take at least ROWS rows, a few for each part of the mesh, and the first POSITIONS of a
@@ -77,18 +67,14 @@ def make_diagnostics(
     config = replace(model.config, attention_implementation="auto")
     parts = mesh.shape["model"]
 
-    def diagnose(params: Any, batch: Batch) -> Diagnostics:
+    def diagnose(params: Any, batch: Batch) -> list[LayerDiagnostics]:
         inputs, segment_BxT = task.inputs(some_rows(batch, batch_ways(mesh)))
         if config.causal and inputs.shape[1] > POSITIONS:
             length = POSITIONS // parts * parts
             inputs = inputs[:, :length]
             segment_BxT = None if segment_BxT is None else segment_BxT[:, :length]
         layers = attention_layers(model.clone(config=config), params, inputs, segment_BxT)
-        of_layers = by_layer(params, config.scan_layers)
-        return Diagnostics(
-            [diagnose_layer(layer) for layer in layers],
-            {name: counts(leaves) for name, leaves in of_layers.items()},
-        )
+        return [diagnose_layer(layer) for layer in layers]
 
     return jax.jit(diagnose, out_shardings=NamedSharding(mesh, REPLICATED))
 
@@ -112,35 +98,27 @@ def diagnose_layer(layer: LayerView) -> LayerDiagnostics:
     count = jnp.sum(visible_Bx1xTxS)
     score_BxHxTxS = scaled_scores(request.q_BxTxHxK, request.k_BxSxHxK, request.bias)
     visible_score_BxHxTxS = jnp.where(visible_Bx1xTxS, score_BxHxTxS, 0)
-    mean_H = jnp.sum(code_BxHxTxS, (0, 2, 3)) / count
-    covariance_HxH = covariance(code_BxHxTxS, mean_H, visible_Bx1xTxS)
     figures = {
         "score_rms": jnp.sqrt(jnp.sum(jnp.square(visible_score_BxHxTxS)) / (count * heads)),
         "score_max": jnp.max(jnp.abs(visible_score_BxHxTxS)),
-        "code_rank": participation_ratio(covariance_HxH),
+        "code_rank": participation_ratio(covariance(code_BxHxTxS, visible_Bx1xTxS)),
     }
     if spec.normalizes_over_keys:
         figures["entropy"] = entropy(over_visible_keys(score_BxHxTxS, visible_Bx1xTxS))
-    units, of_pairs = layer.value_units(), spec.value_network == "hypernetwork"
-    shown = visible_Bx1xTxS[:, 0, :, :, None] if of_pairs else jnp.ones((), bool)
     if spec.activation == "relu":
-        figures["dead_units"] = dead_share(units, shown)
-    return LayerDiagnostics(
-        figures,
-        counts([code_BxHxTxS], visible_Bx1xTxS),
-        counts(units, shown) if units else None,
-        code_BxHxTxS[0],
-        visible_Bx1xTxS[0, 0],
-        mean_H,
-        covariance_HxH,
-    )
+        of_pairs = spec.value_network == "hypernetwork"
+        shown = visible_Bx1xTxS[:, 0, :, :, None] if of_pairs else jnp.ones((), bool)
+        figures["dead_units"] = dead_share(layer.value_units(), shown)
+    values = counts(code_BxHxTxS, visible_Bx1xTxS)
+    return LayerDiagnostics(figures, values, code_BxHxTxS[0], visible_Bx1xTxS[0, 0])
 
 
-def covariance(code_BxHxTxS: jax.Array, mean_H: jax.Array, visible_Bx1xTxS: jax.Array) -> jax.Array:
-    """The covariance of the code over heads, of all visible pairs."""
+def covariance(code_BxHxTxS: jax.Array, visible_Bx1xTxS: jax.Array) -> jax.Array:
+    """The covariance of the code over heads, of all visible pairs; hidden ones have a code of 0."""
+    count = jnp.sum(visible_Bx1xTxS)
+    mean_H = jnp.sum(code_BxHxTxS, (0, 2, 3)) / count
     centred = jnp.where(visible_Bx1xTxS, code_BxHxTxS - mean_H[:, None, None], 0)
-    products = jnp.einsum("bhts,bgts->hg", centred, centred, precision="highest")
-    return products / jnp.sum(visible_Bx1xTxS)
+    return jnp.einsum("bhts,bgts->hg", centred, centred, precision="highest") / count
 
 
 def participation_ratio(covariance_HxH: jax.Array) -> jax.Array:
@@ -166,57 +144,40 @@ def dead_share(units: list[jax.Array], shown: jax.Array) -> jax.Array:
     return jnp.mean(jnp.concatenate([dead.ravel() for dead in is_dead]))
 
 
-def counts(values: Sequence[jax.Array], counted: jax.Array | None = None) -> Counts:
-    """The counts of all values, or of those that are `counted` (broadcastable to each array).
+def counts(values: jax.Array, counted: jax.Array) -> Counts:
+    """The counts of the values that are `counted`, which is broadcastable to them.
 
     Bins are compared with, not scattered into, so that arrays split over devices stay where they
     are.
     """
-    is_counted = True if counted is None else counted
-    arrays = [x.astype(jnp.float32) for x in values]
-
-    def total(of: list[jax.Array]) -> jax.Array:
-        return sum((jnp.sum(jnp.where(is_counted, x, 0)) for x in of), jnp.zeros(()))
-
-    low = jnp.stack([jnp.min(jnp.where(is_counted, x, jnp.inf)) for x in arrays]).min()
-    high = jnp.stack([jnp.max(jnp.where(is_counted, x, -jnp.inf)) for x in arrays]).max()
+    x = values.astype(jnp.float32)
+    low = jnp.min(jnp.where(counted, x, jnp.inf))
+    high = jnp.max(jnp.where(counted, x, -jnp.inf))
     per_value = BINS / jnp.where(high > low, high - low, 1)
-
-    def count(x: jax.Array) -> jax.Array:
-        bin_of = jnp.clip(((x - low) * per_value).astype(jnp.int32), 0, BINS - 1)
-        bin_of = jnp.where(is_counted, bin_of, -1)
-        axes = range(1, bin_of.ndim + 1)
-        bins = jnp.arange(BINS).reshape(BINS, *[1] * bin_of.ndim)
-        return jnp.sum(bin_of[None] == bins, axis=axes, dtype=jnp.int32)
-
-    count_N = sum((count(x) for x in arrays), jnp.zeros(BINS, jnp.int32))
-    return Counts(count_N, low, high, total(arrays), total([jnp.square(x) for x in arrays]))
+    bin_of = jnp.clip(((x - low) * per_value).astype(jnp.int32), 0, BINS - 1)
+    bin_of = jnp.where(counted, bin_of, -1)
+    bins = jnp.arange(BINS).reshape(BINS, *[1] * x.ndim)
+    count_N = jnp.sum(bin_of[None] == bins, axis=range(1, x.ndim + 1), dtype=jnp.int32)
+    total, squares = (jnp.sum(jnp.where(counted, y, 0)) for y in (x, jnp.square(x)))
+    return Counts(count_N, low, high, total, squares)
 
 
-def figures(diagnostics: Diagnostics) -> dict[str, float]:
+def figures(layers: Sequence[LayerDiagnostics]) -> dict[str, float]:
     """The scalars of every layer by their tag."""
     return {
         f"attention/{name}/layer_{number}": float(value)
-        for number, layer in enumerate(diagnostics.layers)
+        for number, layer in enumerate(layers)
         for name, value in layer.figures.items()
     }
 
 
-def histograms_and_pictures(diagnostics: Diagnostics) -> dict[str, Value]:
+def histograms_and_pictures(layers: Sequence[LayerDiagnostics]) -> dict[str, Value]:
     """What sinks show beside the figures, by tag; the diagnostics are on the host."""
-    values: dict[str, Value] = {
-        f"optim/parameter_values/{name}": histogram(counted)
-        for name, counted in diagnostics.parameters.items()
-    }
-    for number, layer in enumerate(diagnostics.layers):
+    values: dict[str, Value] = {}
+    for number, layer in enumerate(layers):
         values[f"attention/code_values/layer_{number}"] = histogram(layer.code_values)
-        if layer.unit_values is not None:
-            values[f"attention/unit_values/layer_{number}"] = histogram(layer.unit_values)
-        code, visible = np.asarray(layer.code_HxTxS), np.asarray(layer.visible_TxS)
-        mean_H, covariance_HxH = np.asarray(layer.mean_H), np.asarray(layer.covariance_HxH)
-        picture = code_picture(code, visible, mean_H, covariance_HxH)
-        values[f"attention/code_picture/layer_{number}"] = picture
-        values[f"attention/head_pictures/layer_{number}"] = head_pictures(code, visible)
+        picture = head_pictures(np.asarray(layer.code_HxTxS), np.asarray(layer.visible_TxS))
+        values[f"attention/head_pictures/layer_{number}"] = picture
     return values
 
 
@@ -229,33 +190,6 @@ def histogram(counted: Counts) -> Histogram:
     )
 
 
-def code_picture(
-    code_HxTxS: np.ndarray, visible_TxS: np.ndarray, mean_H: np.ndarray, covariance_HxH: np.ndarray
-) -> bytes:
-    """A PNG whose red, green and blue are the first three principal components over heads.
-
-    Grey is the mean code; full colour is twice the deviation of the first component, whose scale
-    all three have.
-    """
-    axes_Hx3, deviation = principal_axes(covariance_HxH)
-    place_TxSx3 = np.einsum("hts,hc->tsc", code_HxTxS - mean_H[:, None, None], axes_Hx3)
-    share_TxSx3 = np.clip(place_TxSx3 / (2 * deviation or 1), -1, 1)
-    return png(np.where(visible_TxS[..., None], (1 + share_TxSx3) * WHITE / 2, WHITE))
-
-
-def principal_axes(covariance_HxH: np.ndarray) -> tuple[np.ndarray, float]:
-    """The first three principal axes, zeros where there are fewer, and the first's deviation.
-
-    The largest entry of an axis is positive, so that pictures of one run have the same colours.
-    """
-    variance_H, axes_HxH = np.linalg.eigh(covariance_HxH.astype(np.float64))
-    axes_Hx3 = np.zeros((len(variance_H), 3))
-    first = axes_HxH[:, ::-1][:, :3]
-    largest = np.take_along_axis(first, np.abs(first).argmax(0)[None], axis=0)
-    axes_Hx3[:, : first.shape[1]] = first * np.where(largest < 0, -1, 1)
-    return axes_Hx3, float(np.sqrt(max(variance_H[-1], 0)))
-
-
 def head_pictures(code_HxTxS: np.ndarray, visible_TxS: np.ndarray) -> bytes:
     """A PNG of all heads side by side: red is positive, blue negative, light grey zero.
 
@@ -266,21 +200,10 @@ def head_pictures(code_HxTxS: np.ndarray, visible_TxS: np.ndarray) -> bytes:
     end = np.where(share_HxTxSx1 > 0, RED, BLUE)
     colour = GREY + np.abs(share_HxTxSx1) * (end - GREY)
     panels = np.where(visible_TxS[None, :, :, None], colour, WHITE)
-    scale = scale_of(visible_TxS)
+    scale = max(1, SMALLEST // max(visible_TxS.shape))
     gap = np.full((visible_TxS.shape[0], -(-GAP // scale), 3), WHITE)
     beside = [part for panel in panels for part in (gap, panel)][1:]
-    return png(np.concatenate(beside, axis=1), scale)
-
-
-def scale_of(visible_TxS: np.ndarray) -> int:
-    """The pixels of a pair's side."""
-    return max(1, SMALLEST // max(visible_TxS.shape))
-
-
-def png(colour_TxSx3: np.ndarray, scale: int | None = None) -> bytes:
-    """The PNG of colours from 0 to 255, each pair a square of `scale` pixels."""
-    side = scale or scale_of(colour_TxSx3[..., 0])
-    pixels = np.rint(colour_TxSx3).astype(np.uint8).repeat(side, axis=0).repeat(side, axis=1)
+    pixels = np.rint(np.concatenate(beside, axis=1)).astype(np.uint8)
     file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
+    Image.fromarray(pixels.repeat(scale, axis=0).repeat(scale, axis=1)).save(file, "PNG")
     return file.getvalue()

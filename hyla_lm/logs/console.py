@@ -10,7 +10,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 MIN_SECONDS_BETWEEN_LINES = 5.0
-MINUTE, HOUR = 60, 3600
 
 
 class Console:
@@ -80,13 +79,3 @@ def print_table(title: str, rows: Mapping[str, str]) -> None:
     for name, value in rows.items():
         table.add_row(name, value)
     rich.console.Console().print(table)
-
-
-def time_left(seconds: float) -> str:
-    """The time as a person says it: "12 s left", "3 min left", "2 h 5 min left"."""
-    if seconds < MINUTE:
-        return f"{seconds:.0f} s left"
-    minutes = round(seconds / MINUTE)
-    if seconds < HOUR:
-        return f"{minutes} min left"
-    return f"{minutes // 60:,} h {minutes % 60} min left"

@@ -77,7 +77,6 @@ TAGS: Mapping[str, str] = MappingProxyType(
         "optim/update_norm/*": "Norm of one layer's update.",
         "optim/parameter_norm": "Norm of all parameters after the update; mean over the steps.",
         "optim/parameter_norm/*": "Parameter norm of one layer.",
-        "optim/parameter_values/*": "Histogram of the parameters of one layer.",
         "attention/score_rms/*": (
             "Root mean square of the scores q.k / sqrt(K) + bias of one layer, at visible pairs."
         ),
@@ -91,12 +90,6 @@ TAGS: Mapping[str, str] = MappingProxyType(
         ),
         "attention/dead_units/*": "Share of value units that are zero for every visible pair.",
         "attention/code_values/*": "Histogram of one layer's latent code, at visible pairs.",
-        "attention/unit_values/*": "Histogram of one layer's value units, at visible pairs.",
-        "attention/code_picture/*": (
-            "Latent code of one layer for a validation row, queries down and keys across. "
-            "Red, green and blue are its first three principal components over heads; masked "
-            "pairs are white."
-        ),
         "attention/head_pictures/*": (
             "Latent code of one layer, heads side by side: red is positive, blue negative, "
             "grey zero."
@@ -113,7 +106,6 @@ TAGS: Mapping[str, str] = MappingProxyType(
         "perf/save_seconds": "Seconds in which training waited for a save to start.",
         "perf/evaluation_seconds": "Seconds of an evaluation of the validation sets.",
         "perf/details_seconds": "Seconds of attention diagnostics.",
-        "perf/goodput": "Share of all processes' time that went into steps of the final run.",
         "perf/*": "Speed or cost of the run.",
         "suites/*_standard_error": "Standard error, over seeds, of a metric of a suite's models.",
         "suites/*": "Mean over seeds of a metric of small models with this run's attention.",

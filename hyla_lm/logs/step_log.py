@@ -1,29 +1,23 @@
-"""What is measured of training steps: the means of their metrics, and where the time of a run goes.
+"""What is measured of training steps: the means of their metrics, and their speed.
 
 The output of a step is read while the next one runs. Sums that are not written yet go into the
 checkpoint, so that a resumed run writes the same means.
-
-Goodput is the share of the time of all processes that went into steps of the final run. The seconds
-of those steps are saved with each checkpoint, so steps that are trained again count once. The
-seconds of the processes are in a file that only grows, so they outlive the lines that a resumed run
-writes again. Those of a killed process count up to the last line that it wrote.
 """
 
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from hyla_lm.logs.console import Console, time_left
+from hyla_lm.logs.console import Console
 from hyla_lm.metrics import HostMetrics, add, means, to_host
 from hyla_lm.model.flops import model_flops_utilization
-from hyla_lm.run.folder import RunFolder
 from hyla_lm.run.program import Program
 from hyla_lm.run.store import RunStore
 from hyla_lm.run.summary import (
@@ -31,7 +25,6 @@ from hyla_lm.run.summary import (
     OPTIM,
     STEP_SECONDS,
     flops_per_token,
-    training_kernels,
     window_tags,
 )
 from hyla_lm.tasks.protocol import Task
@@ -40,28 +33,18 @@ from hyla_lm.update_policy import UpdateCheck
 
 GRADIENT_NORM = "gradient_norm"
 SKIPPED = f"{OPTIM}/skipped_updates"
-SECONDS = "seconds"  # of RunClock.saved(), in the data of checkpoints
 GB = 1e9
 OWN_PAGES = Path("/proc/self/statm")
 
 
 class RunClock:
-    """Where the time of a run goes: its steps, what is done between them, its processes.
+    """Seconds of training steps and of what is done between them, by the clock `now`.
 
-    `saved` is what the checkpoint has of it, and `began` the time at which the process began.
     Steps are left out of the speed while `is_timed` is False.
     """
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        saved: Mapping[str, float],
-        began: float,
-        now: Callable[[], float] = time.monotonic,
-    ):
-        self._folder, self._began, self._now = folder, began, now
-        self._in_steps = saved.get("kept", 0.0)
-        self._before = max(saved.get("all", 0.0), folder.process_seconds())
+    def __init__(self, now: Callable[[], float] = time.monotonic):
+        self._now = now
         self._noted: dict[str, float] = {}
         self._last, self.is_timed, self._is_warm = now(), True, False
         self._steps, self._seconds, self._waited = 0, 0.0, 0.0
@@ -74,7 +57,6 @@ class RunClock:
         """Times a step; the first one of a process is left out of the speed."""
         now = self._now()
         seconds, self._last = now - self._last, now
-        self._in_steps += seconds
         if not self.is_timed:
             return
         if self._is_warm:
@@ -105,23 +87,7 @@ class RunClock:
     def noted(self) -> dict[str, float]:
         """The seconds noted since the last call, by tag."""
         noted, self._noted = self._noted, {}
-        self.note_process_seconds()
         return noted
-
-    def goodput(self) -> float:
-        return self._in_steps / max(self._all, 1e-9)
-
-    def saved(self) -> dict[str, float]:
-        """What a checkpoint has of it: seconds of the steps up to it, and of all processes."""
-        return {"kept": self._in_steps, "all": self._all}
-
-    def note_process_seconds(self) -> None:
-        """Writes the seconds of all processes to where a killed one leaves them."""
-        self._folder.note_process_seconds(self._all)
-
-    @property
-    def _all(self) -> float:
-        return self._before + self._now() - self._began
 
 
 class StepLog:
@@ -139,12 +105,7 @@ class StepLog:
         window: Mapping[str, Any],
     ):
         self._program, self._store, self._console, self._clock = program, store, console, clock
-        self._check = UpdateCheck(
-            program.experiment.updates,
-            program.schedule,
-            partial(training_kernels, program),
-            store.checkpoints.steps,
-        )
+        self._check = UpdateCheck(program.experiment.updates, store.checkpoints.steps)
         self._every, self._last = program.experiment.log.every, program.experiment.train.steps
         self._pending: tuple[int, StepOutput, np.ndarray] | None = None
         self.window: HostMetrics = {name: (pair[0], pair[1]) for name, pair in window.items()}
@@ -182,8 +143,7 @@ class StepLog:
         if skipped is not None:
             line[SKIPPED] = skips
         speed = self._speed()
-        costs = {**self._clock.noted(), **memory(), "perf/goodput": self._clock.goodput()}
-        self._store.write(step, line | speed | costs)
+        self._store.write(step, line | speed | self._clock.noted() | memory())
         described = task.describe(values) if values else "no update made"
         self._console.show_step(
             step, described, speed.get("perf/tokens_per_second"), self._time_left(step)
@@ -210,8 +170,10 @@ class StepLog:
         """By the mean time per step of this process, what was done between steps included."""
         assert self._first is not None
         first, ended = self._first
-        done, seconds = step - first, time.monotonic() - ended
-        return time_left(seconds / done * (self._last - step)) if done else ""
+        if step == first:
+            return ""
+        seconds = (time.monotonic() - ended) / (step - first) * (self._last - step)
+        return f"{timedelta(seconds=round(seconds))} left"
 
 
 def memory() -> dict[str, float]:

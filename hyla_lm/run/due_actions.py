@@ -15,7 +15,6 @@ from hyla_lm.config.experiment import Experiment
 from hyla_lm.diagnostics.attention import figures, histograms_and_pictures
 from hyla_lm.ending import Preempted
 from hyla_lm.errors import UserError
-from hyla_lm.logs.step_log import SECONDS
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.parallel import processes
 from hyla_lm.parallel.mesh import single_device
@@ -107,8 +106,7 @@ def save(run: Run, step: int) -> None:
         run.waits_for(step, "the other processes")
         streams = processes.gather_shards(run.batches.state(), run.shard)
         run.waits_for(step, "a save")
-        data = {"streams": streams, "window": run.log.window, SECONDS: run.clock.saved()}
-        run.store.save(step, run.state, data)
+        run.store.save(step, run.state, {"streams": streams, "window": run.log.window})
 
 
 def evaluate(run: Run, step: int) -> None:

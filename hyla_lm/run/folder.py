@@ -36,7 +36,6 @@ LINES, SUMMARY = "metrics.jsonl", "summary.json"
 MOVED_TO = "set_aside"  # checkpoints that a run went back behind
 PROFILE = "profile"  # a file by which a person asks for a trace
 EVALUATOR = "evaluator"  # what a process wrote that follows the run
-PROCESS_SECONDS = ".seconds"
 EVENTS = "events."
 OURS = {
     "config.gin",
@@ -191,26 +190,6 @@ class RunFolder:
         text = "".join(f"{json.dumps(line)}\n" for line in kept)
         write_whole(self.logs / LINES, text.encode())
         return kept
-
-    def process_seconds(self) -> float:
-        """The seconds of all processes of this run so far; drops a line that a kill cut short."""
-        path = self.path / PROCESS_SECONDS
-        content = (read_whole(path) or b"") if self._writes else b""
-        whole = content.splitlines(keepends=True)
-        if whole and not whole[-1].endswith(b"\n"):
-            del whole[-1]
-        if content:
-            write_whole(self.logs / PROCESS_SECONDS, b"".join(whole))
-        try:
-            return float(whole[-1]) if whole else 0.0
-        except ValueError as error:
-            raise _damaged(f"{path}", "no seconds") from error
-
-    def note_process_seconds(self, seconds: float) -> None:
-        """Appends a line, since only files that grow are mirrored."""
-        if self._writes:
-            with self._using("written"), (self.logs / PROCESS_SECONDS).open("a") as file:
-                file.write(f"{seconds:.3f}\n")
 
     def check(self) -> None:
         """Raises UserError if the lock was lost, or logs could not be mirrored."""

@@ -10,7 +10,6 @@ from etils import epath
 
 from hyla_lm.checkpoint.checkpoint import differences, read_checkpoints
 from hyla_lm.checkpoint.checksums import describe_changes, leaves_by_path
-from hyla_lm.logs.step_log import SECONDS
 from hyla_lm.storage import as_path
 
 EQUAL, DIFFERENT = 0, 1
@@ -76,8 +75,8 @@ def comparison(one: Checkpoint, other: Checkpoint) -> list[str]:
         for part in ("identity", "versions", "numerics")
         for name, here, there in differences(one.meta[part], other.meta[part])
     ]
-    # The position in the data, and sums not yet logged; not what the run cost.
-    here, there = ({k: v for k, v in c.data.items() if k != SECONDS} for c in (one, other))
+    # The position in the data, and sums not yet logged; not the seconds that earlier versions kept.
+    here, there = ({k: v for k, v in c.data.items() if k != "seconds"} for c in (one, other))
     if here != there:
         lines.append(f"data position: {json.dumps(here)}, there {json.dumps(there)}")
     for name in sorted({*one.arrays, *other.arrays}):

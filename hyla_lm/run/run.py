@@ -12,10 +12,10 @@ import jax
 
 from hyla_lm.checkpoint.beginning import begin
 from hyla_lm.config.experiment import Experiment
-from hyla_lm.diagnostics.attention import Diagnostics, make_diagnostics
+from hyla_lm.diagnostics.attention import LayerDiagnostics, make_diagnostics
 from hyla_lm.errors import UserError
 from hyla_lm.logs.console import Console, print_table
-from hyla_lm.logs.step_log import SECONDS, RunClock, StepLog
+from hyla_lm.logs.step_log import RunClock, StepLog
 from hyla_lm.package import git_revision
 from hyla_lm.parallel import processes
 from hyla_lm.parallel.preemption import PreemptionGuard
@@ -90,8 +90,7 @@ class Run:
             self.state, self.must_be_saved = beginning.state, beginning.must_be_saved
             self.first = int(self.state.step)
             data = beginning.data
-            self.clock = RunClock(folder, data.get(SECONDS, {}), self.began)
-            stack.callback(self.clock.note_process_seconds)
+            self.clock = RunClock()
             self._print_start(program, beginning.summary)
 
             if self.first < experiment.train.steps:
@@ -128,7 +127,7 @@ class Run:
         self._stack.__exit__(kind, error, trace)
 
     @cached_property
-    def attention_diagnostics(self) -> Callable[[Any, Batch], Diagnostics]:
+    def attention_diagnostics(self) -> Callable[[Any, Batch], list[LayerDiagnostics]]:
         """Compiled at the first use."""
         return make_diagnostics(self.program.task, self.program.model, self.program.mesh)
 

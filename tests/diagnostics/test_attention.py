@@ -18,12 +18,10 @@ from hyla_lm.diagnostics.attention import (
     GAP,
     GREY,
     LayerDiagnostics,
-    code_picture,
     counts,
     diagnose_layer,
     head_pictures,
     participation_ratio,
-    principal_axes,
     some_rows,
 )
 from hyla_lm.model.config import Tokens
@@ -124,10 +122,6 @@ def test_figures_are_those_of_the_visible_pairs(attention: str, has_documents: b
     if spec.value_network == "hypernetwork":
         units = [unit[seen] for unit in units_of(view, code_BxTxSxH)]
         expected["dead_units"] = np.mean([(unit == 0).all(0) for unit in units])
-        assert found.unit_values is not None
-        assert found.unit_values.count_N.sum() == sum(unit.size for unit in units)
-    else:
-        assert found.unit_values is None
     assert figures == pytest.approx(expected, **CLOSE)
     assert found.code_values.count_N.sum() == code_PxH.size
     edges = np.linspace(code_PxH.min(), code_PxH.max(), BINS + 1)
@@ -168,17 +162,12 @@ def test_the_participation_ratio_counts_directions() -> None:
 
 def test_counts_of_equal_values_are_in_one_bin_and_of_nothing_hidden() -> None:
     values = np.float32([1, 1, 9])
-    found = jax.jit(counts)([values], np.array([True, True, False]))
+    found = jax.jit(counts)(values, np.array([True, True, False]))
     assert found.count_N[0] == found.count_N.sum() == 2
     assert (found.low, found.high, found.sum, found.sum_squares) == (1, 1, 2, 2)
-    both = jax.jit(counts)([np.float32([0, 1]), np.float32([[4]])])
-    assert (both.low, both.high) == (0, 4)
-    assert np.flatnonzero(both.count_N).tolist() == [0, BINS // 4, BINS - 1]
 
 
-@pytest.mark.parametrize(
-    ("batch", "ways", "expected"), [(32, 1, 8), (32, 4, 8), (12, 1, 12), (4, 2, 4), (64, 16, 16)]
-)
+@pytest.mark.parametrize(("batch", "ways", "expected"), [(32, 4, 8), (12, 1, 12), (64, 16, 16)])
 def test_some_rows_are_equally_many_of_each_device(batch: int, ways: int, expected: int) -> None:
     rows = some_rows({"row": jnp.arange(batch)}, ways)["row"]
     of_device = rows // (batch // ways)
@@ -186,55 +175,11 @@ def test_some_rows_are_equally_many_of_each_device(batch: int, ways: int, expect
     assert np.bincount(of_device, minlength=ways).tolist() == [expected // ways] * ways
 
 
-PAIRS = 128
-VISIBLE = np.tril(np.ones((PAIRS, PAIRS), bool))
-
-
-def pixels(png: bytes) -> np.ndarray:
-    return np.asarray(Image.open(io.BytesIO(png)))
-
-
-def random_codes(heads: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A code, its mean and its covariance over visible pairs."""
-    code = np.random.default_rng(0).normal(size=(heads, PAIRS, PAIRS)) * VISIBLE
-    code *= np.arange(heads, 0, -1)[:, None, None]
-    seen = code[:, VISIBLE]
-    return code, seen.mean(1), np.cov(seen, bias=True).reshape(heads, heads)
-
-
-@pytest.mark.parametrize("heads", [1, 2, 5])
-def test_a_pair_has_the_colour_of_its_place_on_the_principal_axes(heads: int) -> None:
-    code, mean, covariance = random_codes(heads)
-    picture = pixels(code_picture(code, VISIBLE, mean, covariance))
-    assert picture.shape == (2 * PAIRS, 2 * PAIRS, 3), "a pair is a square of 2 x 2 pixels"
-    assert (picture[::2, ::2] == picture[1::2, 1::2]).all()
-    small = picture[::2, ::2]
-    assert (small[~VISIBLE] == 255).all()
-    _, _, rows = np.linalg.svd((code[:, VISIBLE] - mean[:, None]).T, full_matrices=False)
-    axis = rows[0] * np.sign(rows[0][np.abs(rows[0]).argmax()])
-    place = np.einsum("hts,h->ts", code - mean[:, None, None], axis)
-    scale = 2 * np.sqrt(np.linalg.eigvalsh(covariance)[-1])
-    red = 127.5 + 127.5 * np.clip(place / scale, -1, 1)
-    assert np.abs(small[..., 0] - red)[VISIBLE].max() <= 1
-    if heads < 3:
-        assert np.isin(small[..., 2][VISIBLE], (127, 128)).all(), "there is no third component"
-
-
-def test_a_picture_does_not_flip_when_the_solver_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, _, covariance = random_codes(4)
-    axes, deviation = principal_axes(covariance)
-    solve = np.linalg.eigh
-    monkeypatch.setattr(np.linalg, "eigh", lambda m: (solve(m)[0], -solve(m)[1]))
-    flipped, _ = principal_axes(covariance)
-    np.testing.assert_array_equal(flipped, axes)
-    assert deviation == pytest.approx(np.sqrt(np.linalg.eigvalsh(covariance)[-1]))
-
-
 def test_heads_are_side_by_side_red_above_zero_and_blue_below() -> None:
     visible = np.tril(np.ones((300, 300), bool))
     code = np.stack([visible * 1.0, visible * -2.0])
     code[:, 5, 2] = 0
-    picture = pixels(head_pictures(code, visible))
+    picture = np.asarray(Image.open(io.BytesIO(head_pictures(code, visible))))
     assert picture.shape == (300, 2 * 300 + GAP, 3)
     left, right = picture[:, :300], picture[:, 300 + GAP :]
     assert (picture[:, 300 : 300 + GAP] == 255).all() and (left[~visible] == 255).all()

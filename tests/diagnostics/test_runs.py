@@ -16,7 +16,7 @@ from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.logs.sinks import description
 from hyla_lm.logs.step_log import StepLog
 from hyla_lm.logs.tensorboard import tensorboard_name
-from hyla_lm.run.folder import PROCESS_SECONDS, read_lines
+from hyla_lm.run.folder import read_lines
 from hyla_lm.train import train
 from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.run_lines import measured
@@ -25,7 +25,6 @@ pytestmark = pytest.mark.usefixtures("programs_once")
 
 EVERYTHING = ["LogConfig.layers = True", "LogConfig.details_every = 5", "LogConfig.every = 3"]
 LAYERS = ("block_0", "block_1", "embed", "final_norm")
-PICTURES = ("code_picture", "head_pictures")
 SIZES = {"histograms": 0, "images": 0, "scalars": 0, "tensors": 0}
 
 
@@ -85,16 +84,13 @@ def test_details_have_what_means_something_in_a_layer(whole: Path) -> None:
 
 def test_histograms_and_pictures_are_in_tensorboard(whole: Path) -> None:
     found = events(whole)
-    parameters = {f"optim/parameter_values/{name}" for name in LAYERS}
-    of_attention = ("code_values/layer_0", "code_values/layer_1", "unit_values/layer_0")
-    histograms = {f"attention/{name}" for name in of_attention} | parameters
-    assert set(found.Tags()["histograms"]) == set(map(tensorboard_name, histograms))
-    pictures = {f"attention/{kind}/layer_{n}" for kind in PICTURES for n in (0, 1)}
-    assert set(found.Tags()["images"]) == set(map(tensorboard_name, pictures))
-    for tag in map(tensorboard_name, pictures):
+    for kind, name in (("histograms", "code_values"), ("images", "head_pictures")):
+        tags = [tensorboard_name(f"attention/{name}/layer_{layer}") for layer in (0, 1)]
+        assert sorted(found.Tags()[kind]) == tags
+    for tag in tags:
         assert [image.step for image in found.Images(tag)] == [5, 10, 12]
         size = Image.open(io.BytesIO(found.Images(tag)[0].encoded_image_string)).size
-        assert size == (256, 256) or (size[1] == 256 and "head_pictures" in tag)
+        assert size[1] == 256 and size[0] > 512, "two heads"
 
 
 def test_every_tag_is_described(whole: Path) -> None:
@@ -106,7 +102,7 @@ def test_every_tag_is_described(whole: Path) -> None:
     for tag in {*kinds["histograms"], *kinds["images"], *map(tensorboard_name, tags)}:
         assert shown_in[tag], tag
     assert {"perf/compile_seconds", "perf/save_seconds", "perf/evaluation_seconds"} < tags
-    assert {"perf/details_seconds", "perf/goodput", "perf/tokens_per_second_per_chip"} < tags
+    assert {"perf/details_seconds", "perf/tokens_per_second_per_chip"} < tags
 
 
 def test_a_killed_run_measures_the_same_as_one_never_stopped(
@@ -123,7 +119,6 @@ def test_a_killed_run_measures_the_same_as_one_never_stopped(
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(StepLog, "record", killing)
         train(experiment, str(workdir))
-    spent = float((workdir / PROCESS_SECONDS).read_text().split()[-1])
     train(experiment, str(workdir))
     assert measured(workdir) == measured(whole)
     ours, theirs = events(workdir), events(whole)
@@ -133,7 +128,3 @@ def test_a_killed_run_measures_the_same_as_one_never_stopped(
     for tag in theirs.Tags()["histograms"]:
         values = [[x.histogram_value for x in found.Histograms(tag)] for found in (ours, theirs)]
         assert values[0] == values[1]
-    seconds = [float(line) for line in (workdir / PROCESS_SECONDS).read_text().split()]
-    assert seconds == sorted(seconds) and seconds[-1] > spent
-    last = [line for line in read_lines(workdir) if "perf/goodput" in line][-1]
-    assert 0 < last["perf/goodput"] < 1

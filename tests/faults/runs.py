@@ -19,7 +19,6 @@ import orbax.checkpoint as ocp
 from tensorboard.backend.event_processing.event_accumulator import SCALARS, EventAccumulator
 
 from hyla_lm.errors import UserError
-from hyla_lm.logs.step_log import SECONDS
 from hyla_lm.logs.tensorboard import tensorboard_name
 from hyla_lm.run.folder import EVENTS
 from tests import preloaded
@@ -140,8 +139,7 @@ def as_bytes(array: np.ndarray) -> tuple[Any, ...]:
 
 def position(workdir: Path, step: int) -> Any:
     """The position in the data and the window not yet logged."""
-    data = json.loads((checkpoint(workdir, step) / "data" / "metadata").read_text())
-    return {name: value for name, value in data.items() if name != SECONDS}
+    return json.loads((checkpoint(workdir, step) / "data" / "metadata").read_text())
 
 
 def checkpoint(workdir: Path, step: int) -> Path:

@@ -212,7 +212,6 @@ def test_a_run_resumed_after_a_skip_equals_one_never_stopped(
         ([SKIP, "UpdatePolicy.skip_limit=2"], 0, ""),
         ([SKIP, "UpdatePolicy.skip_limit=1"], 2, "2 updates were skipped, above UpdatePolicy.skip"),
         ([], 2, "step 6: loss nan, gradient norm nan on rows ["),
-        ([], 2, ", and gradient norms were "),
     ],
 )
 def test_above_the_limit_and_by_default_the_run_stops(
