@@ -4,7 +4,7 @@ BIN := .venv/bin
 GIN ?= gin/quickstart.gin
 WORKDIR ?= runs/$(notdir $(basename $(GIN)))
 
-.PHONY: train compare test test-as-for-users test-computing test-waiting test-full test-seqio test-torch faults mutations evals-smoke lint bench bench-step bench-start bench-data bench-reading bench-tpu bench-plan bench-evals bench-checkpoint bench-curves plans records docs docs-serve clean
+.PHONY: train compare test test-as-for-users test-computing test-waiting test-full test-seqio test-torch faults mutations evals-smoke lint bench bench-step bench-start bench-data bench-reading bench-tpu bench-plan bench-evals bench-checkpoint bench-curves bench-gpu plans records docs docs-serve clean
 
 # A program that was compiled once is kept, so that the next start takes seconds.
 train: export JAX_COMPILATION_CACHE_DIR ?= $(HOME)/.cache/hyla_lm/programs
@@ -119,6 +119,9 @@ bench-checkpoint: .venv/dev
 bench-curves: .venv/dev
 	$(BIN)/python tests/benchmarks/bench_curves.py
 
+bench-gpu: .venv/gpu
+	$(BIN)/python tests/benchmarks/bench_gpu.py $(GINS)
+
 plans: .venv/full
 	$(BIN)/python docs/make_plans.py $(PLANS)
 
@@ -151,6 +154,10 @@ clean:
 
 .venv/full: .venv/dev
 	$(BIN)/pip install --quiet --editable '.[dev,tpu]'
+	touch $@
+
+.venv/gpu: .venv/dev
+	$(BIN)/pip install --quiet --editable '.[dev,gpu]'
 	touch $@
 
 # The PyTorch that tests/golden/torch was made with.
