@@ -39,17 +39,13 @@ def read_again(experiment: Experiment) -> Experiment:
     [
         [],
         ["ModelConfig.attention = ('hyla', 'softmax')", "ModelConfig.num_layers = 4"],
-        ["ModelConfig.positions = 'relative'"],
-        ["ModelConfig.attention = ('hyla',)"],
         ["OptimizerConfig.clip_norm = 1", "LanguageModel.vocab_size = 320"],
         ["OptimizerConfig.clip_norm = 1.0", "OptimizerConfig.clip_norm = None"],
         ["OptimizerConfig.learning_rate = 3.1234567891234e-07", "OptimizerConfig.epsilon = 1e-30"],
         ["STEPS = 30", "TrainConfig.steps = %STEPS", "TrainConfig.eval_every = %STEPS"],
         ["LanguageModel.data = @other/Rows()", "other/Rows.train = 'elsewhere'"],
-        ["LanguageModel.data = None"],
         ["TrainConfig.task = @short/LanguageModel()", "short/LanguageModel.sequence_length = 8"],
         ["Rows.train = 'it\\'s \"quoted\" \\\\ and = long " + "x" * 200 + "'"],
-        ["ModelConfig.value_activation = 'gelu'", "ModelConfig.value_dim = 4"],
         ["import hyla_lm.evals.suites", "TrainConfig.suites = (@FuzzyLogicSuite(),)"],
     ],
     ids="; ".join,
@@ -67,32 +63,16 @@ def test_bindings_come_after_files_and_later_ones_win(tiny_gin: Path, tmp_path: 
     assert (train.steps, train.seed, train.batch_size) == (20, 31, 8)
 
 
-@pytest.mark.parametrize(
-    ("setting", "line", "first", "second"),
-    [
-        ("TrainConfig.steps", "TrainConfig.steps = 20", "12", "20"),
-        ("LanguageModel.data", "LanguageModel.data = @other/Rows()", "@Rows()", "@other/Rows()"),
-        ("LENGTH", "LENGTH = 8", "16", "8"),
-    ],
-)
-def test_files_that_contradict_each_other_are_named(
-    tiny_gin: Path, tmp_path: Path, setting: str, line: str, first: str, second: str
-) -> None:
-    base = written(
-        tmp_path / "base.gin",
-        f"include '{tiny_gin}'",
-        "LENGTH = 16",
-        "LanguageModel.sequence_length = %LENGTH",
-    )
-    other = written(tmp_path / "other.gin", line)
-    sentences = {
-        (base, other): f"{base} sets {setting} = {first} and {other} sets it to {second}: leave",
-        (other, base): f"{other} sets {setting} = {second} and {base} sets it to {first}: leave",
-    }
-    for files, sentence in sentences.items():
+def test_files_that_contradict_each_other_are_named(tiny_gin: Path, tmp_path: Path) -> None:
+    reference = "LanguageModel.data = @other/Rows()"
+    for line, sentence in {
+        "TrainConfig.steps = 20": "TrainConfig.steps = 12 and {other} sets it to 20: leave",
+        reference: "LanguageModel.data = @Rows() and {other} sets it to @other/Rows(): leave",
+    }.items():
+        other = written(tmp_path / "other.gin", line)
         with pytest.raises(UserError) as error:
-            read_experiment(files, [f"{setting} = 1"])
-        assert str(error.value).startswith(sentence)
+            read_experiment([str(tiny_gin), other], [line])
+        assert str(error.value).startswith(f"{tiny_gin} sets {sentence.format(other=other)}")
 
 
 def test_a_file_that_includes_another_may_change_it(tiny_gin: Path, tmp_path: Path) -> None:
@@ -105,34 +85,18 @@ def test_a_file_that_includes_another_may_change_it(tiny_gin: Path, tmp_path: Pa
         read_experiment([same, changed], [])
 
 
-@pytest.mark.parametrize(
-    ("binding", "sentence"),
-    [
-        (
-            "other/Rows.train = 'a'",
-            "other/Rows.train is set but nothing builds other/Rows: "
-            "bind LanguageModel.data = @other/Rows(), or bind RowMixture.rows = (@other/Rows(),), "
-            "or remove it.",
-        ),
-        (
-            "C4Stream.train = ('a',)",
-            "C4Stream.train is set but nothing builds C4Stream: "
-            "bind LanguageModel.data = @C4Stream(), or remove it.",
-        ),
-    ],
-)
-def test_a_setting_of_what_nothing_builds_is_named(
-    tiny_gin: Path, tmp_path: Path, binding: str, sentence: str
-) -> None:
-    for files, bindings in (([], [binding]), ([written(tmp_path / "more.gin", binding)], [])):
-        with pytest.raises(UserError) as error:
-            read_experiment([str(tiny_gin), *files], bindings)
-        assert str(error.value) == sentence
-
-
-def test_a_setting_that_no_field_could_use_is_named() -> None:
-    with pytest.raises(UserError, match=r"ModelConfig: nothing here uses ModelConfig, or remove"):
-        gin_files.read([], ["ModelConfig.num_layers = 3"], Rows)
+def test_a_setting_of_what_nothing_builds_is_named(tiny_gin: Path, tmp_path: Path) -> None:
+    for binding, name in (
+        ("other/Rows.train = 'a'", "other/Rows"),
+        ("C4Stream.train = ('a',)", "C4Stream"),
+    ):
+        for files, bindings in (([], [binding]), ([written(tmp_path / "b.gin", binding)], [])):
+            with pytest.raises(UserError) as error:
+                read_experiment([str(tiny_gin), *files], bindings)
+            assert str(error.value) == (
+                f"{name}.train is set but nothing builds {name}: bind a setting to @{name}(), "
+                "add a gin file that does, or remove it."
+            )
 
 
 def test_what_files_set_for_a_class_they_use_may_be_replaced(
@@ -151,23 +115,6 @@ def test_a_setting_without_a_scope_is_used_in_every_scope() -> None:
     bindings = ["LanguageModel.data = @other/Rows()", "Rows.train = 'a'"]
     (model,) = gin_files.read([], bindings, LanguageModel).values
     assert model.data == Rows(train="a")
-
-
-def test_equal_experiments_may_be_written_in_two_ways(tiny_gin: Path) -> None:
-    plain = read_experiment([str(tiny_gin)], [])
-    macro = read_experiment([str(tiny_gin)], ["STEPS = 12", "TrainConfig.steps = %STEPS"])
-    assert plain == macro and plain.text != macro.text
-
-
-def test_experiments_do_not_depend_on_what_else_is_read(tiny_gin: Path, tmp_path: Path) -> None:
-    longer = written(tmp_path / "longer.gin", f"include '{tiny_gin}'", "TrainConfig.steps = 99")
-    files = (str(tiny_gin), longer)
-    forward = [read_experiment([file], []) for file in files]
-    backward = [read_experiment([file], []) for file in reversed(files)][::-1]
-    assert forward == backward and forward[0] != forward[1]
-    for one, other in zip(forward, backward, strict=True):
-        assert one.text == other.text
-        assert read_again(one) == one
 
 
 @pytest.fixture
@@ -193,19 +140,6 @@ def test_threads_read_at_once(tiny_gin: Path) -> None:
     assert [one.result() for one in reads] == [True] * 3
 
 
-@pytest.mark.parametrize(
-    "bindings",
-    [["ModelConfig.num_layers = 'x'"], ["Nonsense.a = 1"], ["A = 1"], ["C4Stream.train = ()"]],
-    ids="; ".join,
-)
-def test_a_failed_read_leaves_nothing_behind(tiny_gin: Path, bindings: list[str]) -> None:
-    before = read_experiment([str(tiny_gin)], [])
-    with pytest.raises(UserError):
-        read_experiment([str(tiny_gin)], ["TrainConfig.seed = 7", *bindings])
-    after = read_experiment([str(tiny_gin)], [])
-    assert (after, after.text) == (before, before.text)
-
-
 def test_a_replaced_reference_leaves_no_trace(tiny_gin: Path, tiny_rows: Rows) -> None:
     experiment = read_experiment(
         [str(tiny_gin)], ["LanguageModel.data = @other/Rows()", "LanguageModel.data = @Rows()"]
@@ -219,18 +153,17 @@ def test_a_text_of_another_version_is_named() -> None:
     with pytest.raises(UserError) as error:
         read_experiment([Written("runs/a/config.gin", "import hyla_lm.evals.gone\n")], [])
     assert str(error.value) == (
-        "runs/a/config.gin: No module named 'hyla_lm.evals.gone'; it was written by another "
-        "version of hyla_lm, so give --gin_file."
+        "runs/a/config.gin:1: hyla_lm.evals.gone cannot be imported: No module named "
+        "'hyla_lm.evals.gone'; it was written by another version of hyla_lm, so give --gin_file."
     )
 
 
-@pytest.mark.parametrize("error", ["RuntimeError()", "KeyError('a')", "AssertionError('b\\nc')"])
 def test_a_module_that_fails_is_told_in_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "failing.py").write_text(f"raise {error}\n")
+    (tmp_path / "failing.py").write_text("raise AssertionError('b\\nc')\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UserError) as refusal:
         read_experiment([written(tmp_path / "a.gin", "import failing")], [])
     sentence = str(refusal.value)
-    assert sentence.startswith(f"{tmp_path}/a.gin: ") and "\n" not in sentence
+    assert sentence.startswith(f"{tmp_path}/a.gin:1: ") and "\n" not in sentence

@@ -1,38 +1,94 @@
-"""Every setting as data and as text."""
+"""Settings: checked fields, every one as data, and what hyla-lm describe shows."""
 
 import dataclasses
+import inspect
+import json
 import subprocess
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hyla_lm.config import settings
-from hyla_lm.config.declare import REGISTRY
-from hyla_lm.config.settings import Settings
+from hyla_lm.attention.attend import VARIANTS
+from hyla_lm.cli.main import main
+from hyla_lm.config import declare, settings
+from hyla_lm.config.declare import REGISTRY, check_fields, setting
+from hyla_lm.errors import UserError
+from hyla_lm.input.prepared import Rows
+from hyla_lm.model.config import ModelConfig
+from hyla_lm.tasks.language_model import LanguageModel
 
-EVERY = settings.settings()
+
+@dataclass(frozen=True)
+class Example:
+    """A field of each kind."""
+
+    whole: int = setting(1, "an int", minimum=1)
+    real: float = setting(0.5, "a float", minimum=0)
+    flag: bool = setting(True, "a bool")
+    name: str = setting("a", "a choice", choices=("a", "b"))
+    maybe: int | None = setting(None, "an optional int", minimum=2)
+    several: str | tuple[str, ...] = setting("x", "a name or names")
 
 
-def named(every: list[Settings]) -> set[str]:
-    return {f"{one.name}.{field.name}" for one in every for field in one.fields}
+@pytest.mark.parametrize(
+    "fields",
+    [{"whole": 1}, {"real": 0}, {"name": "b"}, {"maybe": 2}, {"several": ("x",)}, {"several": ()}],
+    ids=str,
+)
+def test_fitting_values_pass(fields: dict[str, Any]) -> None:
+    check_fields(Example(**fields))
 
 
-def test_the_data_have_every_field_with_type_default_doc_and_choices() -> None:
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"whole": True}, "Example.whole = True must be int"),
+        ({"whole": 1.0}, "Example.whole = 1.0 must be int"),
+        ({"whole": 0}, "Example.whole = 0 must be at least 1"),
+        ({"real": True}, "Example.real = True must be float"),
+        ({"real": -1e-9}, "Example.real = -1e-09 must be at least 0"),
+        ({"real": float("nan")}, "Example.real = nan must be"),
+        ({"flag": 1}, "Example.flag = 1 must be bool"),
+        ({"name": "c"}, "Example.name = 'c' must be one of 'a', 'b'"),
+        ({"maybe": 1}, "Example.maybe = 1 must be at least 2"),
+        ({"several": ("x", 1)}, "Example.several = ('x', 1) must be str | tuple[str, ...]"),
+    ],
+    ids=str,
+)
+def test_unfit_values_name_binding_value_and_what_it_must_be(
+    fields: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError) as error:
+        check_fields(Example(**fields))
+    assert str(error.value).startswith(message)
+
+
+def test_a_configuration_as_a_dict_is_json_and_complete() -> None:
+    model = ModelConfig(attention=("hyla", "softmax"), value_dim=4)
+    entries = declare.as_dict(model)
+    assert json.loads(json.dumps(entries)) == entries
+    assert entries.keys() == {"class", *(field.name for field in dataclasses.fields(model))}
+    assert entries["attention"] == ["hyla", "softmax"]
+    rows = Rows("train", "validation", "model")
+    nested = declare.as_dict(LanguageModel(data=rows))
+    assert nested["data"] == {"class": "Rows", **dataclasses.asdict(rows)}
+
+
+def test_the_data_have_every_field_with_doc_default_and_choices() -> None:
     found = {one.name: one for one in settings.settings()}
     assert found.keys() == REGISTRY.keys()
     for name, cls in REGISTRY.items():
+        assert (inspect.getdoc(cls) or "").endswith(".")
         fields = dataclasses.fields(cls)  # type: ignore[arg-type]
-        assert found[name].doc == (cls.__doc__ or "").splitlines()[0]
-        for field, setting in zip(fields, found[name].fields, strict=True):
-            assert (setting.name, setting.default) == (field.name, repr(field.default))
-            assert setting.doc == field.metadata["doc"]
-            assert {str(c) for c in field.metadata["choices"] or ()} <= setting.choices.keys()
-    types = {
-        f"{one.name}.{field.name}": field.kind for one in found.values() for field in one.fields
-    }
-    assert types["ModelConfig.value_dim"] == "int | None"
-    assert types["OptimizerConfig.learning_rate"] == "float"
+        for field, one in zip(fields, found[name].fields, strict=True):
+            assert (one.name, one.default) == (field.name, repr(field.default))
+            assert one.doc == field.metadata["doc"] != ""
+            assert {str(c) for c in field.metadata["choices"] or ()} <= one.choices.keys()
+    own = [one for one in found.values() if one.module.startswith("hyla_lm.")]
+    assert own and all(one.room for one in own), "every class of the package has a group"
 
 
 def test_classes_that_only_gin_files_import_are_listed_without_tensorflow() -> None:
@@ -43,30 +99,44 @@ def test_classes_that_only_gin_files_import_are_listed_without_tensorflow() -> N
         [sys.executable, "-c", listed + code], capture_output=True, text=True, check=True
     )
     names = set(done.stdout.split())
-    assert names == settings.homes().keys()
-    assert {"TrainConfig", "SampleCorpus", "FuzzyLogic", "Sraven", "FuzzyLogicSuite"} <= names
-    assert {"SeqioTask", "SeqioTasks"} <= names
+    assert names == settings.homes().keys() and {"TrainConfig", "SeqioTask", "Sraven"} <= names
 
 
-def test_every_class_of_the_package_has_a_group() -> None:
-    assert not [one for one in EVERY if one.module.startswith("hyla_lm.") and not one.room]
-    groups = [one.group for one in EVERY]
-    assert len(list(dict.fromkeys(groups))) == sum(
-        a != b for a, b in zip(["", *groups], groups, strict=False)
+def described(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["describe", *words]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def test_without_a_word_all_are_described(capsys: pytest.CaptureFixture[str]) -> None:
+    text = described(capsys)
+    for cls in REGISTRY.values():
+        for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+            assert f"  {cls.__name__}.{field.name}: " in text
+
+
+def test_a_word_shows_the_settings_with_it(capsys: pytest.CaptureFixture[str]) -> None:
+    text = described(capsys, "learning_rate")
+    assert "  OptimizerConfig.learning_rate: float = 0.001\n      peak learning rate" in text
+    assert "TrainConfig" not in text
+    text = described(capsys, "ATTENTION")
+    assert all(f"        {name}: {spec.explained()}\n" in text for name, spec in VARIANTS.items())
+    assert "OptimizerConfig.b1" not in text
+    assert "TrainConfig.accumulate_steps" in described(capsys, "gradients")
+
+
+def test_a_file_shows_which_line_sets_what(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    base, mine = tmp_path / "base.gin", tmp_path / "mine.gin"
+    base.write_text("LENGTH = 16\nLanguageModel.sequence_length = %LENGTH\n")
+    mine.write_text(
+        f"include '{base}'\nimport hyla_lm.evals.suites\nLENGTH = 8\nshort/Rows.train = 'a'\n"
     )
-
-
-@pytest.mark.parametrize(
-    ("word", "some", "others"),
-    [
-        ("ModelConfig", {"ModelConfig.attention", "ModelConfig.remat"}, {"TrainConfig.steps"}),
-        ("learning_rate", {"OptimizerConfig.learning_rate"}, {"OptimizerConfig.b1"}),
-        ("Rows.train", {"Rows.train"}, {"Rows.validation"}),
-        ("ATTENTION", {"ModelConfig.attention"}, {"ModelConfig.remat"}),
-        ("heads", {"ModelConfig.num_heads"}, {"OptimizerConfig.b1"}),
-        ("gradients", {"TrainConfig.accumulate_steps"}, {"TrainConfig.seed"}),
-    ],
-)
-def test_a_word_finds_classes_and_settings(word: str, some: set[Any], others: set[Any]) -> None:
-    found = named(settings.matching(EVERY, [word]))
-    assert some <= found and not others & found
+    assert described(capsys, str(mine)).splitlines() == [
+        str(mine),
+        f"  LENGTH = 8  # {mine}:3",
+        f"  LanguageModel.sequence_length = %LENGTH  # {base}:2",
+        f"  short/Rows.train = 'a'  # {mine}:4",
+    ]

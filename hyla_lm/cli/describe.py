@@ -26,48 +26,24 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
     for file in files:
         gin_files.check([file], [])
         print(text_of_file(file))
-    if words:
-        print(settings.details(_matching(words)))
-    elif not files:
-        print(settings.overview(settings.settings()))
+    if words or not files:
+        every = settings.settings()
+        print(settings.text_of(_matching(every, words) if words else every))
 
 
 def text_of_file(file: str) -> str:
-    """What a gin file sets, with all that it includes; a line of an included file names it."""
+    """What a gin file sets, with all that it includes, and which line sets it."""
     from hyla_lm.config import gin_text
 
-    with open(gin_text.find(file), encoding="utf-8") as opened:
-        comment = _comment(opened.read())
-    includes, imports = [], []
-    values: dict[gin_text.Key, str] = {}
-    for path, statement in gin_text.statements_of_file(file):
-        if isinstance(statement, gin_text.IncludeStatement):
-            includes.append(f"  includes {statement.filename}")
-        elif isinstance(statement, gin_text.ImportStatement):
-            imports.append(f"  imports {statement.module}")
-        elif isinstance(statement, gin_text.BindingStatement):
-            key = gin_text.key_of(statement)
-            origin = "" if path == file else f"  # {path}"
-            values[key] = f"  {key} = {statement.value!r}{origin}"
-    lines = [file, *(f"  {line}" for line in comment), *includes, *imports]
-    if macros := [line for key, line in values.items() if not key.field]:
-        lines += ["", "Macros; --gin.NAME=value changes all settings that use one:", *macros]
-    lines += ["", "Settings; --gin.Class.field=value changes one:"]
-    return "\n".join([*lines, *(line for key, line in values.items() if key.field)])
+    lines = {
+        gin_text.key_of(statement): f"  {gin_text.key_of(statement)} = {statement.value!r}  # {at}"
+        for at, statement in gin_text.statements_of_file(file)
+        if isinstance(statement, gin_text.BindingStatement)
+    }
+    return "\n".join([file, *lines.values()])
 
 
-def _comment(text: str) -> list[str]:
-    """The lines of the comment at the top."""
-    lines: list[str] = []
-    for line in text.splitlines():
-        if not line.startswith("#"):
-            break
-        lines.append(line.lstrip("# "))
-    return lines
-
-
-def _matching(words: list[str]) -> list[settings.Settings]:
-    every = settings.settings()
+def _matching(every: list[settings.Settings], words: list[str]) -> list[settings.Settings]:
     matching = settings.matching(every, words)
     if not matching:
         names = [name for one in every for name in (one.name, *(f.name for f in one.fields))]

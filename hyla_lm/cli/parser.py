@@ -11,12 +11,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from hyla_lm import ending
-from hyla_lm.config.declare import STATEMENT, split_arguments
+from hyla_lm.config.declare import split_arguments
 from hyla_lm.errors import did_you_mean, printable
 
 if TYPE_CHECKING:
     from hyla_lm.run.restored import RestoredRun
 
+STATEMENT = re.compile(r"(import|from|include)\s")  # a binding that is no assignment
 REQUIRED = "the following arguments are required: "
 BINDING = re.compile(r"-{0,2}(?:gin)?[._ =]?([\w./]+\.\w+\s*=.*)", re.S)
 EPILOG = "--gin.Class.field=value sets a binding."

@@ -17,16 +17,6 @@ T = TypeVar("T")
 REGISTRY: dict[str, type] = {}
 _PREFIX = "--gin."
 _MODULES = re.compile(r"(?:\w+\.)+(?=\w)")
-STATEMENT = re.compile(r"(import|from|include)\s")  # a binding that is no assignment
-
-
-class WrongType(UserError):
-    """A setting that has a value of another type."""
-
-    def __init__(self, binding: str, value: Any, hint: Any):
-        found = f"@{value.__name__}" if isinstance(value, type) else repr(value)
-        super().__init__(f"{binding} = {found} must be {type_name(hint)}")
-        self.value, self.hint = value, hint
 
 
 def setting(
@@ -76,12 +66,25 @@ def check_fields(config: Any) -> None:
     for field in dataclasses.fields(config):
         value, binding = getattr(config, field.name), f"{type(config).__name__}.{field.name}"
         if not has_type(value, hints[field.name]):
-            raise WrongType(binding, value, hints[field.name])
+            raise _wrong_type(binding, value, hints[field.name])
         choices, minimum = field.metadata.get("choices"), field.metadata.get("minimum")
         if choices is not None and value not in choices:
             raise wrong_choice(f"{binding} = {value!r}", value, choices)
         if minimum is not None and value is not None and value < minimum:
             raise UserError(f"{binding} = {value!r} must be at least {minimum}.")
+
+
+def _wrong_type(binding: str, value: Any, hint: Any) -> UserError:
+    """The error of a value of another type; what people forget is a comma, or parentheses."""
+    found, remedy = repr(value), ""
+    if isinstance(value, type):
+        found = f"@{value.__name__}"
+        remedy = f": write {found}()"
+    elif dataclasses.is_dataclass(value):
+        found = f"@{type(value).__name__}()"
+    if has_type((value,), hint):
+        remedy = f": write ({found},), with a comma, also for one"
+    return UserError(f"{binding} = {found} must be {type_name(hint)}{remedy}.")
 
 
 def wrong_choice(binding: str, value: Any, choices: Iterable[Any]) -> UserError:

@@ -4,34 +4,38 @@ Files and bindings become one table of settings. It is checked here, where a mis
 and line, and handed to gin, which builds the classes and writes the text of what was used.
 """
 
+import dataclasses
 import os
 import sys
 import threading
+import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from importlib import import_module
 from typing import Any
 
 import gin
 
-from hyla_lm.config import mistakes
-from hyla_lm.config.bindings import as_line, remedy
-from hyla_lm.config.declare import REGISTRY, WrongType
+from hyla_lm.config.bindings import as_line
+from hyla_lm.config.declare import REGISTRY
 from hyla_lm.config.gin_text import (
+    BINDING,
     GIN_ERRORS,
     BindingStatement,
+    BlockDeclaration,
     ImportStatement,
     IncludeStatement,
     Key,
     Statement,
+    first_line,
     key_of,
     references,
     statements,
     statements_of_file,
     with_includes,
 )
-from hyla_lm.config.settings import importing_fields, uses_of
-from hyla_lm.errors import UserError, did_you_mean, printable
+from hyla_lm.config.settings import homes, importing_fields
+from hyla_lm.errors import UserError, did_you_mean, nearest, printable
 from hyla_lm.package import PACKAGE
 
 # Threads read one after the other: gin has one state, and CPython's parser is not safe in threads.
@@ -49,9 +53,6 @@ class Written:
     text: str
     is_trusted: bool = False
 
-    def __str__(self) -> str:
-        return self.path
-
 
 GinFile = str | Written
 
@@ -64,11 +65,15 @@ class Configuration:
     text: str
 
 
+class _Untrusted(UserError):
+    """A run's own text that could run code of others than this project."""
+
+
 @dataclass
 class _Source:
     """What a file or a binding says: values by key, and every class that it ever refers to."""
 
-    name: GinFile
+    name: str
     imports: list[str] = field(default_factory=list)
     values: dict[Key, Any] = field(default_factory=dict)
     used: set[tuple[str, str]] = field(default_factory=set)
@@ -84,14 +89,17 @@ def read(gin_files: Sequence[GinFile], bindings: Sequence[str], *classes: type) 
         files, lines = _sources(gin_files, bindings)
         imports = dict.fromkeys(module for source in (*files, *lines) for module in source.imports)
         values = _merged((*files, *lines))
+        text_lines = [f"import {module}" for module in imports]
+        text_lines += [f"{key} = {value!r}" for key, value in values.items()]
         gin.clear_config()
         try:
-            gin.parse_config("\n".join((*(f"import {module}" for module in imports), *_as(values))))
+            gin.parse_config("\n".join(text_lines))
             built = tuple(_build(cls) for cls in classes)
             text = gin.operative_config_str()
         finally:
             gin.clear_config()
-    _reject_unbuilt(values, files, classes)
+        used = {(key.scope, key.name) for key in _values_of(text, "")}
+    _reject_unbuilt(values, files, used)
     return Configuration(built, text)
 
 
@@ -101,11 +109,15 @@ def check(gin_files: Sequence[GinFile], bindings: Sequence[str]) -> None:
         _sources(gin_files, bindings)
 
 
-def settings_of_text(text: str) -> dict[Key, Any]:
-    """The settings in a text, with References for what they name; raises one of GIN_ERRORS."""
+def settings_of_text(text: str, path: str) -> dict[Key, Any]:
+    """The settings in a text, with References for what they name; raises UserError."""
     with LOCK:
-        parsed = [s for s in statements(text) if isinstance(s, BindingStatement)]
-    return {key_of(statement): statement.value for statement in parsed}
+        return _values_of(text, path)
+
+
+def _values_of(text: str, path: str) -> dict[Key, Any]:
+    parsed = [statement for _, statement in statements(path, text)]
+    return {key_of(s): s.value for s in parsed if isinstance(s, BindingStatement)}
 
 
 def _sources(
@@ -113,113 +125,117 @@ def _sources(
 ) -> tuple[list[_Source], list[_Source]]:
     files = [_of_file(file) for file in gin_files]
     _reject_conflicts(files)
-    lines = [_of_binding(binding) for binding in bindings]
+    lines = []
+    for binding in bindings:  # a binding may have a type that an earlier one imports
+        name = BINDING + printable(binding)
+        lines.append(_source(name, with_includes(name, as_line(binding))))
     _reject_unused_macros(_merged((*files, *lines)))
     return files, lines
 
 
 def _of_file(file: GinFile) -> _Source:
     if isinstance(file, str):
-        return _source(file, mistakes.located(file, statements_of_file(file)))
+        return _source(file, statements_of_file(file))
     try:
-        if not file.is_trusted:
-            _reject_untrusted(file, statements(file.text))
-        source = _source(file, with_includes("", file.text))
-    except GIN_ERRORS as error:
-        raise _of_another_version(file, mistakes.first_line(error)) from error
+        source = _source(file.path, _trusted(file))
+    except _Untrusted:
+        raise
+    except UserError as error:
+        raise UserError(
+            f"{first_line(error)}; it was written by another version of hyla_lm, "
+            "so give --gin_file."
+        ) from error
     if not file.is_trusted:
-        _reject_importing_fields(file, source.values)
+        for key, value in source.values.items():
+            if value != importing_fields(key.name).get(key.field, value):
+                raise _distrust(file, f"sets {key.name}.{key.field}, which imports modules")
     return source
 
 
-def _of_binding(binding: str) -> _Source:
-    line, name = as_line(binding), f"--gin.{printable(binding)}"
-    try:
-        return _source(name, with_includes("", line))
-    except GIN_ERRORS as error:
-        reason = mistakes.first_line(error).rstrip(".")
-        raise UserError(f"{name}: {reason}; correct that binding.") from error
+def _trusted(file: Written) -> Iterator[tuple[str, Statement]]:
+    """The statements of a run's text; raises UserError for one that could run code of others."""
+    for where, statement in with_includes(file.path, file.text):
+        if isinstance(statement, ImportStatement) and not file.is_trusted:
+            first, *rest = statement.module.split(".")
+            if first != PACKAGE.name or any(part.startswith("__") for part in rest):
+                what = f"imports {statement.module}, which is no module of this project"
+                raise _distrust(file, what)
+        if isinstance(statement, IncludeStatement) and not file.is_trusted:
+            raise _distrust(file, f"includes {statement.filename!r}, which no run writes")
+        yield where, statement
 
 
-def _source(name: GinFile, parsed: Iterable[tuple[str, Statement]]) -> _Source:
-    """Imports what statements import, then checks and collects what they set.
+def _distrust(file: Written, what: str) -> UserError:
+    return _Untrusted(f"{file.path} {what}: give --trust_imports if you trust whoever wrote it.")
 
-    Each statement comes with the file that it is in, or with "" where `name` says it all.
-    """
+
+def _source(name: str, parsed: Iterable[tuple[str, Statement]]) -> _Source:
+    """Imports what statements import, then checks and collects what they set."""
     parsed, source = list(parsed), _Source(name)
-    for path, statement in parsed:
+    for where, statement in parsed:
         if isinstance(statement, ImportStatement):
-            _import(name, path, statement)
+            _import(where, statement.module)
             source.imports.append(statement.module)
-    for path, statement in parsed:
-        sentence = mistakes.of_statement(statement)
-        if sentence and isinstance(name, Written):
-            raise _of_another_version(name, sentence)
-        if sentence:
-            where = f"{path}:{statement.location.line_num}" if path else str(name)
-            raise UserError(f"{where}: {sentence}{'' if sentence.endswith('?') else '.'}")
+    for where, statement in parsed:
+        wrong = _wrong_name(statement)
+        if wrong:
+            raise UserError(f"{where}: {wrong}{'' if wrong.endswith('?') else '.'}")
         if isinstance(statement, BindingStatement):
             source.values[key_of(statement)] = statement.value
             source.used |= set(_used([statement.value]))
     return source
 
 
-def _import(name: GinFile, path: str, statement: ImportStatement) -> None:
-    _let_import(statement.module.partition(".")[0])
+def _import(where: str, module: str) -> None:
+    """Imports a module, also one of the current folder, which hides no other: it comes last."""
+    if not {"", os.getcwd()} & set(sys.path):
+        sys.path.append(os.getcwd())
     try:
-        gin.parse_config(f"import {statement.module}")
-    except UserError as error:
-        raise UserError(mistakes.first_line(error)) from error
+        import_module(module)
     except GIN_ERRORS as error:
-        reason = mistakes.first_line(error).rstrip(".")
-        if isinstance(name, Written):
-            raise _of_another_version(name, reason) from error
-        remedy = "correct that file" if path else "correct that binding"
-        raise UserError(f"{path or name}: {reason}; {remedy}.") from error
-    finally:
-        gin.clear_config()
+        raise UserError(f"{where}: {module} cannot be imported: {first_line(error)}.") from error
 
 
-def _let_import(module: str) -> None:
-    """Lets Python find a module of the current folder.
-
-    The folder comes last in Python's path, so that it hides no module, and only where it has one.
-    """
-    here = Path.cwd()
-    is_here = (here / f"{module}.py").is_file() or (here / module).is_dir()
-    if is_here and not {"", str(here)} & set(sys.path):
-        sys.path.append(os.fspath(here))
-
-
-def _of_another_version(file: Written, reason: str) -> UserError:
-    return UserError(
-        f"{file}: {reason.rstrip('.')}; it was written by another version of hyla_lm, "
-        "so give --gin_file."
-    )
+def _wrong_name(statement: Statement) -> str:
+    """What is wrong with the names in a statement; empty if nothing is."""
+    if isinstance(statement, BlockDeclaration):
+        return _wrong_class(statement.selector)
+    if not isinstance(statement, BindingStatement):
+        return ""
+    if statement.arg_name:
+        name = key_of(statement).name
+        wrong = _wrong_class(name)
+        if wrong or statement.arg_name not in _fields_of(name):
+            return wrong or _wrong_field(name, statement.arg_name)
+    classes = [one.name for one in references(statement.value) if one.text.startswith("@")]
+    return next((wrong for wrong in map(_wrong_class, classes) if wrong), "")
 
 
-def _reject_untrusted(file: Written, parsed: Iterable[Statement]) -> None:
-    """Raises UserError for text that could run code of others than this project."""
-    for statement in parsed:
-        if isinstance(statement, ImportStatement):
-            first, *rest = statement.module.split(".")
-            if first != PACKAGE.name or any(part.startswith("__") for part in rest):
-                what = f"imports {statement.module}, which is no module of this project"
-                raise _distrust(file, what)
-        if isinstance(statement, IncludeStatement):
-            raise _distrust(file, f"includes {statement.filename!r}, which no run writes")
+def _wrong_class(selector: str) -> str:
+    name = selector.rpartition("/")[2].rpartition(".")[2]
+    if name in REGISTRY:
+        return ""
+    if name in homes():
+        return f"{name} is unknown before its module is imported: add a line import {homes()[name]}"
+    return f"there is no class {name!r}{did_you_mean(name, {*REGISTRY, *homes()})}"
 
 
-def _reject_importing_fields(file: Written, values: Mapping[Key, Any]) -> None:
-    for key, value in values.items():
-        if value != importing_fields(key.name).get(key.field, value):
-            raise _distrust(file, f"sets {key.name}.{key.field}, which imports modules")
+def _wrong_field(name: str, field: str) -> str:
+    own = nearest(field, _fields_of(name))
+    meant = f"{name}.{own}" if own else _setting_like(field)
+    ending = f"; did you mean {meant}?" if meant else f"; hyla-lm describe {name} lists them"
+    return f"{name} has no setting {field!r}{ending}"
 
 
-def _distrust(file: Written, what: str) -> UserError:
-    return UserError(
-        f"{file} {what}: give evaluate or sample --trust_imports if you trust whoever wrote it."
-    )
+def _setting_like(field: str) -> str:
+    """The setting of any known class with this name, or a like one; empty if there is none."""
+    owners = {own: name for name in reversed(REGISTRY) for own in _fields_of(name)}
+    own = nearest(field, owners)
+    return f"{owners[own]}.{own}" if own else ""
+
+
+def _fields_of(name: str) -> list[str]:
+    return [field.name for field in dataclasses.fields(typing.cast(Any, REGISTRY[name]))]
 
 
 def _reject_conflicts(files: Iterable[_Source]) -> None:
@@ -240,7 +256,7 @@ def _reject_unused_macros(values: Mapping[Key, Any]) -> None:
     defined = {key.name for key in values if not key.field}
     used = {one.name for one in references(list(values.values())) if one.text.startswith("%")}
     for name in sorted(defined - used):
-        like = mistakes.setting_like(name) or f"Class.{name}"
+        like = _setting_like(name) or f"Class.{name}"
         meant = did_you_mean(name, used) or f": write {like} = … for a setting, or remove it."
         raise UserError(f"{name} = … sets a macro that nothing uses{meant}")
     for name in sorted(used - defined):
@@ -249,40 +265,21 @@ def _reject_unused_macros(values: Mapping[Key, Any]) -> None:
 
 
 def _reject_unbuilt(
-    values: Mapping[Key, Any], files: Sequence[_Source], classes: Iterable[type]
+    values: Mapping[Key, Any], files: Sequence[_Source], built: set[tuple[str, str]]
 ) -> None:
     """Raises UserError for settings of classes that are not built.
 
     A file may set a class that it uses itself, and a later line may then use another instead.
     """
-    built = set(_reached([("", cls.__name__) for cls in classes], values))
     in_files = _merged(files)
     used_by_files = set(_used(in_files.values())).union(*(source.used for source in files))
     for key, value in values.items():
         is_replaced = _applies(key, used_by_files) and in_files.get(key, not value) == value
         if key.field and not _applies(key, built) and not is_replaced:
-            name = key.configurable
-            uses = [f"bind {use}" for use in uses_of(name)] or [f"nothing here uses {name}"]
             raise UserError(
-                f"{key} is set but nothing builds {name}: {', or '.join(uses)}, or remove it."
+                f"{key} is set but nothing builds {key.configurable}: bind a setting to "
+                f"@{key.configurable}(), add a gin file that does, or remove it."
             )
-
-
-def _reached(
-    waiting: list[tuple[str, str]], values: Mapping[Key, Any]
-) -> Iterator[tuple[str, str]]:
-    """The classes, with the scopes that they are built in, that building some classes builds."""
-    known = set(waiting)
-    macros = {key.name: value for key, value in values.items() if not key.field}
-    while waiting:
-        one = waiting.pop()
-        yield one
-        own = [value for key, value in values.items() if key.field and _applies(key, {one})]
-        for inner_scope, inner in _used(own, macros):
-            reached = (inner_scope or one[0], inner)
-            if reached not in known:
-                known.add(reached)
-                waiting.append(reached)
 
 
 def _applies(key: Key, classes: Iterable[tuple[str, str]]) -> bool:
@@ -293,14 +290,10 @@ def _applies(key: Key, classes: Iterable[tuple[str, str]]) -> bool:
     )
 
 
-def _used(
-    values: Iterable[Any], macros: Mapping[str, Any] | None = None
-) -> Iterator[tuple[str, str]]:
-    """The classes, with scopes, that values refer to, and those that their macros refer to."""
+def _used(values: Iterable[Any]) -> Iterator[tuple[str, str]]:
+    """The classes, with scopes, that values refer to."""
     for reference in references(list(values)):
-        if reference.text.startswith("%"):
-            yield from _used([(macros or {}).get(reference.name)], macros)
-        else:
+        if reference.text.startswith("@"):
             scope, _, name = reference.name.rpartition("/")
             yield scope, name.rpartition(".")[2]
 
@@ -310,26 +303,10 @@ def _merged(sources: Iterable[_Source]) -> dict[Key, Any]:
     return {key: value for source in sources for key, value in source.values.items()}
 
 
-def _as(values: Mapping[Key, Any]) -> Iterator[str]:
-    """The values as lines of gin."""
-    for key, value in values.items():
-        module = REGISTRY[key.name].__module__ + "." if key.field else ""
-        scope = f"{key.scope}/" if key.scope else ""
-        yield (
-            f"{scope}{module}{key.name}.{key.field} = {value!r}"
-            if key.field
-            else (f"{key.name} = {value!r}")
-        )
-
-
 def _build(cls: type) -> Any:
     try:
         return gin.get_configurable(cls)()
-    except WrongType as error:
-        said = mistakes.first_line(error)  # gin adds where it was building
-        raise UserError(printable(f"{said}: {remedy(error.value, error.hint)}.")) from None
     except UserError as error:
-        raise UserError(mistakes.first_line(error)) from None
+        raise UserError(str(error).splitlines()[0]) from None  # gin adds where it was building
     except GIN_ERRORS as error:
-        reason = mistakes.first_line(error)
-        raise UserError(f"{cls.__name__} cannot be built: {reason}.") from error
+        raise UserError(f"{cls.__name__} cannot be built: {first_line(error)}.") from error

@@ -3,10 +3,8 @@
 The grammar is gin's own parser. Nothing is imported or built here.
 """
 
-import os
 import tokenize
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
@@ -25,14 +23,15 @@ from hyla_lm.package import folder
 __all__ = ["BindingStatement", "BlockDeclaration", "ImportStatement", "IncludeStatement"]
 
 Statement = Any  # one of gin's four kinds, which has no types
-# What gin and Python's tokenizer raise of text that is no configuration.
+# What gin and Python's tokenizer raise of text that is no configuration, and modules when imported.
 GIN_ERRORS = (
     *(ValueError, SyntaxError, TypeError, ImportError, OSError, AttributeError),
     *(ArithmeticError, LookupError, NameError, RuntimeError, AssertionError, MemoryError),
     tokenize.TokenError,
 )
 FOLDER = "gin"
-FIRST = "gin/quickstart.gin"
+BINDING = "--gin."
+VALUES = "write Class.field = value, the value as in Python: 3, 'text', True, ('a', 'b')"
 
 
 class Reference(NamedTuple):
@@ -60,10 +59,6 @@ class Key(NamedTuple):
         return f"{self.scope}/{self.name}" if self.scope else self.name
 
 
-class NoValue(ValueError):
-    """A text that gin does not read as one value."""
-
-
 class _Names(ParserDelegate):
     """Leaves references as their names, so that nothing has to be imported to parse."""
 
@@ -75,32 +70,51 @@ class _Names(ParserDelegate):
         return Reference(f"%{macro_name}", macro_name)
 
 
-def statements(text: str | TextIO) -> Iterator[Statement]:
-    """The statements of a text or of an open file; raises one of GIN_ERRORS."""
-    yield from ConfigParser(text, _Names())
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text without its full stop, or its kind if it has none."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return printable(lines[0]).rstrip(".")
 
 
-def statements_of_file(path: str) -> Iterator[tuple[str, Statement]]:
-    """The statements of a gin file, with its path, and of what it includes, in their order.
+def statements(name: str, text: str | TextIO) -> Iterator[tuple[str, Statement]]:
+    """The statements of a text of this name, each with where it is; raises UserError."""
+    try:
+        for statement in ConfigParser(text, _Names()):
+            yield _where(name, statement.location.line_num), statement
+    except SyntaxError as error:
+        line = (error.text or "nothing").strip()
+        where = _where(name, error.lineno)
+        raise UserError(printable(f"{where}: {line} is no line of gin: {VALUES}.")) from error
+    except GIN_ERRORS as error:
+        raise UserError(f"{printable(name)}: {first_line(error)}: {VALUES}.") from error
 
-    Raises UserError for a file that is not there, one of GIN_ERRORS for text that is not gin.
-    """
-    with open(find(path), encoding="utf-8") as file:
-        yield from with_includes(path, file)
+
+def _where(name: str, line: int | None) -> str:
+    return name if name.startswith(BINDING) or line is None else f"{name}:{line}"
 
 
 def with_includes(
     name: str, text: str | TextIO, outer: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, Statement]]:
-    """The statements of a text of this name, and after an include those of the file."""
-    for statement in statements(text):
-        yield name, statement
+    """`statements`, and after an include those of the file, which is opened then."""
+    for where, statement in statements(name, text):
+        yield where, statement
         if isinstance(statement, IncludeStatement):
             inner = statement.filename
             if inner in (*outer, name):
                 raise UserError(f"{printable(name)} includes {inner}, which includes it: end that.")
-            with open(find(inner, "include "), encoding="utf-8") as file:
-                yield from with_includes(inner, file, (*outer, name))
+            yield from statements_of_file(inner, (*outer, name), "include ")
+
+
+def statements_of_file(
+    path: str, outer: tuple[str, ...] = (), given_as: str = "--gin_file="
+) -> Iterator[tuple[str, Statement]]:
+    """The statements of a gin file and of what it includes, in their order; raises UserError."""
+    try:
+        with open(find(path, given_as), encoding="utf-8") as file:
+            yield from with_includes(path, file, outer)
+    except (OSError, ValueError) as error:  # of opening it
+        raise UserError(f"{given_as}{printable(path)}: {first_line(error)}.") from error
 
 
 def key_of(statement: BindingStatement) -> Key:
@@ -112,13 +126,13 @@ def key_of(statement: BindingStatement) -> Key:
 
 
 def value_of(text: str) -> Any:
-    """The value that a text is, with References for what it names; raises NoValue."""
+    """The value that a text is, with References for what it names; raises ValueError."""
     try:
-        parsed = list(statements(f"name = {text}"))
+        parsed = list(ConfigParser(f"name = {text}", _Names()))
     except GIN_ERRORS as error:
-        raise NoValue(text) from error
+        raise ValueError(text) from error
     if len(parsed) != 1 or not isinstance(parsed[0], BindingStatement):
-        raise NoValue(text)
+        raise ValueError(text)
     return parsed[0].value
 
 
@@ -132,48 +146,19 @@ def references(value: Any) -> list[Reference]:
     return [reference for item in items for reference in references(item)]
 
 
-def find(path: str, given_as: str = "--gin_file=") -> str:
+def find(path: str, given_as: str) -> str:
     """The path of a gin file, from here or of the package; raises UserError if there is none."""
-    given = given_as + printable(path)
     for candidate in (Path(path), folder(FOLDER).parent / path):
-        with suppress(OSError, ValueError):
-            if candidate.is_file():
-                return str(candidate)
-            if candidate.is_dir():
-                raise UserError(f"{given} is a folder: give a gin file in it.")
-    meant = did_you_mean(path, known_files()) or did_you_mean(f"{FOLDER}/{path}", known_files())
-    raise UserError(
-        f"{given} does not exist"
-        f"{meant or ': give the path of a gin file, from here or of the package.'}"
-    )
+        if candidate.exists():
+            return str(candidate)
+    known = known_files()
+    meant = did_you_mean(path, known) or did_you_mean(f"{FOLDER}/{path}", known)
+    ending = meant or ": give the path of a gin file, from here or of the package."
+    raise UserError(f"{given_as}{printable(path)} does not exist{ending}")
 
 
 def known_files() -> list[str]:
-    """The gin files of the package, the first to try first, and those under ./gin and here."""
-    files = [FIRST]
-    for root in (folder(FOLDER).parent, Path()):
-        paths = sorted((root / FOLDER).rglob("*.gin"))
-        files += [path.relative_to(root).as_posix() for path in paths]
-    return list(dict.fromkeys([*files, *sorted(path.name for path in Path().glob("*.gin"))]))
-
-
-def choice_of_files() -> str:
-    """The known gin files for a sentence: those of folders below gin/ as their folders."""
-    every = known_files()
-    files = [path for path in every if path.count("/") < 2]
-    folders = dict.fromkeys(os.path.dirname(path) for path in every if path.count("/") > 1)
-    return f"{', '.join(files)} or one in {', '.join(folders)}"
-
-
-def files_that_set(name: str, without: str) -> list[str]:
-    """The known gin files that set one setting, but for those that also set another."""
-    every = {path: settings_in(path) for path in known_files()}
-    return [path for path, names in every.items() if name in names and without not in names]
-
-
-def settings_in(path: str) -> set[str]:
-    """The settings, as Class.field, that a file and its includes set; none if it is not gin."""
-    with suppress(UserError, *GIN_ERRORS):
-        bindings = [s for _, s in statements_of_file(path) if isinstance(s, BindingStatement)]
-        return {f"{key.name}.{key.field}" for key in map(key_of, bindings)}
-    return set()
+    """The gin files of the package, those under ./gin and those here."""
+    roots = (folder(FOLDER).parent, Path())
+    paths = [p.relative_to(root) for root in roots for p in sorted((root / FOLDER).rglob("*.gin"))]
+    return [path.as_posix() for path in (*paths, *sorted(Path().glob("*.gin")))]

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from hyla_lm.config.declare import REGISTRY, has_type, type_name
+from hyla_lm.config.declare import REGISTRY, type_name
 from hyla_lm.package import PACKAGE, source_folders
 
-REQUIRED = "(required)"
 CONFIGURABLE = re.compile(r"^@configurable\n@dataclass\(frozen=True\)\nclass (\w+)", re.M)
 # The rooms of the package in the order of a page, and the title of what they hold.
 GROUPS: Mapping[str, str] = {
@@ -86,12 +85,16 @@ def homes() -> dict[str, str]:
 
 
 def matching(every: Sequence[Settings], words: Sequence[str]) -> list[Settings]:
-    """The classes and fields whose names, or else whose documentation, hold one of the words."""
-    for by_doc in (False, True):
-        found = [_part_of(one, words, by_doc) for one in every]
-        if any(one.fields for one in found):
-            return [one for one in found if one.fields]
-    return []
+    """The classes with the fields whose names or documentation hold one of the words."""
+    found = []
+    for one in every:
+        fields = tuple(
+            field
+            for field in one.fields
+            if any(word.lower() in f"{one.name}.{field.name} {field.doc}".lower() for word in words)
+        )
+        found += [one._replace(fields=fields)] if fields else []
+    return found
 
 
 def importing_fields(name: str) -> dict[str, Any]:
@@ -100,34 +103,8 @@ def importing_fields(name: str) -> dict[str, Any]:
     return {field.name: field.default for field in fields if field.metadata.get("imports")}
 
 
-def uses_of(name: str) -> list[str]:
-    """The bindings that would use a class, one for each field that accepts it; alone first."""
-    example: Any = object.__new__(REGISTRY[name.rpartition("/")[2]])
-    uses = []
-    for owner, cls in REGISTRY.items():
-        hints = typing.get_type_hints(cls)
-        for field in dataclasses.fields(typing.cast(Any, cls)):
-            if has_type(example, hints[field.name]):
-                uses.append(f"{owner}.{field.name} = @{name}()")
-            elif has_type((example,), hints[field.name]):
-                uses.append(f"{owner}.{field.name} = (@{name}(),)")
-    return sorted(uses, key=lambda use: use.endswith(",)"))
-
-
-def overview(every: Sequence[Settings]) -> str:
-    """A line for each setting, below its class and group."""
-    lines, group = [], ""
-    for one in every:
-        if one.group != group:
-            group = one.group
-            lines += ["", group, "=" * len(group)]
-        lines.append(f"\n{one.name}: {one.doc}")
-        lines += [f"  {field.name} = {field.default}  # {field.doc}" for field in one.fields]
-    return "\n".join(lines).strip()
-
-
-def details(every: Sequence[Settings]) -> str:
-    """The settings with their types and choices."""
+def text_of(every: Sequence[Settings]) -> str:
+    """The settings with their types, defaults and choices."""
     lines = []
     for one in every:
         lines.append(f"{one.name}: {one.doc}")
@@ -152,25 +129,7 @@ def _settings_of(cls: type) -> Settings:
 
 
 def _setting_of(field: dataclasses.Field[Any], hint: Any) -> Setting:
-    default = REQUIRED if field.default is dataclasses.MISSING else repr(field.default)
     about = field.metadata
     choices = {str(choice): "" for choice in about.get("choices") or ()}
     choices.update(about.get("explained") or {})
-    return Setting(field.name, type_name(hint), default, about.get("doc", ""), choices)
-
-
-def _part_of(one: Settings, words: Sequence[str], by_doc: bool) -> Settings:
-    """The class with the fields that a word finds: all of them, if it finds the class."""
-    asked = [word.lower() for word in words]
-
-    def holds(*texts: str) -> bool:
-        return any(word in text.lower() for word in asked for text in texts)
-
-    if holds(one.name, *([one.doc] if by_doc else [])):
-        return one
-    kept = (
-        field
-        for field in one.fields
-        if holds(f"{one.name}.{field.name}", *([field.doc] if by_doc else []))
-    )
-    return one._replace(fields=tuple(kept))
+    return Setting(field.name, type_name(hint), repr(field.default), about.get("doc", ""), choices)

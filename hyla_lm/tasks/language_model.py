@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 
 from hyla_lm.attention.chips import platform
-from hyla_lm.config import gin_text
 from hyla_lm.config.declare import configurable, setting
 from hyla_lm.errors import UserError, naming_settings
 from hyla_lm.input.row_stream import evaluation_rows
@@ -110,10 +109,9 @@ class LanguageModel:
 
     def prepare_task(self, batch_size: int) -> "LanguageModelTask":
         if self.data is None:
-            files = gin_text.files_that_set("LanguageModel.data", without="TrainConfig.task")
             raise UserError(
                 "LanguageModel.data is not set: add a gin file that says where text is, such as "
-                f"{' or '.join(files)}, or bind it to a source such as @Rows()."
+                "gin/c4_rows.gin, or bind it to a source such as @Rows()."
             )
         reading = Reading(self.read_threads, self.read_ahead, self.read_workers, self.read_attempts)
         with naming_settings(

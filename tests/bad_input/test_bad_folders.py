@@ -13,33 +13,27 @@ from tests.bad_input.conftest import Reject, bound_to
 pytestmark = pytest.mark.usefixtures("programs_once")
 
 
-@pytest.mark.parametrize(
-    ("binding", "named"),
-    [
-        ("ModelConfig.mlp_dim = 16", ["ModelConfig.mlp_dim = 8", "16"]),
-        ("ModelConfig.attention = 'softmax'", ["ModelConfig.attention = 'hyla'", "'softmax'"]),
-        ("TrainConfig.seed = 1", ["TrainConfig.seed = 0", "1"]),
-    ],
-)
-def test_another_run_does_not_resume_in_the_workdir(
-    reject: Reject, trained: Path, binding: str, named: list[str]
-) -> None:
+def test_another_run_does_not_resume_in_the_workdir(reject: Reject, trained: Path) -> None:
     before = (trained / "metrics.jsonl").read_text()
-    more = ["--gin.TrainConfig.steps = 4", f"--gin.{binding}"]
-    line = reject("train", f"--gin_file={trained}/config.gin", f"--workdir={trained}", *more)
-    assert all(name in line for name in [*named, str(trained)]), line
+    for binding, named in {
+        "ModelConfig.mlp_dim = 16": "ModelConfig.mlp_dim = 8",
+        "TrainConfig.seed = 1": "TrainConfig.seed = 0",
+    }.items():
+        more = ["--gin.TrainConfig.steps = 4", f"--gin.{binding}"]
+        line = reject("train", f"--gin_file={trained}/config.gin", f"--workdir={trained}", *more)
+        assert named in line and str(trained) in line, line
     assert (trained / "metrics.jsonl").read_text() == before
 
 
-@pytest.mark.parametrize("command", [["train"], ["evaluate"], ["sample", "--prompt=ba"]])
+@pytest.mark.parametrize("command", ["train", "evaluate"])
 def test_a_run_is_not_read_with_other_rows(
-    reject: Reject, trained: Path, damaged: Rows, command: list[str]
+    reject: Reject, trained: Path, damaged: Rows, command: str
 ) -> None:
     manifest = Path(damaged.train, "manifest.json")
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "source": "elsewhere"}))
     bindings = [f"--gin.{binding}" for binding in bound_to(damaged)]
     run = [f"--gin_file={trained}/config.gin", f"--workdir={trained}"]
-    line = reject(*command, *run, *bindings)
+    line = reject(command, *run, *bindings)
     assert "train rows" in line and str(trained) in line
 
 
@@ -48,14 +42,13 @@ def test_a_run_of_another_version_is_named(reject: Reject, trained: Path, tmp_pa
     for text in (b"import hyla_lm.evals.gone\n" + own, own + b"\xff"):
         (tmp_path / "config.gin").write_bytes(text)
         line = reject("evaluate", f"--workdir={tmp_path}")
-        assert f"{tmp_path}/config.gin: " in line and "another version" in line
+        assert f"{tmp_path}/config.gin:" in line and "another version" in line
         assert line.endswith("so give --gin_file.\n")
 
 
-@pytest.mark.parametrize("command", [["sample"], ["score"]])
 def test_standard_input_that_is_not_utf_8_is_named(
-    reject: Reject, trained: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+    reject: Reject, trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"ba\xff\n"), encoding="utf-8"))
-    line = reject(*command, f"--workdir={trained}")
+    line = reject("score", f"--workdir={trained}")
     assert "standard input is not UTF-8" in line

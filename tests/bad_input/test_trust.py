@@ -11,8 +11,6 @@ from hyla_lm.config.gin_files import Written
 from hyla_lm.config.read_experiment import read_experiment
 from tests.bad_input.conftest import Reject
 
-COMMANDS = [["evaluate"], ["sample", "--prompt=ba"]]
-
 
 @pytest.fixture
 def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -32,7 +30,6 @@ def workdir_of(folder: Path, *lines: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize(
     ("line", "named"),
     [
@@ -47,20 +44,19 @@ def workdir_of(folder: Path, *lines: str) -> Path:
     ],
 )
 def test_a_config_that_could_run_code_is_refused(
-    reject: Reject, tmp_path: Path, mark: Path, command: list[str], line: str, named: str
+    reject: Reject, tmp_path: Path, mark: Path, line: str, named: str
 ) -> None:
     workdir = workdir_of(tmp_path / "run", "import hyla_lm.evals.suites", line, "import stranger")
-    told = reject(*command, f"--workdir={workdir}")
+    told = reject("evaluate", f"--workdir={workdir}")
     assert f"{workdir}/config.gin {named}" in told and "--trust_imports" in told
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_a_trusted_config_imports_what_it_names(
-    reject: Reject, tmp_path: Path, tiny_gin: Path, mark: Path, command: list[str]
+    reject: Reject, tmp_path: Path, tiny_gin: Path, mark: Path
 ) -> None:
     workdir = workdir_of(tmp_path / "run", "import stranger", f"include '{tiny_gin}'")
-    assert "no checkpoint" in reject(*command, f"--workdir={workdir}", "--trust_imports")
+    assert "no checkpoint" in reject("evaluate", f"--workdir={workdir}", "--trust_imports")
     assert mark.exists()
 
 

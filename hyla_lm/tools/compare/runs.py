@@ -14,7 +14,7 @@ from etils import epath
 import hyla_lm.config.experiment  # noqa: F401  makes the classes and their defaults known
 from hyla_lm.config.declare import REGISTRY
 from hyla_lm.config.gin_files import settings_of_text
-from hyla_lm.config.gin_text import GIN_ERRORS, Reference
+from hyla_lm.config.gin_text import Reference
 from hyla_lm.errors import UserError
 from hyla_lm.run.evaluation import DocumentLosses, documents_file, read_documents
 from hyla_lm.run.folder import EVALUATOR, read_lines
@@ -115,10 +115,7 @@ def _losses_of(folder: epath.Path, line: Mapping[str, Any]) -> DocumentLosses | 
 
 def read_settings(text: str, path: str) -> dict[str, str]:
     """The settings of a run's config.gin as Class.field, macros resolved; nothing is imported."""
-    try:
-        settings = settings_of_text(text)
-    except GIN_ERRORS as error:
-        raise UserError(f"{path} is no gin text: put back the file that the run wrote.") from error
+    settings = settings_of_text(text, path)
     macros = {key.name: value for key, value in settings.items() if not key.field}
     return {
         str(key): repr(_resolved(value, macros)) for key, value in settings.items() if key.field

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hyla_lm.config.experiment import Experiment
-from hyla_lm.config.gin_text import FOLDER, NoValue, value_of
+from hyla_lm.config.gin_text import FOLDER, value_of
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError, printable
 from hyla_lm.run.folder import read_summary
@@ -177,7 +177,7 @@ def label(key: str, text: str) -> str:
         return _safe(path.stem, text if str(path.parent) not in (".", FOLDER) else "")
     try:
         value = value_of(text)
-    except NoValue:
+    except ValueError:
         value = text
     items = value if type(value) is tuple else (value,)  # a Reference is a tuple, too
     return _safe("+".join(map(_word, items)))
