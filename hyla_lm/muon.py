@@ -15,6 +15,7 @@ from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
 from hyla_lm.parallel.sharding import path_of
 
+RMS = 0.2  # of an update before the learning rate; AdamW's is about as large
 # The axes that each matrix sums over and those that it makes, by the end of its path. They are
 # counted from the last: axes before them, of scanned layers and of experts, hold matrices of their
 # own. Heads are part of the matrix, as they are of the layer that it computes: `deep_kernel` maps
@@ -38,16 +39,14 @@ def axes_of(path: str) -> MuonDimensionNumbers | None:
     return next(found, None)
 
 
-def muon_and(
-    others: optax.GradientTransformation, momentum: float, nesterov: bool, rms: float
-) -> optax.GradientTransformation:
-    """Muon's direction for hidden matrices, that of `others` for all else.
+def muon_and(others: optax.GradientTransformation, momentum: float) -> optax.GradientTransformation:
+    """Muon's direction for hidden matrices, with Nesterov's momentum; else that of `others`.
 
-    Muon's has this root mean square, about, whatever the shape of the matrix.
+    Muon's has the root mean square RMS, about, whatever the shape of the matrix.
     """
     matrices = optax.chain(
-        scale_by_muon(beta=momentum, nesterov=nesterov, weight_dimension_numbers=_axes),
-        optax.stateless(lambda updates, _: _map(lambda path, x: rms * x * _root(path, x), updates)),
+        scale_by_muon(beta=momentum, nesterov=True, weight_dimension_numbers=_axes),
+        optax.stateless(lambda updates, _: _map(lambda path, x: RMS * x * _root(path, x), updates)),
     )
     return optax.partition({"muon": matrices, "others": others}, _labels)
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -37,8 +38,6 @@ FOLLOWED_BY = {
     "decay_shape": ("schedule", "wsd"),
     "decay_begins": ("schedule", "wsd"),
     "muon_momentum": ("optimizer", "muon"),
-    "muon_nesterov": ("optimizer", "muon"),
-    "muon_rms": ("optimizer", "muon"),
 }
 
 
@@ -92,10 +91,6 @@ class OptimizerConfig:
         None, "step at which wsd begins to decay; None takes decay_share", minimum=0
     )
     muon_momentum: float = setting(0.95, "decay of Muon's mean of gradients", minimum=0)
-    muon_nesterov: bool = setting(True, "look a step ahead with Muon's momentum")
-    muon_rms: float = setting(
-        0.2, "size of Muon's update before the learning rate; AdamW's is about 0.2", minimum=0
-    )
 
     def check(self) -> None:
         for name, (choice, wanted) in FOLLOWED_BY.items():
@@ -115,21 +110,17 @@ class OptimizerConfig:
             )
 
 
-def is_decayed(key_path: tuple[Any, ...]) -> bool:
-    """False for biases (T5's relative bias too) and norm scales, by the name of the parameter."""
-    return not str(getattr(key_path[-1], "key", key_path[-1])).endswith(("bias", "scale"))
+def decay_mask(params: Any, attention_biases: bool = False) -> Any:
+    """A tree of bools: whether each parameter decays, by its name.
 
-
-def decay_mask(params: Any) -> Any:
-    """A tree of bools: whether each parameter decays."""
-    return jax.tree_util.tree_map_with_path(lambda path, _: is_decayed(path), params)
-
-
-def decay_mask_with_attention_biases(params: Any) -> Any:
-    """decay_mask, except that biases of heads, which have two dimensions, decay too."""
+    Biases (T5's relative bias too) and norm scales do not. With `attention_biases` those of heads,
+    which have two dimensions, do.
+    """
 
     def decays(key_path: tuple[Any, ...], _: Any) -> bool:
-        return is_decayed(key_path) or re.search(HEAD_BIASES, path_of(key_path)) is not None
+        path = path_of(key_path)
+        is_on_request = attention_biases and re.search(HEAD_BIASES, path) is not None
+        return is_on_request or not path.endswith(("bias", "scale"))
 
     return jax.tree_util.tree_map_with_path(decays, params)
 
@@ -198,17 +189,6 @@ def span_of_fall(config: OptimizerConfig, steps: int, warmup_steps: Any) -> tupl
     return begin, steps - warmup_steps if config.cosine_ends_early else steps
 
 
-def scale_by_path(factor_of: Callable[[str], float]) -> optax.GradientTransformation:
-    """Multiplies the update of each parameter by the factor of its path."""
-
-    def scale(updates: Any, params: Any = None) -> Any:
-        return jax.tree_util.tree_map_with_path(
-            lambda path, update: update * factor_of(path_of(path)), updates
-        )
-
-    return optax.stateless(scale)
-
-
 def make_optimizer(
     config: OptimizerConfig,
     schedule: Any,
@@ -224,11 +204,19 @@ def make_optimizer(
     if weight_decay is None:
         weight_decay = config.weight_decay
     if mask is None:
-        decays_all = config.decay_attention_biases
-        mask = decay_mask_with_attention_biases if decays_all else decay_mask
-    stages = [
-        direction(config),
-        *_rates(config, rate_of),
+        mask = partial(decay_mask, attention_biases=config.decay_attention_biases)
+    direction = optax.scale_by_adam(config.b1, config.b2, config.epsilon)
+    if config.optimizer == "muon":
+        direction = muon_and(direction, config.muon_momentum)
+    stages = [direction]
+    if rate_of is not None:
+        if config.optimizer != "adamw":
+            raise UserError(
+                f"OptimizerConfig.optimizer = {config.optimizer!r} has no rules for "
+                "ModelConfig.base_width: set it to 'adamw' or ModelConfig.base_width to None."
+            )
+        stages.append(scale_by_path(rate_of))
+    stages += [
         optax.add_decayed_weights(weight_decay, mask),
         optax.scale_by_learning_rate(schedule),
     ]
@@ -239,22 +227,12 @@ def make_optimizer(
     return optax.chain(clip._replace(update=jax.named_scope("clip")(clip.update)), updates)
 
 
-def _rates(
-    config: OptimizerConfig, rate_of: Callable[[str], float] | None
-) -> list[optax.GradientTransformation]:
-    if rate_of is None:
-        return []
-    if config.optimizer != "adamw":
-        raise UserError(
-            f"OptimizerConfig.optimizer = {config.optimizer!r} has no rules for "
-            "ModelConfig.base_width: set it to 'adamw' or ModelConfig.base_width to None."
+def scale_by_path(factor_of: Callable[[str], float]) -> optax.GradientTransformation:
+    """Multiplies the update of each parameter by the factor of its path."""
+
+    def scale(updates: Any, params: Any = None) -> Any:
+        return jax.tree_util.tree_map_with_path(
+            lambda path, update: update * factor_of(path_of(path)), updates
         )
-    return [scale_by_path(rate_of)]
 
-
-def direction(config: OptimizerConfig) -> optax.GradientTransformation:
-    """What an update is before decay and learning rate."""
-    adam = optax.scale_by_adam(config.b1, config.b2, config.epsilon)
-    if config.optimizer == "adamw":
-        return adam
-    return muon_and(adam, config.muon_momentum, config.muon_nesterov, config.muon_rms)
+    return optax.stateless(scale)

@@ -43,7 +43,7 @@ LONGEST = (
     *("checkpoint/test_beginning.py", "attention/test_prefixes.py", "run/test_numerics.py"),
     *("evals/latent_codes/test_latent_code.py", "run/buckets/test_bucket_runs.py"),
     *("tasks/test_sampling.py", "tools/plan/test_plan_by_hand.py", "model/test_modern_parts.py"),
-    *("docs/test_readme.py", "test_notebook.py", "running/test_muon_runs.py"),
+    *("docs/test_readme.py", "test_notebook.py", "optim/test_muon_runs.py"),
     "parallel/test_fsdp.py",
     *("tasks/test_sample_command.py", "export/test_folder.py", "evals/test_suites.py"),
     *("run/test_lock.py", "faults/test_guarded_meshes.py", "model/test_width.py"),

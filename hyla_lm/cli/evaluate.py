@@ -4,7 +4,7 @@ import argparse
 import json
 from functools import partial
 
-from hyla_lm.cli.parser import add_run, restore
+from hyla_lm.cli.parser import add_run
 from hyla_lm.errors import UserError
 
 HELP = "validation metrics of a checkpoint, or of each as it comes"
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
         bindings = [*bindings, f"LanguageModel.validation_sets = {tuple(options.rows)!r}"]
     from hyla_lm.parallel import processes
     from hyla_lm.run.follow import follow
-    from hyla_lm.run.restored import program_of
+    from hyla_lm.run.restored import open_run, program_of
 
     with processes.joined(options.workdir):
         if options.follow:
@@ -51,7 +51,14 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
             )
             follow(options.workdir, prepare, options.poll_seconds or POLL_SECONDS, _say)
             return
-        metrics = restore(options, bindings).evaluate()
+        restored = open_run(
+            options.workdir,
+            options.step,
+            options.gin_file,
+            bindings,
+            trust_imports=options.trust_imports,
+        )
+        metrics = restored.evaluate()
         if processes.is_process_0():
             print(json.dumps(metrics, indent=1))
 

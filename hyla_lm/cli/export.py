@@ -2,7 +2,7 @@
 
 import argparse
 
-from hyla_lm.cli.parser import add_run
+from hyla_lm.cli.parser import add_run, load_model
 
 HELP = "write a checkpoint as a folder for PyTorch"
 MEGABYTE = 1e6
@@ -16,9 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
     from hyla_lm.export.card import validation_of
     from hyla_lm.export.folder import check_new_folder, write_folder
-    from hyla_lm.export.load import load
 
     check_new_folder(options.output)  # before a model is loaded
-    model = load(options.workdir, options.step, options.trust_imports, options.gin_file, bindings)
+    model = load_model(options, bindings)
     size = write_folder(model, options.output, validation_of(options.workdir, model.step))
     print(f"{options.output}: step {model.step}, {size / MEGABYTE:,.1f} MB")

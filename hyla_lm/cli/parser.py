@@ -15,7 +15,7 @@ from hyla_lm.config.declare import split_arguments
 from hyla_lm.errors import did_you_mean, printable
 
 if TYPE_CHECKING:
-    from hyla_lm.run.restored import RestoredRun
+    from hyla_lm.export.loaded_model import LoadedModel
 
 STATEMENT = re.compile(r"(import|from|include)\s")  # a binding that is no assignment
 REQUIRED = "the following arguments are required: "
@@ -68,7 +68,7 @@ def _set_up(parser: argparse.ArgumentParser, command: Command) -> None:
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
-    """Adds what `restore` reads."""
+    """Adds what `load_model` reads."""
     add_gin_files(parser)
     parser.add_argument(
         "--workdir",
@@ -83,12 +83,11 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def restore(options: argparse.Namespace, bindings: list[str]) -> "RestoredRun":
-    """Opens the run in --workdir with its own config.gin, or with the given gin files."""
-    from hyla_lm.run.restored import open_run
+def load_model(options: argparse.Namespace, bindings: list[str]) -> "LoadedModel":
+    """The language model of --workdir, by its own config.gin or by the given gin files."""
+    from hyla_lm.export.load import load
 
-    trust = options.trust_imports
-    return open_run(options.workdir, options.step, options.gin_file, bindings, trust_imports=trust)
+    return load(options.workdir, options.step, options.trust_imports, options.gin_file, bindings)
 
 
 class Parser(argparse.ArgumentParser):

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 
 from hyla_lm.cli import text_input
-from hyla_lm.cli.parser import add_run, restore
+from hyla_lm.cli.parser import add_run, load_model
 from hyla_lm.errors import UserError
 
 HELP = "continue prompts with a checkpoint"
@@ -39,14 +39,14 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
     if options.samples < 1:
         raise UserError(f"--samples={options.samples} must be at least 1: change that flag.")
     prompts = _prompts(options)
-    opened = restore(options, bindings)
+    sampler = load_model(options, bindings).sampler
     count = len(prompts) * options.samples
     if count == 1 and not options.json:
-        for piece in itertools.chain(prompts, opened.stream(prompts[0], sampling)):
+        for piece in itertools.chain(prompts, sampler.stream(prompts[0], sampling)):
             print(piece, end="", flush=True)
         print()
         return
-    for number, sample in enumerate(opened.sampler.samples(prompts, sampling, options.samples), 1):
+    for number, sample in enumerate(sampler.samples(prompts, sampling, options.samples), 1):
         if options.json:
             print(json.dumps(asdict(sample)), flush=True)
         else:

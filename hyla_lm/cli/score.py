@@ -5,7 +5,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from hyla_lm.cli import text_input
-from hyla_lm.cli.parser import add_run, restore
+from hyla_lm.cli.parser import add_run, load_model
 from hyla_lm.errors import UserError, printable
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
     text = _text(options)
-    score = restore(options, bindings).score(text)
+    score = load_model(options, bindings).score(text)
     if options.json:
         print(json.dumps(_as_dict(score, options.tokens)))
         return

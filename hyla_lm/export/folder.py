@@ -5,7 +5,6 @@ import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -69,16 +68,16 @@ def write_folder(model: LoadedModel, output: str, validation: Mapping[str, float
 
 def read_folder(path: str) -> LoadedModel:
     """The model of an exported folder; raises UserError for one that is damaged."""
-    config = _read_config(path)
+    config, entries = _read_config(path)
     params = nested_parameters(read_parameters(path))
-    tokenizer = Tokenizer(str(as_path(path) / TOKENIZER))
-    if tokenizer.vocab_size != config.vocab_size:
+    tokenizer, vocab_size = Tokenizer(str(as_path(path) / TOKENIZER)), entries["vocab_size"]
+    if tokenizer.vocab_size != vocab_size:
         raise UserError(
             f"{tokenizer.path} has {tokenizer.vocab_size} pieces but {CONFIG} beside it says "
-            f"{config.vocab_size}: put the model's own tokenizer back."
+            f"{vocab_size}: put the model's own tokenizer back."
         )
-    decoder = Decoder(config.model, Tokens(config.vocab_size))
-    return LoadedModel(decoder, params, tokenizer, config.sequence_length, config.step)
+    decoder = Decoder(config, Tokens(vocab_size))
+    return LoadedModel(decoder, params, tokenizer, entries["sequence_length"], entries["step"])
 
 
 def read_parameters(path: str) -> dict[str, np.ndarray]:
@@ -87,7 +86,7 @@ def read_parameters(path: str) -> dict[str, np.ndarray]:
     Each layer has its own, also if the run had scanned layers. Raises UserError for a folder that
     is damaged.
     """
-    config, file = _read_config(path), as_path(path) / PARAMETERS
+    (config, entries), file = _read_config(path), as_path(path) / PARAMETERS
     content = read_whole(file)
     if content is None:
         raise UserError(f"{file} does not exist: export again.")
@@ -96,18 +95,11 @@ def read_parameters(path: str) -> dict[str, np.ndarray]:
         tensors = safetensors.load(content)
     except Exception as error:  # a class of the library in Rust
         raise UserError(f"{file} is damaged ({error}): export again.") from error
-    return from_tensors(tensors, config.model, config.vocab_size, str(file))
+    return from_tensors(tensors, config, entries["vocab_size"], str(file))
 
 
-@dataclass(frozen=True)
-class _Config:
-    model: ModelConfig
-    vocab_size: int
-    sequence_length: int
-    step: int
-
-
-def _read_config(path: str) -> _Config:
+def _read_config(path: str) -> tuple[ModelConfig, dict[str, Any]]:
+    """The settings of the model in config.json, and all its entries."""
     file = as_path(path) / CONFIG
     content = read_whole(file)
     if content is None:
@@ -116,8 +108,7 @@ def _read_config(path: str) -> _Config:
     for name in ("vocab_size", "sequence_length", "step"):
         if type(entries.get(name)) is not int or entries[name] < 0:
             raise UserError(f"{file} describes no model of hyla_lm ({name!r}): export again.")
-    model = model_config_of(entries, str(file))
-    return _Config(model, entries["vocab_size"], entries["sequence_length"], entries["step"])
+    return model_config_of(entries, str(file)), entries
 
 
 def _json(content: dict[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ from hyla_lm.model.config import ModelConfig
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.inspection import attention_layers
 from hyla_lm.tasks.sampling import Sampler, Sampling
+from hyla_lm.tasks.scoring import Score, score
 
 TextOrIds = str | Sequence[int] | np.ndarray
 
@@ -54,8 +55,16 @@ class LoadedModel:
         `sequence_length` the model sees a window of the last tokens.
         """
         sampling = Sampling(max_tokens, temperature, top_k, top_p, seed)
-        sampler = Sampler(self.decoder, self.params, self.tokenizer, self.sequence_length)
-        return sampler.sample([prompt], sampling)[0].text
+        return self.sampler.sample([prompt], sampling)[0].text
+
+    @cached_property
+    def sampler(self) -> Sampler:
+        """What samples from the model, many prompts together or in pieces as they come."""
+        return Sampler(self.decoder, self.params, self.tokenizer, self.sequence_length)
+
+    def score(self, text: str) -> Score:
+        """The probability of a text."""
+        return score(self.decoder, self.params, self.tokenizer, text, self.sequence_length)
 
     def logits(self, text_or_ids: TextOrIds) -> np.ndarray:
         """float32 logits of the next token at every position, TxV."""

@@ -1,8 +1,7 @@
-"""A trained run, opened again to evaluate, sample or score."""
+"""A trained run, opened again."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import jax
@@ -11,15 +10,11 @@ from hyla_lm.checkpoint.checkpoint import read_checkpoints, restore_run
 from hyla_lm.config.gin_files import Written
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
-from hyla_lm.parallel import processes
 from hyla_lm.parallel.sharding import shard_of
 from hyla_lm.run.evaluation import Evaluation, evaluate
 from hyla_lm.run.program import Program, identity, make_program
 from hyla_lm.storage import as_path, read_whole
-from hyla_lm.tasks.language_model import LanguageModelTask
 from hyla_lm.tasks.protocol import Task
-from hyla_lm.tasks.sampling import Sample, Sampler, Sampling
-from hyla_lm.tasks.scoring import Score, score
 
 
 @dataclass(frozen=True)
@@ -39,45 +34,6 @@ class RestoredRun:
         shard = shard_of(self.program.mesh, self.program.experiment.train.batch_size)
         with jax.set_mesh(self.program.mesh):
             return evaluate(self.program, self.params, self.step, shard, is_final=True)
-
-    def sample(self, prompt: str, sampling: Sampling) -> str:
-        """A continuation of the prompt; raises UserError if the run is no language model."""
-        return self.sampler.sample([prompt], sampling)[0].text
-
-    def sample_all(
-        self, prompts: Sequence[str], sampling: Sampling, samples: int = 1
-    ) -> list[Sample]:
-        """So many continuations of each prompt, sampled together, in the order of the prompts."""
-        return self.sampler.sample(prompts, sampling, samples)
-
-    def stream(self, prompt: str, sampling: Sampling) -> Iterator[str]:
-        """The text of a continuation in pieces, as they come."""
-        return self.sampler.stream(prompt, sampling)
-
-    def score(self, text: str) -> Score:
-        """The probability of a text; raises UserError if the run is no language model."""
-        task = self._language_model
-        model, length = self.program.model, task.sequence_length
-        return score(model, self._local_params, task.tokenizer, text, length)
-
-    @cached_property
-    def sampler(self) -> Sampler:
-        """What samples from the run; raises UserError if it is no language model."""
-        task = self._language_model
-        model, length = self.program.model, task.sequence_length
-        return Sampler(model, self._local_params, task.tokenizer, length)
-
-    @property
-    def _language_model(self) -> LanguageModelTask:
-        task = self.program.task
-        if not isinstance(task, LanguageModelTask):
-            raise UserError("--workdir holds no language model: give the folder of one.")
-        return task
-
-    @cached_property
-    def _local_params(self) -> Any:
-        """The parameters on one device of this process."""
-        return jax.device_put(processes.on_host(self.params))
 
 
 def open_run(

@@ -28,6 +28,7 @@ from hyla_lm.tasks.decoding import (
 __all__ = ["Sample", "Sampler", "Sampling"]
 log = logging.getLogger(__name__)
 ROWS_AT_ONCE = 32
+INCOMPLETE = "\ufffd"  # what bytes without the rest of their character are decoded to
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class Sampler:
         for row, prompt in enumerate(prompts):
             ended = tokens[row][-1] == self.tokenizer.eos
             shown = tokens[row][:-1] if ended else tokens[row]
-            text = continuation(self.tokenizer, ids[row][1:], shown)
+            text = "".join(text_pieces(self.tokenizer, ids[row][1:], [shown]))
             yield Sample(prompt, text, tokens[row], sum(log_p[row]), ended)
 
     def _encode(self, prompt: str) -> list[int]:
@@ -179,41 +180,14 @@ def text_pieces(
 ) -> Iterator[str]:
     """The text that each chunk of tokens adds to a prompt, and at the end what is still held back.
 
-    Bytes of a character wait for the rest of it, so no piece is ever taken back. Together the
-    pieces are `continuation` of all.
+    Bytes of a character that is not complete wait for the rest of it, so no piece is ever taken
+    back.
     """
     ids = list(prompt)
     done = len(tokenizer.decode(ids))
     for chunk in chunks:
         ids += chunk
-        text = tokenizer.decode(ids[: len(ids) - _waiting(tokenizer, ids)])
+        text = tokenizer.decode(ids).rstrip(INCOMPLETE)
         yield text[done:]
-        done = len(text)
+        done = max(done, len(text))
     yield tokenizer.decode(ids)[done:]
-
-
-def continuation(tokenizer: Tokenizer, prompt: Sequence[int], new: Sequence[int]) -> str:
-    """The text that new tokens add to a prompt."""
-    return "".join(text_pieces(tokenizer, prompt, [new]))
-
-
-def _waiting(tokenizer: Tokenizer, ids: Sequence[int]) -> int:
-    """How many tokens at the end are the first bytes of a character that is not complete."""
-    for count in range(1, min(3, len(ids)) + 1):
-        byte = _byte_of(tokenizer, ids[-count])
-        if byte is None or byte < 0x80:
-            return 0
-        if byte >= 0xC0:
-            return count if count < _character_size(byte) else 0
-    return 0
-
-
-def _byte_of(tokenizer: Tokenizer, token: int) -> int | None:
-    """The byte that a token stands for, as in <0xE2>; None for other pieces."""
-    processor = tokenizer.processor
-    return int(processor.IdToPiece(token)[1:-1], 16) if processor.IsByte(token) else None
-
-
-def _character_size(first: int) -> int:
-    """The bytes of a UTF-8 character that starts with this byte."""
-    return 4 if first >= 0xF0 else 3 if first >= 0xE0 else 2

@@ -9,11 +9,11 @@ import pytest
 
 from hyla_lm.config.experiment import LogConfig
 from hyla_lm.config.read_experiment import read_experiment
-from hyla_lm.diagnostics.norms import KINDS, Norms, by_layer, norms_of
+from hyla_lm.diagnostics.norms import KINDS, Norms, norms_of
 from hyla_lm.model.config import Tokens
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.parallel.sharding import BatchShard, path_of
-from hyla_lm.run.program import PLACES, Program, lower_step, make_program
+from hyla_lm.run.program import Program, make_program
 from hyla_lm.train_step import StepOutput, TrainState
 from tests.model.small_model import VOCABULARY, parameters, small, tokens
 
@@ -60,13 +60,6 @@ def test_norms_are_those_of_each_block_and_of_what_is_beside_them(pattern: str) 
     assert not found
 
 
-def test_layers_are_in_order() -> None:
-    config = small(num_layers=12, attention=("hyla", "softmax"), scan_layers=True)
-    shapes = parameters(Decoder(config, Tokens(VOCABULARY)), tokens())
-    names = list(by_layer(shapes, True))
-    assert names == [*(f"block_{n}" for n in range(12)), "embed", "final_norm"]
-
-
 @pytest.fixture(scope="module")
 def programs(tiny_rows, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Program]:
     from tests.conftest import SEQUENCE_LENGTH, TINY
@@ -102,16 +95,3 @@ def test_the_step_measures_what_it_computed(programs: dict[bool, Program]) -> No
     assert norms["gradient_norm"] == pytest.approx(total, rel=1e-5)
     squared = sum(float(norm) ** 2 for norm in output.gradient_norms.values())
     assert norms["gradient_norm"] == pytest.approx(squared**0.5, rel=1e-5)
-
-
-def test_without_norms_the_step_is_the_one_that_measures_nothing(
-    programs: dict[bool, Program],
-) -> None:
-    """Its text has no operation more; that with norms has."""
-
-    def text(program: Program) -> str:
-        with jax.set_mesh(program.mesh):
-            return PLACES.sub("", lower_step(program).as_text())
-
-    plain, measuring = text(programs[False]), text(programs[True])
-    assert "Norms" not in plain and len(plain) < len(measuring)

@@ -92,7 +92,6 @@ def test_the_command_exports_a_run_with_its_metrics(
     run, exported = hyla_lm.load(trained_run), hyla_lm.load(out)
     assert_same_bits(leaves(exported.params), leaves(run.params))
     np.testing.assert_array_equal(exported.logits(TEXT), run.logits(TEXT))
-    assert exported.generate(TEXT, 5, seed=1) == run.generate(TEXT, 5, seed=1)
     summary = json.loads((Path(trained_run) / "summary.json").read_text())
     card = (out / "README.md").read_text()
     assert f"| bits_per_byte | {summary['validation']['bits_per_byte']:.4f} |" in card
@@ -100,12 +99,6 @@ def test_the_command_exports_a_run_with_its_metrics(
     assert main(["export", f"--workdir={trained_run}", f"--output={earlier}", "--step=2"]) == 0
     assert hyla_lm.load(earlier).step == 2
     assert "no summary of this step" in (earlier / "README.md").read_text()
-
-
-def test_an_exported_folder_holds_one_step(folder: Path) -> None:
-    assert hyla_lm.load(str(folder), step=7).step == 7
-    with pytest.raises(UserError, match="exported at step 7 and holds no step 8"):
-        hyla_lm.load(str(folder), step=8)
 
 
 def test_an_export_that_fails_leaves_nothing(
@@ -147,19 +140,10 @@ def test_every_setting_of_a_model_is_exported_or_left_out_on_purpose() -> None:
     assert sum(map(len, known)) == len(fields)
 
 
-def test_damaged_parameters_are_refused(folder: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(folder, tmp_path / "damaged"))
-    whole = (copy / "model.safetensors").read_bytes()
-    (copy / "model.safetensors").write_bytes(whole[:-7])
-    with pytest.raises(UserError, match=r"model\.safetensors is damaged .*: export again"):
-        read_folder(str(copy))
-
-
 @pytest.mark.parametrize(
     ("entries", "sentence"),
     [
         ({"num_hidden_layers": 4}, r"lacks the tensor 'blocks\.2\.attention\.key\.bias'"),
-        ({"use_bias": False}, r"holds a tensor 'blocks\.0\.attention\.key\.bias'"),
         ({"intermediate_size": 25}, r"is float32 \(16, 24\), and by config\.json .*\(16, 25\)"),
         ({"attention_pattern": 3}, "describes no model of hyla_lm"),
         ({"rope_theta": 500.0}, "another rope_theta"),
@@ -176,9 +160,16 @@ def test_a_config_of_another_model_is_refused(
         read_folder(str(copy))
 
 
-def test_another_tokenizer_is_refused(
+def test_damaged_parameters_another_tokenizer_and_another_step_are_refused(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with pytest.raises(UserError, match="exported at step 7 and holds no step 8"):
+        hyla_lm.load(str(folder), step=8)
+    copy = Path(shutil.copytree(folder, tmp_path / "damaged"))
+    whole = (copy / "model.safetensors").read_bytes()
+    (copy / "model.safetensors").write_bytes(whole[:-7])
+    with pytest.raises(UserError, match=r"model\.safetensors is damaged .*: export again"):
+        read_folder(str(copy))
     monkeypatch.setattr(Tokenizer, "vocab_size", property(lambda self: 321))
     with pytest.raises(UserError, match=r"has 321 pieces but config\.json beside it says 320"):
         read_folder(str(folder))

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -15,8 +16,6 @@ import hyla_lm
 from hyla_lm.errors import UserError
 from hyla_lm.export.loaded_model import LoadedModel
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.run.restored import open_run
-from hyla_lm.tasks.sampling import Sampling
 from tests.export.conftest import STEPS, TEXT, make_model
 from tests.model.small_model import QUICK_COMPILE, TOLERANCE
 
@@ -45,14 +44,6 @@ def test_a_run_of_many_devices_is_opened_on_one(
     with (run / "config.gin").open("a") as config:
         config.write("\nMeshConfig.fsdp = 4\n")
     np.testing.assert_array_equal(hyla_lm.load(run).logits(TEXT), loaded.logits(TEXT))
-
-
-def test_generate_is_the_sampling_of_the_run(trained_run: str, loaded: LoadedModel) -> None:
-    sampling = Sampling(max_tokens=6, temperature=1.3, top_k=9, top_p=0.9, seed=3)
-    expected = open_run(trained_run).sample(TEXT, sampling)
-    given: dict[str, Any] = dict(max_tokens=6, temperature=1.3, top_k=9, top_p=0.9, seed=3)
-    other = loaded.generate(TEXT, **given | {"seed": 4})
-    assert loaded.generate(TEXT, **given) == expected != other
 
 
 def test_logits_are_those_of_the_decoder_for_bos_and_the_text(loaded: LoadedModel) -> None:
@@ -88,28 +79,24 @@ def test_latent_codes_of_softmax_are_its_weights_and_of_hyla_have_the_norm_of_it
     ("ids", "sentence"),
     [
         ([], "at least one integer"),
-        ([[1, 2]], "one row"),
         ([1, 320], "from 0 to 319"),
+        ([1] * 6, r"6 ids exceed ModelConfig\.max_length = 5"),
     ],
     ids=str,
 )
-def test_ids_that_the_model_does_not_have_are_refused(
-    small_model: LoadedModel, ids: Any, sentence: str
+def test_ids_that_the_model_does_not_take_are_refused(
+    tokenizer: Tokenizer, ids: Any, sentence: str
 ) -> None:
-    with pytest.raises(UserError, match=sentence):
-        small_model.logits(ids)
-
-
-def test_a_text_longer_than_the_table_of_positions_is_refused(tokenizer: Tokenizer) -> None:
     model = make_model(tokenizer, positions="learned", max_length=5, num_layers=1)
-    assert model.logits([1] * 5).shape == (5, tokenizer.vocab_size)
-    with pytest.raises(UserError, match=r"6 ids exceed ModelConfig\.max_length = 5"):
-        model.logits([1] * 6)
+    with pytest.raises(UserError, match=sentence):
+        model.logits(ids)
 
 
-def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no run"):
-        hyla_lm.load(tmp_path)
+def test_a_run_of_another_task_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = SimpleNamespace(program=SimpleNamespace(task=object()))
+    monkeypatch.setattr("hyla_lm.export.load.open_run", lambda *_: run)
+    with pytest.raises(UserError, match="holds no language model"):
+        hyla_lm.load("runs/fuzzy")
 
 
 def test_the_import_is_light() -> None:

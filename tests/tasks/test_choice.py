@@ -2,14 +2,12 @@
 
 from collections import Counter
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.errors import UserError
 from hyla_lm.tasks.decoding import Sampling, choose
 
 VOCABULARY, DRAWS = 12, 4000
@@ -35,22 +33,20 @@ def nucleus(temperature: float, top_p: float) -> set[int]:
     return set(order[: int(np.argmax(reached >= top_p)) + 1].tolist())
 
 
-@pytest.mark.parametrize("top_k", [1, 2, 5, VOCABULARY, 2**40])
+@pytest.mark.parametrize("top_k", [1, 5, 2**40])
 def test_only_the_top_k_are_chosen_and_each_of_them_is(top_k: int) -> None:
     likeliest = np.argsort(-LOGITS)[:top_k].tolist()
     # At temperature 2 the rarest has probability 0.02: it is missing in 4000 with odds e^-80.
     assert set(drawn(Sampling(temperature=2.0, top_k=top_k))) == set(likeliest)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 2.0])
-@pytest.mark.parametrize("top_p", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize(("top_p", "temperature"), [(0.1, 1.0), (0.5, 2.0), (0.9, 2.0)])
 def test_only_the_nucleus_is_chosen_and_all_of_it_is(top_p: float, temperature: float) -> None:
     sampling = Sampling(temperature=temperature, top_p=top_p)
     assert set(drawn(sampling)) == nucleus(temperature, top_p)
 
 
-@pytest.mark.parametrize("top_k", [0, VOCABULARY])
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize(("temperature", "top_k"), [(0.5, 0), (3.0, VOCABULARY)])
 def test_frequencies_are_the_softmax_at_the_temperature(temperature: float, top_k: int) -> None:
     counts = drawn(Sampling(temperature=temperature, top_k=top_k))
     expected = probabilities(temperature)
@@ -58,18 +54,3 @@ def test_frequencies_are_the_softmax_at_the_temperature(temperature: float, top_
     # Five standard deviations of a frequency out of 4000 draws.
     deviation = np.sqrt(expected * (1 - expected) / DRAWS)
     assert (np.abs(frequencies - expected) < 5 * deviation + 1 / DRAWS).all()
-
-
-@pytest.mark.parametrize(
-    ("flag", "value"),
-    [
-        ("max_tokens", 0),
-        ("temperature", float("nan")),
-        ("top_k", -1),
-        ("top_p", 1.5),
-        ("seed", 2**32),
-    ],
-)
-def test_unfit_sampling_names_the_flag(flag: str, value: Any) -> None:
-    with pytest.raises(UserError, match=f"--{flag}"):
-        Sampling(**{flag: value})

@@ -2,15 +2,11 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from hyla_lm.cli.main import main
-from hyla_lm.errors import UserError
 from hyla_lm.input.prepared import Rows
-from hyla_lm.run.restored import RestoredRun
 from tests.conftest import TINY
 
 pytestmark = pytest.mark.usefixtures("programs_once")
@@ -71,9 +67,3 @@ def test_a_text_is_scored_in_all_and_token_by_token(said, tmp_path: Path) -> Non
     *lines, whole = said("score", f"--input={tmp_path / 'text'}", "--tokens").splitlines()
     assert len(lines) == found["token_count"]
     assert whole.startswith(f"{found['nats']:.4f} nats, {found['bits_per_byte']:.4f} bits per byte")
-
-
-def test_a_run_of_another_task_is_refused() -> None:
-    program: Any = SimpleNamespace(task=object())
-    with pytest.raises(UserError, match="holds no language model"):
-        RestoredRun(program, {}, 1).score("ba")

@@ -11,7 +11,7 @@ import pytest
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.tasks import decoding, sampling
-from hyla_lm.tasks.sampling import Sampler, Sampling, continuation, text_pieces
+from hyla_lm.tasks.sampling import Sampler, Sampling, text_pieces
 from tests.tasks.random_decoder import PROMPT, ROW, Reference, random_decoder
 
 NEW = 30
@@ -34,11 +34,8 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"attention": "softmax", "positions": "rotary"},
-        {"attention": "softmax", "positions": "relative"},
         {"attention": "linear", "positions": "rotary"},
         {"attention": "linear", "positions": "relative"},
-        {"attention": "hyla", "positions": "rotary"},
         {"attention": "hyla", "positions": "relative"},
         {"attention": ("hyla", "softmax"), "num_layers": 2, "positions": "learned"},
         {"attention": ("linear", "hyla"), "num_layers": 4, "scan_layers": True},
@@ -62,7 +59,7 @@ def test_tokens_and_their_probabilities_are_those_of_full_forward_passes_over_th
     np.testing.assert_allclose(actual.log_probability, -sum(nats), rtol=1e-4)
 
 
-@pytest.mark.parametrize("size", [1, ROW, ROW + 1, 3 * ROW])
+@pytest.mark.parametrize("size", [1, ROW, 3 * ROW])
 def test_of_a_long_prompt_the_last_tokens_are_read_and_an_empty_one_is_bos(
     softmax_decoder: tuple[Decoder, Any],
     sampler: Sampler,
@@ -147,4 +144,3 @@ def test_pieces_of_any_tokens_are_together_their_text(tokenizer: Tokenizer) -> N
         ids = rng.integers(tokenizer.vocab_size, size=30).tolist()
         whole = tokenizer.decode(prompt + ids)[len(tokenizer.decode(prompt)) :]
         assert "".join(one_by_one(tokenizer, prompt, ids)) == whole
-        assert continuation(tokenizer, prompt, ids) == whole

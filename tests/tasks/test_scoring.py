@@ -47,7 +47,7 @@ def test_a_text_that_fits_a_row_has_the_loss_of_its_row(
     np.testing.assert_allclose(found.bits_per_byte, bits / text_bytes, rtol=TOLERANCE)
 
 
-@pytest.mark.parametrize("size", [2, ROW, ROW + 1, ROW + 2, 50])
+@pytest.mark.parametrize("size", [2, ROW + 1, 50])
 def test_every_token_is_scored_once_in_its_window(
     softmax_decoder: tuple[Decoder, Any], monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
@@ -68,7 +68,7 @@ def test_the_score_of_a_sample_is_the_probability_it_was_sampled_with(
     )
 
 
-@pytest.mark.parametrize("row", [1, 2, 3, 8, 11])
+@pytest.mark.parametrize("row", [1, 2, 11])
 def test_windows_hold_half_a_row_to_a_row_and_predict_each_token_once(row: int) -> None:
     for total in range(2, 5 * row + 3):
         reached = 0

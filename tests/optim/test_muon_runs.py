@@ -83,13 +83,8 @@ def test_adamw_does_not_go_on_from_a_state_of_muon(
     assert "OptimizerConfig.optimizer = 'muon'" in err and len(err.splitlines()) == 1
 
 
-def test_inspect_lists_the_state_of_muon(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", str(run)]) == 0
-    assert "muon/inner_state/0/mu/blocks/block_0/attention/out/kernel" in capsys.readouterr().out
-
-
 def test_four_devices_follow_one() -> None:
-    alone, divided = json.loads(output_of("tests.running.muon_meshes", devices=4))
+    alone, divided = json.loads(output_of("tests.optim.muon_meshes", devices=4))
     np.testing.assert_allclose(divided["losses"], alone["losses"], rtol=RELATIVE_LOSS)
     assert alone["losses"][-1] < alone["losses"][0]
     indivisible = 256  # the biases of two outputs and the polynomial, say
