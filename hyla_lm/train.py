@@ -16,12 +16,9 @@ from hyla_lm.run.store import finished_lines, finished_summary
 from hyla_lm.run.watchdog import Watchdog
 
 
-def train(
-    experiment: Experiment, workdir: str, step: int | None = None, strict_numerics: bool = False
-) -> dict[str, Any]:
+def train(experiment: Experiment, workdir: str, step: int | None = None) -> dict[str, Any]:
     """Trains to the last step, resuming from a step or the newest checkpoint; returns the summary.
 
-    With `strict_numerics`, other versions, devices, flags or another compiled step are refused.
     Raises Preempted when the run is interrupted, after saving.
     """
     began = time.monotonic()
@@ -36,8 +33,7 @@ def train(
             return summary
         due_actions.check_suites(experiment.train.suites, experiment.model)
         program = make_program(experiment)
-        actions = due_actions.DUE_ACTIONS
-        run = Run(program, folder, watchdog, actions, step, strict_numerics, began)
+        run = Run(program, folder, watchdog, due_actions.DUE_ACTIONS, step, began)
         stack.enter_context(run)
         if run.must_be_saved:
             due_actions.save(run, run.first)

@@ -16,8 +16,6 @@ import os, sys, time
 from hyla_lm.checkpoint.checkpoint import Checkpointer
 from hyla_lm.cli.main import main
 from hyla_lm.logs.step_log import StepLog
-from hyla_lm.run import evaluation
-from hyla_lm.run.folder import RunFolder
 from hyla_lm.run.store import RunStore
 from hyla_lm.signals import signals
 
@@ -43,10 +41,6 @@ def kill_at(call, function):
 
 if where == "training":
     StepLog.record = kill_at(8, StepLog.record)
-elif where == "evaluation":
-    evaluation.evaluate = kill_at(2, evaluation.evaluate)
-elif where == "logging":
-    RunFolder.append_line = kill_at(7, RunFolder.append_line)
 elif where == "opening":
     RunStore.begin = kill_at(1, RunStore.begin)
 elif where == "saving":

@@ -15,10 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hyla_lm.checkpoint.checkpoint import Damaged
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.ending import Preempted
-from hyla_lm.errors import UserError
 from hyla_lm.evals.populations.population import Population, of_run
 from hyla_lm.logs.console import Console
 from hyla_lm.logs.step_log import RunClock, StepLog
@@ -230,19 +228,13 @@ class _MemberRun:
 
     def __init__(self, program: Program[Task], folder: RunFolder, stack: ExitStack):
         self.program, self.folder = program, folder
-        self.store = stack.enter_context(closing(RunStore(program, folder, step_setting=None)))
+        self.store = stack.enter_context(closing(RunStore(program, folder)))
         self.name = "/".join(folder.path.parts[-2:])
         self.validation: dict[str, float] = {}
         self._data: dict[str, Any] = {}
 
     def restore(self, step: int) -> TrainState:
-        try:
-            state, self._data = self.store.restore(step)
-        except Damaged as damage:
-            sentence = str(damage).removesuffix(".")
-            raise UserError(
-                f"{sentence}: move it elsewhere to resume from the step before."
-            ) from damage
+        state, self._data = self.store.restore(step)
         return state
 
     def begin(self, first: int, redone: Sequence[str], console: Console) -> None:

@@ -5,7 +5,6 @@ not yet logged, and meta, which identifies the run so that another run cannot co
 the checksums of the others and its own hash, and all are compared when a checkpoint is read.
 """
 
-import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -18,7 +17,6 @@ from etils import epath
 from hyla_lm.checkpoint.checksums import (
     CHECKPOINTS,
     checksums,
-    describe_changes,
     is_sealed,
     leaves_by_path,
     sealed,
@@ -27,19 +25,14 @@ from hyla_lm.checkpoint.checksums import (
 from hyla_lm.config.declare import REGISTRY, defaults
 from hyla_lm.ending import reason_of
 from hyla_lm.errors import Unavailable, UserError
-from hyla_lm.parallel import processes
-from hyla_lm.storage import bucket_errors, bucket_of, check_bucket_access
+from hyla_lm.storage import bucket_of, check_bucket_access, storage_errors
 
 # Without it TensorStore, which writes the arrays, waits forever on a dead connection.
 os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES", "1")
 os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS", "60")
 
 ORIGIN = "origin"  # in the meta of runs that began from another
-LISTINGS = 10  # of a folder that is listed while another process removes checkpoints
-UNFINISHED = ".orbax-checkpoint-tmp"
 OTHER_WORKDIR = "correct that setting or give another --workdir"
-
-log = logging.getLogger(__name__)
 
 
 class Damaged(UserError):
@@ -51,18 +44,13 @@ class Checkpointer:
 
     On a disk a whole checkpoint is renamed. In a bucket a checkpoint is whole once it holds
     commit_success.txt, which Orbax writes last. Without `keep` nothing is written or deleted.
-    `step_setting` is what a user changes to read another step than a damaged one; None where steps
-    are not chosen. Raises UserError for a bucket that Orbax has no permission to look at, and for a
-    folder with something else among the checkpoints.
+    Raises UserError for a bucket that Orbax has no permission to look at.
     """
 
-    def __init__(
-        self, folder: epath.Path, keep: int | None = None, step_setting: str | None = "--step"
-    ):
-        self.folder, self._step_setting = folder, step_setting
+    def __init__(self, folder: epath.Path, keep: int | None = None):
+        self.folder = folder
         if bucket_of(folder):
             check_bucket_access(folder)
-        _reject_foreign(folder)
         options = ocp.CheckpointManagerOptions(
             max_to_keep=keep,
             create=keep is not None,
@@ -172,13 +160,8 @@ class Checkpointer:
             return saved["params"]
 
     def reload(self) -> None:
-        """Lists the folder again; a checkpoint that is removed meanwhile is no error."""
-        for attempt in range(LISTINGS):
-            try:
-                return self._manager.reload()
-            except FileNotFoundError:
-                if attempt == LISTINGS - 1:
-                    raise
+        """Lists the folder again; FileNotFoundError if a checkpoint is removed meanwhile."""
+        self._manager.reload()
 
     def wait(self) -> None:
         """Waits for background saves; raises the error of a failed one."""
@@ -203,8 +186,11 @@ class Checkpointer:
         try:
             yield
         except Exception as error:
-            sentence = f"{self.folder / str(step)} cannot be restored ({reason_of(error)})"
-            raise Damaged(f"{sentence}{self._remedy(step)}.") from error
+            remedy = "no earlier step is left, so train again in another folder"
+            if earlier := [saved for saved in self.steps() if saved < step]:
+                remedy = f"take step {earlier[-1]}, or move it elsewhere"
+            path = self.folder / str(step)
+            raise Damaged(f"{path} cannot be restored ({reason_of(error)}): {remedy}.") from error
 
     @contextmanager
     def _saving_errors(self) -> Iterator[None]:
@@ -220,31 +206,18 @@ class Checkpointer:
                 raise Unavailable(f"{sentence}: check the storage and start again.") from error
             raise UserError(f"{sentence}: free space or mend the disk, and start again.") from error
 
-    def _remedy(self, step: int) -> str:
-        """What to do about a damaged step."""
-        if self._step_setting is None:
-            return ""
-        if earlier := [saved for saved in self.steps() if saved < step]:
-            return f": use step {earlier[-1]}, with {self._step_setting}={earlier[-1]}"
-        return ": no earlier one is left, so train again in another --workdir"
-
 
 @contextmanager
-def read_checkpoints(
-    run: epath.Path, name: str, step_setting: str | None = "--step"
-) -> Iterator[Checkpointer]:
+def read_checkpoints(run: epath.Path, name: str) -> Iterator[Checkpointer]:
     """The checkpoints of a run that is only read; raises UserError where it has none.
 
     `name` is how the user named the run.
     """
-    try:
-        with bucket_errors(run):
-            is_trained = (run / CHECKPOINTS).exists()
-    except OSError as error:
-        raise UserError(f"{name} cannot be read ({error.strerror or error}).") from error
+    with storage_errors(run, "read", f"correct {name}"):
+        is_trained = (run / CHECKPOINTS).exists()
     if not is_trained:
         raise UserError(f"{name} has no checkpoints: give the folder of a run that has trained.")
-    with closing(Checkpointer(run / CHECKPOINTS, step_setting=step_setting)) as checkpoints:
+    with closing(Checkpointer(run / CHECKPOINTS)) as checkpoints:
         yield checkpoints
 
 
@@ -261,24 +234,13 @@ def restore_run(
     """
     run, meta = checkpoints.folder.parent, checkpoints.meta(step)
     check_same_run(meta["identity"], identity, run, remedy)
-    state, data = checkpoints.restore(step, abstract_state, meta)
-    if processes.is_process_0() and (changes := describe_changes(run, step)):
-        log.warning(changes)
-    return state, data, meta
+    return *checkpoints.restore(step, abstract_state, meta), meta
 
 
 def _check_arrays(sums: Mapping[str, str], saved: Mapping[str, str]) -> None:
     for name in sorted({*sums, *saved}):
         if sums.get(name) != saved.get(name):
             raise ValueError(f"{name} differs from its checksum")
-
-
-def _reject_foreign(folder: epath.Path) -> None:
-    with bucket_errors(folder):
-        names = sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
-    for name in names:
-        if not name.isdecimal() and UNFINISHED not in name and not name.startswith("."):
-            raise UserError(f"{folder} holds {name!r}, which is no checkpoint: move it elsewhere.")
 
 
 def check_same_run(
@@ -302,7 +264,7 @@ def differences(
     A setting that one side lacks has its default: that is what it did before there was a setting.
     """
     differing: list[tuple[str, Any, Any]] = []
-    current, saved = with_defaults(current), with_defaults(saved)
+    current, saved = _with_defaults(current), _with_defaults(saved)
     for name in sorted({*current, *saved}):
         here, there = current.get(name), saved.get(name)
         if isinstance(here, Mapping) and isinstance(there, Mapping):
@@ -312,7 +274,7 @@ def differences(
     return differing
 
 
-def with_defaults(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_defaults(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """Saved settings with the defaults of fields that their class did not have then."""
     kind = REGISTRY.get(settings.get("class", ""))
     return settings if kind is None else {**defaults(kind), **settings}

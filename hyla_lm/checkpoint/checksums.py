@@ -1,4 +1,4 @@
-"""Whether a checkpoint still holds what was saved: checksums, hashes, and a note on its files.
+"""Whether a checkpoint still holds what was saved: checksums of arrays, hashes of the rest.
 
 The checksum of an array is the sum over its 32-bit words of word x weight, modulo 2**32. A weight
 is a product of odd numbers, one for the index on each axis, so that any change of one word changes
@@ -9,25 +9,20 @@ may save and another restore.
 import hashlib
 import json
 import math
-import zlib
-from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from etils import epath
 
 from hyla_lm.parallel import processes
 from hyla_lm.parallel.sharding import path_of
-from hyla_lm.storage import bucket_of, read_whole
 
 EVEN = 0x9E3779B2
 WORD_BYTES = 4
 # Words that are multiplied by a vector of weights at a time: it stays in the cache.
 LONGEST_ROW = 2**15
-CHECKPOINTS, SAVED_NOTE = "checkpoints", ".saved"  # in the folder of a run
-LARGEST_READ_BYTES = 8 << 20  # larger files hold arrays, which have checksums
+CHECKPOINTS = "checkpoints"  # in the folder of a run
 
 
 def checksums(tree: Any) -> dict[str, str]:
@@ -102,55 +97,3 @@ def _products(weights: Sequence[np.ndarray]) -> np.ndarray:
     for weight in weights:
         product = np.multiply.outer(product, weight).ravel()
     return product
-
-
-# The note is written when a save has ended. It shows when all checkpoints are gone, and when a file
-# has changed that a restore does not read.
-
-
-def note_of_saved(run: epath.Path, step: int, kept: Collection[int]) -> str:
-    """The content of a run's note once this step is saved whole and these are kept."""
-    before = saved_note(run)["files"]
-    files = {str(saved): before[str(saved)] for saved in kept if str(saved) in before}
-    if not bucket_of(run):
-        files[str(step)] = _fingerprints(Path(run) / CHECKPOINTS / str(step))
-    return json.dumps({"step": step, "files": files}) + "\n"
-
-
-def saved_note(run: epath.Path) -> dict[str, Any]:
-    """The note on saved steps; one that is missing or damaged knows nothing."""
-    nothing: dict[str, Any] = {"step": None, "files": {}}
-    try:
-        note = json.loads(read_whole(run / SAVED_NOTE) or b"{}")
-    except (ValueError, RecursionError):
-        return nothing
-    is_note = isinstance(note, dict) and isinstance(note.get("files"), dict)
-    return note if is_note and isinstance(note.get("step"), int) else nothing
-
-
-def changes_since_save(run: epath.Path, step: int) -> list[str]:
-    """The files of a checkpoint that are not as they were when its save ended."""
-    noted = saved_note(run)["files"].get(str(step))
-    if noted is None or bucket_of(run):
-        return []
-    now = _fingerprints(Path(run) / CHECKPOINTS / str(step))
-    return sorted(name for name in {*noted, *now} if noted.get(name) != now.get(name))
-
-
-def describe_changes(run: epath.Path, step: int) -> str:
-    """A sentence on files that have changed although all that was read is whole; or nothing."""
-    changed = ", ".join(changes_since_save(run, step))
-    where = run / CHECKPOINTS / str(step)
-    sentence = f"{where}: {changed} changed since the save, but not what a restore reads"
-    return f"{sentence}: check the disk" if changed else ""
-
-
-def _fingerprints(folder: Path) -> dict[str, list[int]]:
-    """Size and, of files that are not large, CRC-32 by the path in the folder."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): _fingerprint(path) for path in paths}
-
-
-def _fingerprint(path: Path) -> list[int]:
-    size = path.stat().st_size
-    return [size] if size > LARGEST_READ_BYTES else [size, zlib.crc32(path.read_bytes())]

@@ -8,7 +8,6 @@ from hyla_lm.cli.parser import add_run
 from hyla_lm.errors import UserError
 
 HELP = "validation metrics of a checkpoint, or of each as it comes"
-POLL_SECONDS = 30.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,15 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="evaluate each new checkpoint of a run that trains, until it is finished",
     )
-    parser.add_argument(
-        "--poll_seconds",
-        type=float,
-        help=f"with --follow, seconds between looks (default: {POLL_SECONDS:g})",
-    )
 
 
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
-    _check(options)
+    if options.follow and options.step is not None:
+        raise UserError("--follow evaluates every step: leave --step out, or --follow.")
     if options.rows:
         bindings = [*bindings, f"LanguageModel.validation_sets = {tuple(options.rows)!r}"]
     from hyla_lm.parallel import processes
@@ -49,7 +44,7 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
                 bindings,
                 trust_imports=options.trust_imports,
             )
-            follow(options.workdir, prepare, options.poll_seconds or POLL_SECONDS, _say)
+            follow(options.workdir, prepare, partial(print, flush=True))
             return
         restored = open_run(
             options.workdir,
@@ -61,17 +56,3 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
         metrics = restored.evaluate()
         if processes.is_process_0():
             print(json.dumps(metrics, indent=1))
-
-
-def _check(options: argparse.Namespace) -> None:
-    """Raises UserError for options that contradict each other."""
-    if options.follow and options.step is not None:
-        raise UserError("--follow evaluates every step: leave --step out, or --follow.")
-    if not options.follow and options.poll_seconds is not None:
-        raise UserError("--poll_seconds is for --follow: add that, or leave it out.")
-    if options.poll_seconds is not None and not 0 < options.poll_seconds < float("inf"):
-        raise UserError(f"--poll_seconds={options.poll_seconds:g} must be above 0.")
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)

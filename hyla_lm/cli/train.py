@@ -16,11 +16,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--step", type=int, help="resume from this checkpoint; later ones are moved to set_aside"
     )
-    parser.add_argument(
-        "--strict_numerics",
-        action="store_true",
-        help="refuse to go on with other versions, devices, flags or compiled step",
-    )
 
 
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
@@ -30,9 +25,4 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
         from hyla_lm.train import train
 
         with processes.joined(options.workdir):
-            train(
-                read_experiment(options.gin_file, bindings),
-                options.workdir,
-                options.step,
-                options.strict_numerics,
-            )
+            train(read_experiment(options.gin_file, bindings), options.workdir, options.step)

@@ -36,9 +36,6 @@ class TrainConfig:
     profile: tuple[int, int] | None = setting(
         None, "steps to trace, the first and how many, such as (50, 5); None traces none"
     )
-    profile_processes: str = setting(
-        "first", "which processes of a run write traces", choices=("first", "all")
-    )
 
     def check(self) -> None:
         if self.batch_size % self.accumulate_steps:

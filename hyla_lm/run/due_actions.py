@@ -24,8 +24,7 @@ from hyla_lm.run.summary import summary_of
 from hyla_lm.tasks.language_model import LanguageModel, LanguageModelTask
 from hyla_lm.tasks.protocol import Suite
 
-VALIDATION, VALIDATION_SETS = "validation", "validation_sets"
-SAMPLES, SUITES = "text/samples", "suites"
+VALIDATION, SAMPLES, SUITES = "validation", "text/samples", "suites"
 
 
 def always(experiment: Experiment, step: int) -> bool:
@@ -182,14 +181,12 @@ def _train_suite(run: Run, step: int, suite: Suite) -> dict[str, float]:
 
 
 def write_summary(run: Run, step: int) -> None:
-    """Writes summary.json; of a run that was finished, only what is evaluated can change."""
+    """Writes summary.json."""
     trained = summary_of(run.program, run.state.params, run.folder.lines(), run.store.begun_at)
     trained["wall_seconds"] = time.monotonic() - run.began
     run.waits_for(step, "a save")
     evaluated: dict[str, Any] = {VALIDATION: run.validation}
     evaluated |= {SUITES: run.suites} if run.suites else {}
-    if isinstance(run.program.task, LanguageModelTask) and (sets := run.program.task.named_sets()):
-        evaluated |= {VALIDATION_SETS: sets}
     run.summary = run.store.finish(trained, evaluated)
 
 

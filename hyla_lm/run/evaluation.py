@@ -6,8 +6,6 @@ losses that `hyla-lm compare` needs are written to the run's folder when they ar
 
 import io
 import json
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any
@@ -33,11 +31,6 @@ from hyla_lm.tasks.protocol import HostBatch, Task
 FOLDER = "documents"
 TRAIN_ROWS = "train rows"
 FLOATS = {"nats_N", "bytes_N"}
-# What numpy, zipfile and JSON raise of a file that is something else or was cut short.
-NO_LOSSES = (
-    *(ValueError, KeyError, TypeError, AttributeError, OSError, EOFError),
-    *(zipfile.BadZipFile, zlib.error, NotImplementedError, RecursionError),
-)
 WaitsFor = Callable[[str], None]
 Started = tuple[HostBatch, Metrics, jax.Array | None]
 
@@ -139,7 +132,7 @@ def _started(
     for batch in batches:
         waits_for("the device, which evaluates")
         if guard is not None and guard.requested():
-            raise Preempted
+            raise Preempted("stopped")
         on_device = program.to_devices(batch)
         if program.token_step is None:
             yield batch, program.evaluation_step(params, on_device), None
@@ -226,7 +219,7 @@ def read_documents(workdir: PathLike, step: int) -> DocumentLosses | None:
                 for name in facts.pop("sets")
             }
         return DocumentLosses(facts.pop("step"), sets, facts)
-    except NO_LOSSES as error:
+    except Exception as error:  # numpy, zipfile and JSON raise errors of many classes
         raise UserError(f"{path} is damaged: delete it, or restore the file.") from error
 
 

@@ -10,25 +10,25 @@ import os
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from etils import epath
 
-from hyla_lm.checkpoint.checksums import CHECKPOINTS, SAVED_NOTE, note_of_saved, saved_note
+from hyla_lm.checkpoint.checksums import CHECKPOINTS
 from hyla_lm.errors import UserError
 from hyla_lm.parallel import processes
 from hyla_lm.run.lock import BucketLease, DiskLock
 from hyla_lm.storage import (
     PathLike,
     as_path,
-    bucket_errors,
     bucket_of,
     read_whole,
     size_of,
+    storage_errors,
     write_whole,
 )
 
@@ -36,6 +36,7 @@ LINES, SUMMARY = "metrics.jsonl", "summary.json"
 MOVED_TO = "set_aside"  # checkpoints that a run went back behind
 PROFILE = "profile"  # a file by which a person asks for a trace
 EVALUATOR = "evaluator"  # what a process wrote that follows the run
+SAVED = ".saved"  # the newest step that was saved whole
 EVENTS = "events."
 OURS = {
     "config.gin",
@@ -67,7 +68,7 @@ class RunFolder:
             raise UserError(f"--workdir={path} must be a folder of a disk or begin with gs://.")
         self.path = as_path(path)
         self.checkpoints = self.path / CHECKPOINTS
-        # Where TensorBoard looks for traces: beside the events. Every process writes its own.
+        # Where TensorBoard looks for traces: beside the events.
         self.traces = self.path / "plugins" / "profile"
         # Where files are written that grow: this folder, or one that is mirrored to it.
         self.logs = Path(self.path)
@@ -98,8 +99,6 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             entries = self.path.iterdir() if self.path.exists() else ()
             names = {entry.name for entry in entries}
-        if not bucket_of(self.path) and not os.access(self.path, os.W_OK | os.X_OK):
-            raise UserError(f"--workdir={self.path} is not writable: give another folder.")
         strange = sorted(
             name for name in names - OURS if not name.startswith((".", "hang.", EVENTS))
         )
@@ -121,15 +120,10 @@ class RunFolder:
 
     def take(self, name: str) -> bytes | None:
         """The content of a file that a person put here, which is then removed; None without one."""
-        path = self.path / name
-        if size_of(path) is None:
-            return None
-        with self._using("written"):
-            try:
-                content = read_whole(path)
-            except PermissionError:  # another user's: that it is there says enough
-                content = b""
-            path.unlink()
+        content = read_whole(self.path / name)
+        if content is not None:
+            with self._using("written"):
+                (self.path / name).unlink()
         return content
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
@@ -138,14 +132,13 @@ class RunFolder:
     def read_summary(self) -> dict[str, Any]:
         return read_summary(self.path)
 
-    def note_saved(self, step: int, kept: Collection[int]) -> None:
-        """Notes a step that was saved whole, and the files of all checkpoints that are kept."""
-        if self._writes:
-            self.write(SAVED_NOTE, note_of_saved(self.path, step, kept))
+    def note_saved(self, step: int) -> None:
+        """Notes a step that was saved whole, so that a later loss of all checkpoints is noticed."""
+        self.write(SAVED, json.dumps({"step": step}) + "\n")
 
-    def saved_step(self) -> int | None:
-        """The newest step that was ever saved whole; None if none is known."""
-        return saved_note(self.path)["step"]
+    def saved_step(self) -> int:
+        """The newest step that was ever saved whole; 0 if none is known."""
+        return int(_read_object(self.path / SAVED).get("step", 0))
 
     def move_checkpoints(self, steps: Sequence[int]) -> None:
         """Moves checkpoints and the summary to a new folder in `set_aside`; copies the lines."""
@@ -228,18 +221,12 @@ class RunFolder:
         """Mirrors the last logs and releases the lock."""
         self._opened.close()
 
-    @contextmanager
-    def _using(self, how: str) -> Iterator[None]:
+    def _using(self, done: str) -> AbstractContextManager[None]:
         """Names the folder for what a disk or a bucket's client raises."""
-        try:
-            with bucket_errors(self.path):
-                yield
-        except OSError as error:
-            bucket = " or bucket that exists and in which this account has storage.objectAdmin"
-            raise UserError(
-                f"--workdir={self.path} cannot be {how} ({error.strerror or error}): "
-                f"free space or give another folder{bucket if bucket_of(self.path) else ''}."
-            ) from error
+        advice = "free space or give another folder"
+        if bucket_of(self.path):
+            advice += " or bucket that exists and in which this account has storage.objectAdmin"
+        return storage_errors(f"--workdir={self.path}", done, advice)
 
 
 class Mirror:
@@ -308,9 +295,7 @@ def read_summary(run: PathLike) -> dict[str, Any]:
 
     Raises UserError for content that is no JSON object.
     """
-    path = as_path(run) / SUMMARY
-    content = read_whole(path)
-    return {} if content is None else _parse_object(content, f"{path}")
+    return _read_object(as_path(run) / SUMMARY)
 
 
 def parse_lines(content: bytes, name: str = LINES) -> list[dict[str, Any]]:
@@ -333,6 +318,12 @@ def _parse_line(content: bytes, where: str) -> dict[str, Any]:
 
 def _is_number(value: Any) -> bool:
     return type(value) is float or (type(value) is int and abs(value) < 2**63)
+
+
+def _read_object(path: epath.Path) -> dict[str, Any]:
+    """A file with a JSON object; empty if there is none. Raises UserError for a damaged one."""
+    content = read_whole(path)
+    return {} if content is None else _parse_object(content, f"{path}")
 
 
 def _parse_object(content: bytes, where: str) -> dict[str, Any]:

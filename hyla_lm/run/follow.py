@@ -16,20 +16,20 @@ from hyla_lm.ending import Preempted
 from hyla_lm.errors import UserError
 from hyla_lm.logs.tensorboard import TensorBoard
 from hyla_lm.parallel.preemption import PreemptionGuard
-from hyla_lm.parallel.sharding import shard_of
 from hyla_lm.run.due_actions import VALIDATION
-from hyla_lm.run.evaluation import Evaluation, evaluate
+from hyla_lm.run.evaluation import Evaluation
 from hyla_lm.run.folder import EVALUATOR, RunFolder
 from hyla_lm.run.program import Program, identity
+from hyla_lm.run.restored import RestoredRun
 from hyla_lm.storage import read_whole
 from hyla_lm.tasks.protocol import Task
 
+POLL_SECONDS = 30.0
 LONGEST_SLEEP_SECONDS = 0.2
-Prepare = Callable[[], Program[Task]]
 Say = Callable[[str], None]
 
 
-def follow(workdir: str, prepare: Prepare, poll_seconds: float, say: Say = print) -> None:
+def follow(workdir: str, prepare: Callable[[], Program[Task]], say: Say = print) -> None:
     """Evaluates each checkpoint of a run on its whole sets, until the run is finished.
 
     `prepare` makes the program of the run's config.gin, and is called again when that changes.
@@ -46,41 +46,39 @@ def follow(workdir: str, prepare: Prepare, poll_seconds: float, say: Say = print
     with ExitStack() as stack:
         guard = stack.enter_context(PreemptionGuard())
         guard.begin()
-        pause = _Pause(poll_seconds, guard, say)
+        pause = _Pause(guard, say)
         while not (config.exists() and run.checkpoints.exists()):
             pause(f"waits for a run in {workdir}")
         records = stack.enter_context(closing(_Records(run.path)))
-        checkpoints = Checkpointer(run.checkpoints, step_setting=None)
-        stack.callback(checkpoints.close)
+        checkpoints = stack.enter_context(closing(Checkpointer(run.checkpoints)))
         skipped: set[int] = set()
         text, program = None, None
-        try:
-            while True:
-                if (now := read_whole(config)) != text:
-                    text, program = now, prepare()
-                assert program is not None
-                # Read first: checkpoints that come after it are of a run that is not finished.
-                summary = run.read_summary()
+        while True:
+            if (now := read_whole(config)) != text:
+                text, program = now, prepare()
+            assert program is not None
+            # Read first: checkpoints that come after it are of a run that is not finished.
+            summary = run.read_summary()
+            try:
                 checkpoints.reload()
-                known = records.steps | skipped
-                new = [step for step in checkpoints.steps() if step not in known]
-                if new:
-                    try:
-                        evaluation = _evaluated(program, checkpoints, new[0], guard)
-                    except Damaged as damage:
-                        skipped.add(new[0])
-                        say(_why_skipped(run, new[0], damage))
-                        continue
-                    records.write(evaluation)
-                    shown = program.task.describe(evaluation.metrics)
-                    say(f"step {new[0]}  validation {shown}")
-                elif summary.get("step") == program.experiment.train.steps:
-                    say(f"{run.path} is finished at step {summary['step']:,}, and evaluated")
-                    return
-                else:
-                    pause(f"waits for a checkpoint of {workdir} after {records.newest}")
-        except Preempted:
-            raise Preempted(f"stopped; evaluated until {records.newest}") from None
+            except FileNotFoundError:  # a checkpoint was removed while the folder was listed
+                continue
+            known = records.steps | skipped
+            new = [step for step in checkpoints.steps() if step not in known]
+            if new:
+                try:
+                    evaluation = _evaluated(program, checkpoints, new[0], guard)
+                except Damaged as damage:  # or the run removed it meanwhile
+                    skipped.add(new[0])
+                    say(f"step {new[0]} is skipped: {damage}")
+                    continue
+                records.write(evaluation)
+                say(f"step {new[0]}  validation {program.task.describe(evaluation.metrics)}")
+            elif summary.get("step") == program.experiment.train.steps:
+                say(f"{run.path} is finished at step {summary['step']:,}, and evaluated")
+                return
+            else:
+                pause(f"waits for a checkpoint of {workdir}")
 
 
 def _evaluated(
@@ -90,15 +88,7 @@ def _evaluated(
     meta = checkpoints.meta(step)
     check_same_run(meta["identity"], identity(program), checkpoints.folder.parent)
     params = checkpoints.restore_parameters(step, program.abstract_state.params, meta)
-    shard = shard_of(program.mesh, program.experiment.train.batch_size)
-    with jax.set_mesh(program.mesh):
-        return evaluate(program, params, step, shard, is_final=True, guard=guard)
-
-
-def _why_skipped(run: RunFolder, step: int, damage: Damaged) -> str:
-    if (run.checkpoints / str(step)).exists():
-        return f"step {step} is skipped: {damage}"
-    return f"step {step} was deleted before it was read (CheckpointConfig.keep): skipped"
+    return RestoredRun(program, params, step).evaluation(guard)
 
 
 class _Records:
@@ -108,16 +98,9 @@ class _Records:
         self._folder = RunFolder(str(run / EVALUATOR))
         lines = self._folder.keep_lines_until(sys.maxsize)
         self.steps = {line["step"] for line in lines}
-        # A kill may have kept the points of the last line from being written: they are again.
-        last = lines[-1]["step"] if lines else 0
-        self._board = TensorBoard(self._folder.logs, last)
-        for line in lines:
-            if (step := line.pop("step")) >= last:
-                self._board.write(step, line)
-
-    @property
-    def newest(self) -> str:
-        return f"step {max(self.steps)}" if self.steps else "its start"
+        self._board = TensorBoard(self._folder.logs, 0)
+        for line in lines:  # again, since a kill may have lost points of lines that are there
+            self._board.write(line.pop("step"), line)
 
     def write(self, evaluation: Evaluation) -> None:
         """Losses of documents, a line and its points, stored when this returns."""
@@ -137,16 +120,15 @@ class _Records:
 class _Pause:
     """Sleeps between two looks at the folder, and says once what is waited for."""
 
-    def __init__(self, seconds: float, guard: PreemptionGuard, say: Say):
-        self._seconds, self._guard, self._say = seconds, guard, say
-        self._said = ""
+    def __init__(self, guard: PreemptionGuard, say: Say):
+        self._guard, self._say, self._said = guard, say, ""
 
     def __call__(self, waits_for: str) -> None:
         """Raises Preempted when the process is interrupted."""
         if waits_for != self._said:
             self._said = waits_for
-            self._say(f"{waits_for}, and looks every {self._seconds:g} s")
-        end = time.monotonic() + self._seconds
+            self._say(waits_for)
+        end = time.monotonic() + POLL_SECONDS
         while (left := end - time.monotonic()) > 0:
             if self._guard.requested():
                 raise Preempted("stopped")

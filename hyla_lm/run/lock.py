@@ -3,7 +3,6 @@
 Both are the file `.lock`, which names the process that holds the folder.
 """
 
-import errno
 import fcntl
 import json
 import os
@@ -14,16 +13,15 @@ import uuid
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from etils import epath
 
 from hyla_lm.errors import Unavailable, UserError
-from hyla_lm.storage import bucket_errors, bucket_of, check_bucket_access
+from hyla_lm.storage import bucket_errors, bucket_of
 
 LOCK = ".lock"
 LONGEST_CONTENT = 4096
-WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 LEASE_SECONDS = 90.0
 RENEW_SECONDS = 20.0
 RETRY_SECONDS = 5.0
@@ -34,6 +32,7 @@ class DiskLock:
     """A lock of the kernel, which ends with the process; raises UserError where one holds it.
 
     Children do not inherit it. The file stays, and names the process that had the lock last.
+    Raises OSError on a disk without locks.
     """
 
     def __init__(self, folder: epath.Path):
@@ -44,14 +43,6 @@ class DiskLock:
             except BlockingIOError:
                 file.seek(0)
                 raise _refusal(folder, file.read(LONGEST_CONTENT)) from None
-            except OSError as error:
-                if error.errno not in WITHOUT_LOCKS:
-                    raise
-                raise UserError(
-                    f"--workdir={folder} is on a disk without file locks ({error.strerror}), where "
-                    "two runs would not notice each other: mount it with locks or give a folder "
-                    "on another disk."
-                ) from error
             stack.callback(fcntl.flock, file, fcntl.LOCK_UN)  # also for a child that is being made
             file.truncate(0)
             file.write(json.dumps(_this_process()).encode())
@@ -62,14 +53,6 @@ class DiskLock:
 
     def release(self) -> None:
         self._stack.close()
-
-
-class Lease(NamedTuple):
-    """The file of a lease as it is in the bucket."""
-
-    generation: int
-    updated: float
-    content: bytes
 
 
 class BucketLease:
@@ -83,7 +66,6 @@ class BucketLease:
     def __init__(self, folder: epath.Path):
         from google.cloud import storage
 
-        check_bucket_access(folder)
         self._folder, bucket = folder, bucket_of(folder)
         self._bucket = storage.Client().bucket(bucket.removeprefix("gs://"))
         self._name = str(folder / LOCK).removeprefix(f"{bucket}/")
@@ -122,43 +104,38 @@ class BucketLease:
                 if generation := self._own_generation():
                     self._bucket.blob(self._name).delete(if_generation_match=generation)
         except OSError as error:
-            print(
-                f"the lease on {self._folder} could not be given back ({error}): the next run "
-                f"there waits up to {LEASE_SECONDS:g} s.",
-                flush=True,
-            )
+            print(f"the lease on {self._folder} could not be given back ({error})", flush=True)
 
     def _take(self) -> int:
         """The generation of this run's lease, once no other run has one."""
-        if generation := self._write(0):
+        lease, content = self._read()
+        expected = 0 if lease is None else self._wait_for(lease, content)
+        self._renewed = time.monotonic()
+        if generation := self._write(expected):
             return generation
-        lease = self._read()
-        if lease is None:
-            return self._replace(0)
-        age = self._now() - lease.updated
+        raise _refusal(self._folder, self._read()[1])
+
+    def _wait_for(self, lease: Any, content: bytes) -> int:
+        """The generation to replace, of a lease that is stale, or 0 for one that was given back.
+
+        Raises UserError if it is renewed.
+        """
+        age = self._now() - lease.updated.timestamp()
         stale = time.monotonic() + LEASE_SECONDS - age
         if age < LEASE_SECONDS:
             print(
-                f"waits up to {LEASE_SECONDS - age:.0f} s for the lease of {holder(lease.content)},"
-                f" which may have died, on {self._folder}",
+                f"waits up to {LEASE_SECONDS - age:.0f} s for the lease of {holder(content)}, "
+                f"which may have died, on {self._folder}",
                 flush=True,
             )
         while (left := stale - time.monotonic()) > 0:
             time.sleep(min(left, RETRY_SECONDS))
-            now = self._read()
+            now, content = self._read()
             if now is None:
-                return self._replace(0)
+                return 0
             if now.generation != lease.generation:
-                raise _refusal(self._folder, now.content)
-        return self._replace(lease.generation)
-
-    def _replace(self, expected: int) -> int:
-        """The generation written over the expected one; raises UserError if another run did."""
-        self._renewed = time.monotonic()
-        if generation := self._write(expected):
-            return generation
-        lease = self._read()
-        raise _refusal(self._folder, lease.content if lease else b"")
+                raise _refusal(self._folder, content)
+        return int(lease.generation)
 
     def _write(self, expected: int, **options: Any) -> int | None:
         """The generation written over the expected one, 0 for none; None if another is there."""
@@ -173,17 +150,17 @@ class BucketLease:
 
     def _own_generation(self) -> int | None:
         """The generation of this run's lease, which may be of a write whose answer was lost."""
-        lease = self._read()
-        return lease.generation if lease and lease.content == self._content else None
+        lease, content = self._read()
+        return lease.generation if content == self._content else None
 
-    def _read(self) -> Lease | None:
+    def _read(self) -> tuple[Any, bytes]:
+        """The lease as it is in the bucket, and its content; None where there is none."""
         from google.api_core.exceptions import NotFound, PreconditionFailed
 
         while (blob := self._bucket.get_blob(self._name, timeout=REQUEST_SECONDS)) is not None:
             with suppress(NotFound, PreconditionFailed):  # written again in between
-                content = blob.download_as_bytes(if_generation_match=blob.generation)
-                return Lease(blob.generation, blob.updated.timestamp(), content)
-        return None
+                return blob, blob.download_as_bytes(if_generation_match=blob.generation)
+        return None, b""
 
     def _now(self) -> float:
         """The time by the clock of the store, which a file written there has."""
@@ -203,8 +180,7 @@ class BucketLease:
         try:
             generation = self._write(self._generation, timeout=REQUEST_SECONDS, retry=None)
             if generation is None:
-                lease = self._read()
-                self._taken_by = holder(lease.content) if lease else "another process"
+                self._taken_by = holder(self._read()[1])
                 return False
         except Exception as error:
             self._error = error

@@ -1,7 +1,7 @@
 """Traces of training steps: those of TrainConfig.profile, and those that a file asks for.
 
 A person asks a run that trains with a file `profile` in its folder. The run looks for it after the
-steps that are logged, never between them.
+steps that are logged, never between them. Process 0 traces itself.
 """
 
 import re
@@ -42,36 +42,46 @@ class Profiler:
         console: Console,
         watchdog: Watchdog,
     ):
-        train = experiment.train
-        self._of_all = train.profile_processes == "all"
-        self._traces = processes.is_process_0() or self._of_all
-        self._first, self._count = train.profile or (0, 0)
-        self._every, self._steps = experiment.log.every, train.steps
+        self._first, self._count = experiment.train.profile or (0, 0)
+        self._every, self._steps = experiment.log.every, experiment.train.steps
         self._folder, self._log, self._clock = folder, log, clock
         self._console, self._watchdog = console, watchdog
-        self._trace: _Trace | None = None
+        # Of a trace under way: where it is written, and its first, newest and last step.
+        self._local: tempfile.TemporaryDirectory[str] | None = None
+        self._begun = self._reached = self._last = 0
 
     @contextmanager
     def step(self, step: int) -> Iterator[None]:
         """Runs a step in a trace, which begins before it or ends after it where that is due."""
-        if self._traces and self._trace is None and (count := self._due(step - 1)):
+        if processes.is_process_0() and self._local is None and (count := self._due(step - 1)):
             self._begin(step, count)
-        if self._trace is None:
+        if self._local is None:
             yield
             return
-        self._trace.reached = step
+        self._reached = step
         with jax.profiler.StepTraceAnnotation("train", step_num=step):
             yield
-        if step == self._trace.last:
+        if step == self._last:
             self._log.flush()
-            self._write(self._trace)
+            self.close()
             self._clock.is_timed = True
             self._clock.restart()
 
     def close(self) -> None:
-        """Ends a trace under way."""
-        if self._trace is not None:
-            self._write(self._trace)
+        """Ends a trace under way, and writes it."""
+        if self._local is None:
+            return
+        self._watchdog.waits_for(f"step {self._reached} waits for its trace to be written")
+        with self._local as local:
+            self._local = None
+            jax.profiler.stop_trace()
+            (trace,) = Path(local).rglob("*.xplane.pb")
+            content = trace.read_bytes()
+        name = f"{time.strftime('%Y_%m_%d_%H_%M_%S')}_step_{self._begun}"
+        folder = self._folder.traces / name
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / f"{socket.gethostname()}.xplane.pb", content)
+        self._console.print(f"trace of steps {self._begun} to {self._reached}: {folder}")
 
     def _due(self, step: int) -> int:
         """The number of steps to trace after this one."""
@@ -81,11 +91,7 @@ class Profiler:
         return self._asked_for() if step % self._every == 0 else 0
 
     def _asked_for(self) -> int:
-        """The number of steps that a file asks for, which process 0 reads and removes."""
-        count = self._take_request() if processes.is_process_0() else 0
-        return processes.gather(count)[0] if self._of_all else count
-
-    def _take_request(self) -> int:
+        """The number of steps that a file asks for, which is removed."""
         content = self._folder.take(PROFILE)
         if content is None:
             return 0
@@ -101,35 +107,8 @@ class Profiler:
     def _begin(self, step: int, count: int) -> None:
         self._log.flush()
         self._clock.is_timed = False
-        name = f"{time.strftime('%Y_%m_%d_%H_%M_%S')}_step_{step}"
-        name = processes.gather(name)[0] if self._of_all else name
-        self._trace = _Trace(name, step, min(step + count - 1, self._steps))
-
-    def _write(self, trace: "_Trace") -> None:
-        self._trace = None
-        self._watchdog.waits_for(f"step {trace.reached} waits for its trace to be written")
-        folder = self._folder.traces / trace.name
-        content = trace.stop()
-        folder.mkdir(parents=True, exist_ok=True)
-        file = f"{socket.gethostname()}_{jax.process_index()}.xplane.pb"
-        write_whole(folder / file, content)
-        self._console.print(f"trace of steps {trace.first} to {trace.reached}: {folder}")
-
-
-class _Trace:
-    """A trace under way, from step `first` to `last`; `reached` is the newest step in it."""
-
-    def __init__(self, name: str, first: int, last: int):
-        self.name, self.first, self.last = name, first, last
-        self.reached = first
+        self._begun, self._last = step, min(step + count - 1, self._steps)
         self._local = tempfile.TemporaryDirectory(prefix="hyla_lm-")
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level = 0  # each call of Python would be an event
         jax.profiler.start_trace(self._local.name, profiler_options=options)
-
-    def stop(self) -> bytes:
-        """Ends it; returns its content."""
-        with self._local as folder:
-            jax.profiler.stop_trace()
-            (file,) = Path(folder).rglob("*.xplane.pb")
-            return file.read_bytes()

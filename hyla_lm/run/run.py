@@ -13,7 +13,6 @@ import jax
 from hyla_lm.checkpoint.beginning import begin
 from hyla_lm.config.experiment import Experiment
 from hyla_lm.diagnostics.attention import LayerDiagnostics, make_diagnostics
-from hyla_lm.errors import UserError
 from hyla_lm.logs.console import Console, print_table
 from hyla_lm.logs.step_log import RunClock, StepLog
 from hyla_lm.package import git_revision
@@ -53,10 +52,10 @@ class Run:
     """All that is open while a program trains; a context manager, which closes it on every way out.
 
     The constructor makes every check, restores the checkpoint of a step, of the newest or none,
-    compiles the train step and begins to write; numerics must be those of the checkpoint if they
-    are `strict_numerics`. Training goes from step `first` to `last`; `state` is the newest. Due
-    actions leave their results: `validation` and `suites` are the metrics of their last evaluation,
-    `summary` the content of summary.json. `began` is the time at which the process began.
+    compiles the train step and begins to write. Training goes from step `first` to `last`; `state`
+    is the newest. Due actions leave their results: `validation` and `suites` are the metrics of
+    their last evaluation, `summary` the content of summary.json. `began` is the time at which the
+    process began.
     """
 
     def __init__(
@@ -66,7 +65,6 @@ class Run:
         watchdog: Watchdog,
         due_actions: Sequence[DueAction],
         step: int | None = None,
-        strict_numerics: bool = False,
         began: float | None = None,
     ):
         experiment = program.experiment
@@ -97,7 +95,7 @@ class Run:
                 watchdog.waits_for("the start waits for the compiler")
                 with self.clock.measured("compile_seconds"):
                     program = compile_step(program)
-                self._check_numerics(program, strict_numerics)
+                self._print_other_numerics(program)
             self.program = program
 
             stack.push(end_on_error_within(stop_seconds))
@@ -159,13 +157,9 @@ class Run:
             for line in layout_lines(program):
                 print(line)
 
-    def _check_numerics(self, program: Program[Task], strict: bool) -> None:
-        """Says, or with `strict` refuses, that a resumed run may not get the same bits."""
+    def _print_other_numerics(self, program: Program[Task]) -> None:
+        """Says that a resumed run may not get the same bits."""
         other = self.store.other_numerics(program) if self.first else ""
-        if other and strict:
-            raise UserError(
-                f"--strict_numerics: since the checkpoint of step {self.first} {other}."
-            )
         if other and processes.is_process_0():
             print(f"other numerics than those of step {self.first}, so maybe other bits: {other}")
 

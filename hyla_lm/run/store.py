@@ -11,7 +11,6 @@ from hyla_lm.checkpoint.checkpoint import (
     differences,
     restore_run,
 )
-from hyla_lm.checkpoint.checksums import changes_since_save
 from hyla_lm.config.experiment import Branch, Experiment
 from hyla_lm.errors import UserError
 from hyla_lm.logs.sinks import LoggedRun, Sink, Value
@@ -25,25 +24,20 @@ from hyla_lm.tasks.language_model import LanguageModel
 from hyla_lm.tasks.protocol import Task
 from hyla_lm.train_step import TrainState
 
-LONGEST_SHOWN = 60
-
 
 class RunStore:
     """One run's folder while it is trained: `restore`, then `begin`, then write and save.
 
     All processes save; only process 0 writes the rest. `origin` says which run this one began from,
-    if it did (hyla_lm.checkpoint.beginning); each checkpoint has it. `step_setting` is that of
-    Checkpointer.
+    if it did (hyla_lm.checkpoint.beginning); each checkpoint has it.
     """
 
-    def __init__(
-        self, program: Program[Task], folder: RunFolder, step_setting: str | None = "--step"
-    ):
+    def __init__(self, program: Program[Task], folder: RunFolder):
         self.folder, self._program = folder, program
         self.origin: dict[str, Any] | None = None
         self._sinks: list[Sink] = []
         keep = program.experiment.checkpoint.keep
-        self.checkpoints = Checkpointer(folder.checkpoints, keep, step_setting)
+        self.checkpoints = Checkpointer(folder.checkpoints, keep)
         self._stack = ExitStack()
         self._stack.callback(self.checkpoints.close)
         self._saved = self._noted = max(self.checkpoints.steps(), default=None)
@@ -89,12 +83,11 @@ class RunStore:
     def other_numerics(self, program: Program[Task]) -> str:
         """How the program's numerics differ from those that saved what was restored."""
         now, then = meta_of(program), self._meta
-        changes = [
-            f"{name} {_change(str(before), str(after))}"
+        return ", ".join(
+            f"{name} {before!r} became {after!r}"
             for part in ("numerics", "versions")
             for name, after, before in differences(now[part], then[part])
-        ]
-        return ", ".join(changes)
+        )
 
     def begin(self, program: Program[Task], first: int, redone: Sequence[str]) -> None:
         """Begins to write from a step on; lines after it go, and its own of tags that are redone.
@@ -103,7 +96,7 @@ class RunStore:
         with one of `redone`, such as "validation/". The program is the one that trains, whose
         compiled step checkpoints name.
         """
-        self._program, self._first = program, first
+        self._program = program
         self._move_checkpoints_after(first)
         self.folder.write("config.gin", program.experiment.text)
         lines = self.folder.keep_lines_until(first, redone)
@@ -162,22 +155,15 @@ class RunStore:
         self._note_saved()
 
     def _note_saved(self) -> None:
-        """Notes that a save has ended, so that a later loss of all checkpoints is noticed."""
         if self._saved != self._noted and not self.checkpoints.is_saving():
-            self.folder.note_saved(self._saved or 0, self.checkpoints.steps())
+            self.folder.note_saved(self._saved or 0)
             self._noted = self._saved
 
     def finish(self, trained: Mapping[str, Any], evaluated: Mapping[str, Any]) -> dict[str, Any]:
-        """Writes summary.json, last: every save before it is whole; returns its content.
-
-        Of a finished run that began again nothing was trained, so only what was evaluated can
-        change.
-        """
+        """Writes summary.json, last: every save before it is whole; returns its content."""
         self.wait()
         origin = {"began_from": self.origin} if self.origin else {}
-        summary, before = {**trained, **evaluated, **origin}, self.folder.read_summary()
-        if self._first == trained["step"] == before.get("step"):
-            summary |= {name: before[name] for name in trained if name in before}
+        summary = {**trained, **evaluated, **origin}
         self.folder.write_summary(summary)
         return summary
 
@@ -190,25 +176,16 @@ def finished_summary(folder: RunFolder, experiment: Experiment) -> dict[str, Any
     """The summary of a run that is finished with these settings; else empty.
 
     The summary is written last, so a run that was killed before has none. A folder that was trained
-    with other settings, or whose checkpoints are not as they were, is treated as any other. All
-    processes must call it.
+    with other settings, or whose last checkpoint is gone, is treated as any other. All processes
+    must call it.
     """
     summary, last = folder.read_summary(), experiment.train.steps
     is_finished = (
         summary.get("step") == last
         and read_whole(folder.path / "config.gin") == experiment.text.encode()
-        and _is_as_saved(folder, last)
+        and (folder.checkpoints / str(last)).exists()
     )
     return summary if all(processes.gather(is_finished)) else {}
-
-
-def _is_as_saved(folder: RunFolder, last: int) -> bool:
-    """Whether only checkpoints are in their folder, and the last has the files of its save."""
-    if not folder.checkpoints.exists():
-        return False
-    names = [path.name for path in folder.checkpoints.iterdir()]
-    is_clean = str(last) in names and all(map(str.isdecimal, names))
-    return is_clean and not changes_since_save(folder.path, last)
 
 
 def finished_lines(experiment: Experiment, workdir: str, summary: dict[str, Any]) -> list[str]:
@@ -225,11 +202,3 @@ def finished_lines(experiment: Experiment, workdir: str, summary: dict[str, Any]
         "spans all of them",
         curves,
     ]
-
-
-def _change(before: str, after: str) -> str:
-    """What became what: of flags and other lists, only the words that the other side lacks."""
-    gone = " ".join(word for word in before.split() if word not in after.split())
-    new = " ".join(word for word in after.split() if word not in before.split())
-    sides = (gone, new) if gone or new else (before, after)
-    return " became ".join(f"{side or 'nothing':.{LONGEST_SHOWN}}" for side in sides)

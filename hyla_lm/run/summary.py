@@ -138,7 +138,6 @@ def summary_of(
         "tokens_per_second": tokens_per_second,
         "attention": list(e.model.pattern),
         "num_params": count_parameters(params),
-        "num_params_applied": count_applied_parameters(params, e.model, program.task.io),
         "git_revision": git_revision(),
         "device": program.mesh.devices.flat[0].device_kind,
         "jax": jax.__version__,

@@ -2,28 +2,22 @@
 
 import faulthandler
 import math
-import os
-import sys
 import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 
 import jax
 from etils import epath
 
 from hyla_lm.ending import reason_of
 from hyla_lm.parallel import processes
+from hyla_lm.signals import RESUMES
 from hyla_lm.storage import write_whole
 
 EXIT_STATUS = 69  # EX_UNAVAILABLE: the same command resumes
-FRAMES_SHOWN = 6
-# How long the stacks may take to be written, and after how long the process ends whatever hangs.
-WRITE_SECONDS, LAST_SECONDS = 30.0, 60.0
+WRITE_SECONDS = 30.0  # how long the stacks may take to be written: the disk may hang too
 
 
 class Watchdog:
@@ -65,36 +59,19 @@ class Watchdog:
         self._end()
 
     def _end(self) -> None:
-        """Ends the process, even if what hangs here is the disk or stderr; never returns."""
-        backstop = threading.Timer(LAST_SECONDS, os._exit, [EXIT_STATUS])
-        backstop.daemon = True
-        backstop.start()
-        frames = _innermost_frames()
+        """Writes the stacks, unless that hangs too, and ends the process; never returns."""
         sentence = f"no progress for {self._seconds:g} s: {self._waits_for}"
-        path = self._write_stacks(sentence)
-        where = f"stacks of all threads are in {path}"
-        resumes = "the same command resumes from the newest checkpoint"
-        processes.end("\n".join([f"{sentence}; {where}; {resumes}", *frames]), EXIT_STATUS)
-
-    def _write_stacks(self, sentence: str) -> str:
-        """Writes the stacks to the run's folder; returns where they are if that does not answer."""
-        suffix = f"-{self._path.name}"
-        with tempfile.NamedTemporaryFile("w+b", suffix=suffix, delete=False) as file:
-            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S %Z')}: {sentence}\n\n".encode())
-            file.flush()
-            faulthandler.dump_traceback(file, all_threads=True)
-        local = Path(file.name)
-        writing = ThreadPoolExecutor(1).submit(write_whole, self._path, local.read_bytes())
+        late = f"{sentence}; {self._path} takes too long to be written; {RESUMES}"
+        clock = threading.Timer(WRITE_SECONDS, processes.end, [late, EXIT_STATUS])
+        clock.daemon = True
+        clock.start()
         try:
-            writing.result(WRITE_SECONDS)
+            with tempfile.TemporaryFile() as file:
+                faulthandler.dump_traceback(file, all_threads=True)
+                file.seek(0)
+                now = time.strftime("%Y-%m-%d %H:%M:%S %Z")
+                write_whole(self._path, f"{now}: {sentence}\n\n".encode() + file.read())
+            where = f"stacks of all threads are in {self._path}"
         except Exception as error:
-            why = f"{self._path.parent} cannot be written to ({reason_of(error)})"
-            return f"{local}, since {why}"
-        local.unlink()
-        return str(self._path)
-
-
-def _innermost_frames() -> list[str]:
-    frame = sys._current_frames()[threading.main_thread().ident or 0]
-    stack = traceback.extract_stack(frame)[-FRAMES_SHOWN:]
-    return [f"  {entry.filename}:{entry.lineno} in {entry.name}" for entry in reversed(stack)]
+            where = f"{self._path} cannot be written ({reason_of(error)})"
+        processes.end(f"{sentence}; {where}; {RESUMES}", EXIT_STATUS)

@@ -145,8 +145,6 @@ LINES: dict[str, list[tuple[str, str]]] = {
         ("evaluate --workdir={run} --rows=books", "'books=rows/books'"),
         ("evaluate --workdir={run} --rows=a={new}", "{new}/manifest.json does not exist"),
         ("evaluate --workdir={run} --follow --step=1", "leave --step out"),
-        ("evaluate --workdir={run} --poll_seconds=3", "--poll_seconds is for --follow"),
-        ("evaluate --workdir={run} --follow --poll_seconds=0", "--poll_seconds=0 must be above 0"),
     ],
     "sample and score": [
         ("sample --workdir={run} --prompt=a --temperature=-1", "--temperature"),
@@ -176,7 +174,6 @@ LINES: dict[str, list[tuple[str, str]]] = {
     "inspect": [
         ("inspect {new}", "{new}"),
         ("inspect {run} --step=7", "step 7"),
-        ("inspect {run} --against={new}", "{new}"),
     ],
     "compare": [
         ("compare {run}", "at least two runs"),

@@ -121,10 +121,9 @@ def test_a_run_once_begun_needs_the_other_no_more_and_records_it(
         found = json.loads(path.read_text())
         origin = found.get("began_from", found.get("origin"))
         assert (origin["run"], origin["step"]) == (str(gone), STEPS)
-        assert len(origin["parameters"]) == 64
     for bindings, says in (
         (warm(source), f"began with WarmStart.run = '{gone}', not '{source}'"),
-        (branch(source), "began with WarmStart, so Branch.run"),
+        (branch(source), "began with Branch.class = 'WarmStart', not 'Branch'"),
     ):
         assert train(gin_file, run, *bindings) == 2
         assert says in capsys.readouterr().err
@@ -174,12 +173,9 @@ def test_a_cooldown_keeps_the_peak_until_it_begins() -> None:
         (warm, ["WarmStart.ignore = ('*',)"], "has no parameter to take"),
         (warm, ["WarmStart.only = ('embedding/*',)"], "'embedding/*' of WarmStart names no param"),
         (warm, ["WarmStart.step = 7"], "has no checkpoint of step 7 (it has 5, 10, 12)"),
-        (warm, ["WarmStart.run = '/no/such/run'"], "'/no/such/run' has no checkpoints"),
-        (branch, ["ModelConfig.mlp_dim = 64"], "ModelConfig.mlp_dim = 32 but this run has 64"),
         (branch, ["TrainConfig.seed = 1"], "TrainConfig.seed = 0 but this run has 1"),
         (branch, ["TrainConfig.steps = 4"], "is at step 5, beyond TrainConfig.steps = 4"),
         (branch, ["OptimizerConfig.cosine_begins = 12"], "cosine_begins = 12 must be from"),
-        (branch, ["Branch.step = 4"], "has no checkpoint of step 4 (it has 5, 10, 12)"),
     ],
 )
 def test_what_cannot_begin_is_one_sentence(

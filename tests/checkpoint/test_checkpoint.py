@@ -19,7 +19,7 @@ from hyla_lm.model.config import ModelConfig
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int32, np.bool_, jnp.bfloat16])
-@pytest.mark.parametrize("shape", [(), (1,), (7,), (5, 3), (2, 3, 4)])
+@pytest.mark.parametrize("shape", [(), (5, 3)])
 def test_every_change_of_a_word_and_of_its_place_changes_the_sum(shape, dtype) -> None:
     values = (np.random.default_rng(0).standard_normal(shape) * 8).astype(dtype)
 
@@ -75,28 +75,6 @@ def test_a_failed_save_is_named(
     said = str(error.value)
     assert said.startswith(f"checkpoint {tmp_path}/{named} could not be saved (no space left on it")
     assert said.endswith("free space or mend the disk, and start again.")
-
-
-def test_a_folder_is_listed_again_when_a_checkpoint_goes_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    listed, gone = ocp.CheckpointManager.reload, [FileNotFoundError(), FileNotFoundError()]
-
-    def reload(manager: ocp.CheckpointManager) -> None:
-        if gone:
-            raise gone.pop()
-        listed(manager)
-
-    state = {"x": jnp.ones(3)}
-    with closing(Checkpointer(epath.Path(tmp_path), keep=2)) as checkpoints:
-        checkpoints.save(3, state, {}, {})
-        checkpoints.wait()
-        with closing(Checkpointer(epath.Path(tmp_path))) as follower:
-            checkpoints.save(4, state, {}, {})
-            checkpoints.wait()
-            monkeypatch.setattr(ocp.CheckpointManager, "reload", reload)
-            follower.reload()
-            assert not gone and follower.steps() == [3, 4]
 
 
 def identity(rows: str | None = "a", **fields: object) -> dict[str, object]:

@@ -11,12 +11,12 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hyla_lm.run.folder import EVENTS
-from tests.faults.runs import Command, Running, differences, left_behind, unfinished
+from tests.faults.runs import Command, Running, differences, unfinished
 
 # Until it opens its curves; while it trains; while a checkpoint is not whole; after the last one.
 PHASES = START, LOOP, COMMIT, CLOSE = "start", "loop", "commit", "close"
@@ -32,30 +32,18 @@ SHARE_NOT_CACHED = 0.1
 COMMIT_SECONDS = 0.2
 WATCH_SECONDS = 0.0005
 MOST_ERROR_LINES = 10
-COLUMNS = ("kills", "equal", "differing", "loud")
-
-
-@dataclass
-class Kill:
-    """A signal that ended a process, and the phase it was in.
-
-    `is_loud` says that the process left a traceback or more lines than a person reads.
-    """
-
-    number: str
-    phase: str
-    status: int
-    is_loud: bool
 
 
 @dataclass
 class Chain:
-    """One run through its kills; `faults` is empty if it ended as a run never stopped does."""
+    """One run through its kills; `faults` is empty if it ended as a run never stopped does.
+
+    A kill is the name of the signal and the phase of the process that it ended.
+    """
 
     name: str
-    kills: list[Kill] = field(default_factory=list)
+    kills: list[tuple[str, str]] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
 
 
 class Watched(Running):
@@ -116,7 +104,6 @@ class Kills:
                 break
         if not chain.faults:
             chain.faults = differences(workdir, self._whole, self._last_step)
-        chain.left = left_behind(workdir, self._whole)
         return chain
 
     def _process(self, chain: Chain, workdir: Path, is_killed: bool) -> int:
@@ -130,10 +117,14 @@ class Kills:
         except subprocess.TimeoutExpired as error:
             chain.faults.append(f"it did not end in {error.timeout:.0f} seconds")
             return -signal.SIGKILL
-        if status != 0 and (phase is None or status not in STATUSES[number]):
-            chain.faults.append(f"status {status} in {phase}: {running.errors()[-2000:]}")
-        if status != 0 and phase is not None:
-            chain.kills.append(Kill(number.name, phase, status, is_loud(running.errors())))
+        if status == 0:
+            return status
+        errors = running.errors()
+        is_loud = "Traceback" in errors or len(errors.splitlines()) > MOST_ERROR_LINES
+        if is_loud or phase is None or status not in STATUSES[number]:
+            chain.faults.append(f"status {status} in {phase}: {errors[-2000:]}")
+        if phase is not None:
+            chain.kills.append((number.name, phase))
         return status
 
     def _send(self, running: Watched, number: int) -> str | None:
@@ -158,36 +149,15 @@ class Kills:
         return None
 
 
-def is_loud(errors: str) -> bool:
-    return "Traceback" in errors or len(errors.splitlines()) > MOST_ERROR_LINES
-
-
-def counts(chains: Sequence[Chain]) -> dict[str, dict[str, int]]:
-    """Kills by phase; a kill is equal if the chain it belongs to ended as a whole run does."""
-    by_phase = {phase: dict.fromkeys(COLUMNS, 0) for phase in (*PHASES, "all")}
-    for chain in chains:
-        verdict = "differing" if chain.faults else "equal"
-        for kill in chain.kills:
-            for row in (by_phase[kill.phase], by_phase["all"]):
-                row["kills"] += 1
-                row[verdict] += 1
-                row["loud"] += kill.is_loud
-    return by_phase
+def kills_by_phase(chains: Sequence[Chain]) -> Counter[str]:
+    return Counter(phase for chain in chains for _, phase in chain.kills)
 
 
 def table(chains: Sequence[Chain]) -> str:
-    """The counts as Markdown."""
-    lines = [f"| phase | {' | '.join(COLUMNS)} |", "| --- |" + " ---: |" * len(COLUMNS)]
-    for phase, row in counts(chains).items():
-        lines.append(f"| {phase} | {' | '.join(str(row[column]) for column in COLUMNS)} |")
-    return "\n".join(lines)
-
-
-def write_report(path: Path, chains: Sequence[Chain], seed: int) -> None:
-    kills = [kill for chain in chains for kill in chain.kills]
-    statuses = Counter(f"{kill.number} {kill.phase} {kill.status}" for kill in kills)
-    report = {"seed": seed, "by_phase": counts(chains), "statuses": statuses}
-    write_json(path, {**report, "chains": [asdict(chain) for chain in chains]})
+    """Kills by phase as Markdown; a kill is equal if its chain ended as a whole run does."""
+    kills, equal = kills_by_phase(chains), kills_by_phase([x for x in chains if not x.faults])
+    rows = [f"| {phase} | {kills[phase]} | {equal[phase]} |" for phase in PHASES]
+    return "\n".join(["| phase | kills | equal |", "| --- | ---: | ---: |", *rows])
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -20,7 +20,6 @@ from tensorboard.backend.event_processing.event_accumulator import SCALARS, Even
 
 from hyla_lm.errors import UserError
 from hyla_lm.logs.tensorboard import tensorboard_name
-from hyla_lm.run.folder import EVENTS
 from tests import preloaded
 from tests.run_lines import measured
 from tests.tiny_runs import arguments
@@ -97,13 +96,6 @@ def unfinished(workdir: Path) -> list[str]:
     folder = workdir / "checkpoints"
     names = os.listdir(folder) if folder.is_dir() else []
     return sorted(name for name in names if UNFINISHED in name)
-
-
-def left_behind(workdir: Path, whole: Path) -> list[str]:
-    """Files and folders that a run never stopped does not leave."""
-    names = os.listdir(workdir) if workdir.is_dir() else []
-    others = set(names) - set(os.listdir(whole))
-    return sorted(name for name in others if not name.startswith(EVENTS)) + unfinished(workdir)
 
 
 def differences(workdir: Path, whole: Path, step: int) -> list[str]:

@@ -15,13 +15,14 @@ import pytest
 from etils import epath
 
 from hyla_lm.checkpoint.checkpoint import Checkpointer
-from hyla_lm.checkpoint.checksums import changes_since_save, sealed
+from hyla_lm.checkpoint.checksums import sealed
 from hyla_lm.cli.main import main
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
 from hyla_lm.input.prepared import Rows
 from hyla_lm.run.program import Program, make_program
 from hyla_lm.tasks.protocol import Task
+from tests.faults.runs import differences
 from tests.run_lines import measured
 from tests.tiny_runs import saved_steps, train, write_gin
 
@@ -65,8 +66,10 @@ def program(gin_file: Path) -> Program[Task]:
 
 @pytest.fixture
 def workdir(whole: Path, tmp_path: Path) -> Path:
-    """A run with checkpoints of steps 5, 10 and 12."""
-    return Path(shutil.copytree(whole, tmp_path / "run"))
+    """A run with checkpoints of steps 5, 10 and 12, killed before it wrote its summary."""
+    copy = Path(shutil.copytree(whole, tmp_path / "run"))
+    (copy / "summary.json").unlink()
+    return copy
 
 
 Command = Callable[..., str]
@@ -108,7 +111,7 @@ def flip(path: Path, rng: random.Random) -> bytes:
 def test_a_flipped_bit_is_named_and_where_it_does_harm_refused(
     flips: int, program: Program[Task], workdir: Path
 ) -> None:
-    """In files that a restore reads in part, or not at all, the change is reported."""
+    """Files that a restore reads in part, or not at all, may change."""
     folder, rng = workdir / "checkpoints", random.Random(0)
     saved = contents(program, folder, 12)
     files = sorted(path for path in (folder / "12").rglob("*") if path.is_file())
@@ -118,10 +121,7 @@ def test_a_flipped_bit_is_named_and_where_it_does_harm_refused(
         path = files[index % len(files)]
         before = flip(path, rng)
         try:
-            is_equal = contents(program, folder, 12) == saved
-            changed = changes_since_save(epath.Path(workdir), 12)
-            is_reported = changed == [path.relative_to(folder / "12").as_posix()]
-            outcome = "reported" if is_equal and is_reported else "SILENT"
+            outcome = "equal" if contents(program, folder, 12) == saved else "SILENT"
         except UserError as error:
             assert str(error).startswith(f"{folder / '12'} cannot be restored ("), error
             assert len(str(error)) < 500 and "\n" not in str(error)
@@ -134,11 +134,6 @@ def test_a_flipped_bit_is_named_and_where_it_does_harm_refused(
     assert {outcome for part, outcome in outcomes if part in ("data", "meta")} >= {"refused"}
 
 
-def empty(step: Path) -> None:
-    shutil.rmtree(step)
-    step.mkdir()
-
-
 def truncate(step: Path) -> None:
     for path in step.rglob("*"):
         if path.is_file():
@@ -147,14 +142,6 @@ def truncate(step: Path) -> None:
 
 def lose_the_position(step: Path) -> None:
     (step / "data" / "metadata").write_text("{}")
-
-
-def lose_the_meta(step: Path) -> None:
-    shutil.rmtree(step / "meta")
-
-
-def lose_the_arrays(step: Path) -> None:
-    shutil.rmtree(step / "state" / "d")
 
 
 def be_of_another_position(step: Path) -> None:
@@ -172,11 +159,8 @@ def take_old_arrays(step: Path) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        empty,
         truncate,
         lose_the_position,
-        lose_the_meta,
-        lose_the_arrays,
         be_of_another_position,
         take_old_arrays,
     ],
@@ -187,7 +171,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_nothing_is_moved(
     damage(workdir / "checkpoints" / "12")
     line = refused("train")
     assert line.startswith(f"hyla-lm: {workdir / 'checkpoints' / '12'} cannot be restored (")
-    assert line.endswith(": use step 10, with --step=10.")
+    assert line.endswith(": take step 10, or move it elsewhere.")
     assert saved_steps(workdir) == [5, 10, 12] and not (workdir / "set_aside").exists()
 
 
@@ -199,25 +183,15 @@ def test_a_run_resumes_from_the_checkpoint_before_to_the_same_bits(
     assert "checkpoints 12 are moved to" in caplog.text
     assert [path.name for path in workdir.glob("set_aside/*/12")] == ["12"], "never deleted"
     assert measured(workdir) == measured(whole)
-    assert main(["inspect", str(workdir), f"--against={whole}"]) == 0
+    assert differences(workdir, whole, 12) == []
 
 
-@pytest.mark.parametrize("reading", [["evaluate"], ["sample", "--prompt=ba", "--max_tokens=2"]])
 def test_reading_commands_name_a_damaged_checkpoint_and_take_the_one_before(
-    reading: list[str], refused: Command, workdir: Path
-) -> None:
-    lose_the_position(workdir / "checkpoints" / "12")
-    assert "--step=10" in refused(*reading)
-    assert main([*reading, f"--workdir={workdir}", "--step=10"]) == 0
-
-
-def test_the_only_checkpoint_damaged_leaves_nothing_to_resume_from(
     refused: Command, workdir: Path
 ) -> None:
-    for step in ("5", "10"):
-        shutil.rmtree(workdir / "checkpoints" / step)
     lose_the_position(workdir / "checkpoints" / "12")
-    assert "no earlier one is left, so train again in another --workdir." in refused("train")
+    assert "take step 10" in refused("evaluate")
+    assert main(["evaluate", f"--workdir={workdir}", "--step=10"]) == 0
 
 
 def test_all_checkpoints_gone_is_no_reason_to_begin_again(
@@ -232,35 +206,12 @@ def test_all_checkpoints_gone_is_no_reason_to_begin_again(
     assert train(gin_file, workdir) == 0, "as after a kill before the first checkpoint"
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate"])
-def test_something_else_among_the_checkpoints_is_named(
-    command: str, refused: Command, workdir: Path
-) -> None:
-    (workdir / "checkpoints" / "10.backup").mkdir()
-    named = "holds '10.backup', which is no checkpoint: move it elsewhere."
-    assert named in refused(command)
-
-
-def test_a_step_that_is_not_saved_is_named(refused: Command) -> None:
-    assert "has no checkpoint of step 7 (it has 5, 10, 12)." in refused("train", "--step=7")
-
-
-def test_a_change_without_harm_is_reported(
-    gin_file: Path, workdir: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    flip(workdir / "checkpoints" / "12" / "state" / "_sharding", random.Random(0))
-    for command in (["train", f"--gin_file={gin_file}"], ["evaluate"]):
-        caplog.clear()
-        assert main([*command, f"--workdir={workdir}"]) == 0
-        assert "12: state/_sharding changed since the save, but not what a restore" in caplog.text
-
-
 def test_going_back_on_purpose_loses_nothing(gin_file: Path, workdir: Path, whole: Path) -> None:
     before = (workdir / "metrics.jsonl").read_text()
     assert train(gin_file, workdir, "OptimizerConfig.learning_rate=1e-3", "--step=5") == 0
     (moved_to,) = workdir.glob("set_aside/*")
     names = sorted(path.name for path in moved_to.iterdir())
-    assert names == ["10", "12", "metrics.jsonl", "summary.json"]
+    assert names == ["10", "12", "metrics.jsonl"]
     assert (moved_to / "metrics.jsonl").read_text() == before
     assert measured(workdir)[0] == measured(whole)[0]
     assert measured(workdir)[-1] != measured(whole)[-1]

@@ -34,7 +34,6 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
     max_leaves=6,
 )
-DEEP = st.integers(1, 100_000).map(lambda depth: "[" * depth)
 EDITS = st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 255)), min_size=1, max_size=4)
 
 
@@ -120,19 +119,6 @@ def test_a_manifest_with_other_values(
 
 
 @patient
-@given(name=st.sampled_from(["split", "rows", "shards", "format", "special_ids"]), deep=DEEP)
-@example(name="shards", deep="[" * 100_000 + "]" * 100_000)
-def test_a_manifest_with_depth(
-    copied: Rows, tiny_rows: Rows, whole: dict[str, np.ndarray], name: str, deep: str
-) -> None:
-    text = Path(tiny_rows.train, "manifest.json").read_text()
-    for value in (deep, deep + "]" * len(deep)):
-        more = text.replace("{", f'{{"{name}": {value},', 1).encode()
-        check_manifest_text(copied, whole, more)
-    check_manifest_text(copied, whole, deep.encode())
-
-
-@patient
 @given(edits=EDITS, shard=st.integers(0, 2), is_cut=st.booleans())
 def test_a_shard_with_other_bytes(
     copied: Rows,
@@ -203,24 +189,6 @@ def test_a_config_of_any_text(tiny_gin: Path, text: str, first: bool) -> None:
 
 
 @patient
-@given(text=GIN)
-@example(text="include 'anything.gin'")
-def test_a_gin_file_of_any_text(tiny_gin: Path, tmp_path: Path, text: str) -> None:
-    path = tmp_path / "anything.gin"
-    path.write_bytes(text.encode(errors="surrogatepass"))
-    refused(lambda: read_experiment([str(path)], []))
-    refused(lambda: read_experiment([str(tiny_gin), str(path)], []))
-
-
-@patient
 @given(bindings=st.lists(BINDINGS | GIN, max_size=3))
 def test_bindings_of_any_text(tiny_gin: Path, bindings: list[str]) -> None:
     refused(lambda: read_experiment([str(tiny_gin)], bindings))
-
-
-@patient
-@given(path=st.text(max_size=30) | st.integers(200, 9000).map(lambda n: "a" * n))
-def test_a_path_of_any_text(tiny_gin: Path, path: str) -> None:
-    binding = f"Rows.train = {path!r}"
-    for files, bindings in (([path], []), ([str(tiny_gin)], [binding])):
-        refused(lambda files=files, bindings=bindings: read_experiment(files, bindings))

@@ -1,13 +1,14 @@
 """Runs killed at random moments end like one never stopped; `make faults` kills many more."""
 
 import os
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from tests.faults.kills import PHASES, Chain, Kills, counts, table, write_report
+from tests.faults.kills import PHASES, Chain, Kills, kills_by_phase, table, write_json
 from tests.faults.runs import Command
 
 STEPS, SHORT_STEPS = 120, 50
@@ -24,24 +25,22 @@ def killed(command: Command, steps: int) -> Command:
     return replace(command, bindings=bindings)
 
 
-def all_equal(chains: Iterable[Chain], seed: int, path: Path) -> dict[str, dict[str, int]]:
-    """The counts of the chains, of which none may differ; each is printed when it has ended."""
+def all_equal(chains: Iterable[Chain], path: Path) -> Counter[str]:
+    """Kills by phase of the chains, of which none may differ; each is printed when it has ended."""
     ended: list[Chain] = []
     for chain in chains:
         ended.append(chain)
-        kills = ", ".join(f"{kill.phase} {kill.number}" for kill in chain.kills)
-        print(f"{chain.name}: {kills or 'no kill'}: {chain.faults or 'equal'}", flush=True)
-        write_report(path, ended, seed)
+        print(f"{chain.name}: {chain.kills or 'no kill'}: {chain.faults or 'equal'}", flush=True)
+        write_json(path, [asdict(chain) for chain in ended])
     print(table(ended), flush=True)
     assert {chain.name: chain.faults for chain in ended if chain.faults} == {}
-    return counts(ended)
+    return kills_by_phase(ended)
 
 
 def test_a_few_killed_runs_end_like_one_never_stopped(command: Command, tmp_path: Path) -> None:
     kills = Kills(killed(command, SHORT_STEPS), SHORT_STEPS, tmp_path / "runs", SHORT_SEED)
-    path = tmp_path / "kills.json"
-    row = all_equal(kills.chains(SHORT_KILLS), SHORT_SEED, path)["all"]
-    assert row["kills"] == row["equal"] == SHORT_KILLS
+    found = all_equal(kills.chains(SHORT_KILLS), tmp_path / "kills.json")
+    assert found.total() == SHORT_KILLS
 
 
 @pytest.mark.faults
@@ -50,6 +49,6 @@ def test_many_killed_runs_end_like_one_never_stopped(command: Command, tmp_path:
     count, seed = int(os.environ.get("KILLS", "200")), int(os.environ.get("SEED", "0"))
     path = Path(os.environ.get("FAULTS", "runs/faults")) / "kills.json"
     kills = Kills(killed(command, STEPS), STEPS, tmp_path / "runs", seed)
-    by_phase = all_equal(kills.chains(count), seed, path)
-    assert by_phase["all"]["kills"] == count
-    assert count < 200 or min(by_phase[phase]["kills"] for phase in PHASES) > 4
+    found = all_equal(kills.chains(count), path)
+    assert found.total() == count
+    assert count < 200 or min(found[phase] for phase in PHASES) > 4

@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hyla_lm.cli.main import main
 from hyla_lm.config.experiment import CheckpointConfig, Experiment, LogConfig, TrainConfig
 from hyla_lm.ending import STOPPED as EXIT_STATUS
-from hyla_lm.logs.tensorboard import tensorboard_name
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.optim import OptimizerConfig
 from hyla_lm.parallel.mesh import MeshConfig
@@ -65,11 +63,6 @@ def test_what_is_due_follows_from_the_step() -> None:
     assert all(names[-1] == "stop_if_asked" for names in named.values())
 
 
-def test_evaluations_left_to_another_process_are_due_at_the_end_only() -> None:
-    experiment = replace(EXPERIMENT, train=replace(EXPERIMENT.train, eval_every=0))
-    assert [step for step in range(11) if "evaluate" in due(experiment, step)] == [10]
-
-
 def test_suites_are_due_at_their_steps_and_at_the_end() -> None:
     suites = (NamedSuite(every=6), NamedSuite(every=None))
     experiment = replace(EXPERIMENT, train=replace(EXPERIMENT.train, suites=suites))
@@ -89,19 +82,6 @@ def test_suites_are_due_at_their_steps_and_at_the_end() -> None:
 def train(tiny_gin: Path, workdir: Path, *bindings: str) -> int:
     more = [f"--gin.{binding}" for binding in bindings]
     return main(["train", f"--gin_file={tiny_gin}", f"--workdir={workdir}", *more])
-
-
-def test_a_summary_that_a_kill_prevented_is_of_the_whole_run(
-    tiny_gin: Path, tmp_path: Path
-) -> None:
-    workdir = tmp_path / "run"
-    assert train(tiny_gin, workdir) == 0
-    whole = json.loads((workdir / "summary.json").read_text())
-    (workdir / "summary.json").unlink()
-    assert train(tiny_gin, workdir) == 0
-    again = json.loads((workdir / "summary.json").read_text())
-    assert whole.pop("wall_seconds") > 0 and again.pop("wall_seconds") > 0
-    assert again == whole
 
 
 def test_the_last_step_is_evaluated_once_on_all_rows(
@@ -146,29 +126,3 @@ def test_a_stop_in_any_evaluation_loses_and_doubles_nothing(
         assert not (stopped / "summary.json").exists()
     assert train(tiny_gin, stopped) == 0
     assert measured(stopped) == measured(whole)
-
-
-def test_curves_of_a_resumed_run_are_those_of_a_whole_one(tiny_gin: Path, tmp_path: Path) -> None:
-    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    assert train(tiny_gin, whole) == 0
-    for _ in range(2):  # the second time all is there already
-        assert train(tiny_gin, stopped) == 0
-    for tag in ("train/loss_nats", "validation/loss_nats"):
-        points = []
-        for folder in (whole, stopped):
-            events = EventAccumulator(str(folder)).Reload()
-            points.append(
-                [(event.step, event.value) for event in events.Scalars(tensorboard_name(tag))]
-            )
-        assert points[0] == points[1]
-
-
-def test_fewer_steps_than_are_saved_are_refused(
-    tiny_gin: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    workdir = tmp_path / "run"
-    assert train(tiny_gin, workdir) == 0
-    before = (workdir / "summary.json").read_bytes()
-    assert train(tiny_gin, workdir, "TrainConfig.steps = 9") == 2
-    assert "holds step 12, beyond TrainConfig.steps = 9" in capsys.readouterr().err
-    assert (workdir / "summary.json").read_bytes() == before

@@ -1,15 +1,12 @@
 """One run a folder: a second one is refused, and a holder that died stands in nobody's way."""
 
-import errno
-import fcntl
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,7 +16,7 @@ from hyla_lm.input.prepared import Rows
 from hyla_lm.run.folder import RunFolder
 from hyla_lm.run.lock import LOCK
 from tests import preloaded
-from tests.faults.runs import differences, left_behind
+from tests.faults.runs import differences
 from tests.tiny_runs import arguments, train, write_gin
 
 STEPS = 12
@@ -53,9 +50,7 @@ class Waiting:
         command = [sys.executable, "-c", WAITER, str(self._go)]
         command += arguments(gin_file, workdir, *bindings)
         with self._output.open("w") as output:
-            self.process = preloaded.Popen(
-                command, stdout=output, stderr=output, start_new_session=True
-            )
+            self.process = preloaded.Popen(command, stdout=output, stderr=output)
         while not self._go.with_suffix(".waits").exists():
             assert self.process.poll() is None, self._output.read_text()
             time.sleep(0.02)
@@ -63,12 +58,6 @@ class Waiting:
     def resume_to_its_end(self) -> None:
         self._go.touch()
         assert self.process.wait(timeout=300) == 0, self._output.read_text()
-
-    def clean_up(self) -> None:
-        """Ends it and the processes that it started."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -108,35 +97,17 @@ def test_a_second_run_is_refused_and_does_not_disturb_the_first(
         )
     assert written(workdir) == before
     first.resume_to_its_end()
-    assert differences(workdir, whole, STEPS) == [] == left_behind(workdir, whole)
-
-
-def test_a_run_that_was_killed_can_be_started_again_at_once(
-    gin_file: Path, whole: Path, tmp_path: Path
-) -> None:
-    """Its reading processes, which live on for a moment, hold nothing."""
-    workdir = tmp_path / "run"
-    killed = Waiting(gin_file, workdir, "LanguageModel.read_workers = 1")
-    killed.process.kill()
-    killed.process.wait()
-    assert train(gin_file, workdir) == 0
-    killed.clean_up()
-    assert differences(workdir, whole, STEPS) == [] == left_behind(workdir, whole)
+    assert differences(workdir, whole, STEPS) == []
 
 
 def test_a_folder_is_refused_until_it_is_closed(tmp_path: Path) -> None:
-    for _ in range(3):
+    for _ in range(2):
         folder = RunFolder(str(tmp_path))
         RunFolder(str(tmp_path), writes=False).close()
         with pytest.raises(UserError, match=f"trained by process {os.getpid()} on"):
             RunFolder(str(tmp_path))
         folder.close()
         assert os.listdir(tmp_path) == [LOCK]
-
-
-def test_a_run_that_ends_with_an_error_leaves_no_lock(gin_file: Path, tmp_path: Path) -> None:
-    assert train(gin_file, tmp_path, "LanguageModel.sequence_length = 99") == 2
-    RunFolder(str(tmp_path)).close()
 
 
 def test_a_child_of_the_trainer_does_not_keep_the_lock(tmp_path: Path) -> None:
@@ -147,11 +118,7 @@ def test_a_child_of_the_trainer_does_not_keep_the_lock(tmp_path: Path) -> None:
     child.communicate(b"\n")
 
 
-DAMAGED = [b"", b"\xff\xfe", b"{", b"[]", b"7", b'{"pid": 7}', b'{"started": 3}']
-DAMAGED += [b'{"pid": 7, "host": "a", "started": "yesterday"}', b"x" * 10**6]
-
-
-@pytest.mark.parametrize("content", DAMAGED, ids=lambda content: repr(content[:20]))
+@pytest.mark.parametrize("content", [b"", b'{"pid": 7}', b"x" * 10**6], ids=[0, 1, 2])
 def test_a_damaged_lock_file_is_no_lock_and_names_nobody(content: bytes, tmp_path: Path) -> None:
     (tmp_path / LOCK).write_bytes(content)
     with closing(RunFolder(str(tmp_path))):
@@ -159,15 +126,3 @@ def test_a_damaged_lock_file_is_no_lock_and_names_nobody(content: bytes, tmp_pat
         (tmp_path / LOCK).write_bytes(content)
         with pytest.raises(UserError, match="is being trained by another process: wait for it"):
             RunFolder(str(tmp_path))
-
-
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
-def test_a_disk_without_locks_is_named(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(UserError, match="is on a disk without file locks .*: mount it with locks"):
-        RunFolder(str(tmp_path))

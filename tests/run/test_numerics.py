@@ -46,39 +46,20 @@ def train_elsewhere(
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("is_compiled_before", [True, False])
-def test_the_same_command_resumes_in_silence(
-    is_compiled_before: bool, gin_file: Path, workdir: Path, tmp_path: Path
-) -> None:
-    more = {} if is_compiled_before else {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "another")}
-    status, said = train_elsewhere(gin_file, workdir, "--strict_numerics", **more)
+def test_the_same_command_resumes_in_silence(gin_file: Path, workdir: Path, tmp_path: Path) -> None:
+    another = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "another")}
+    status, said = train_elsewhere(gin_file, workdir, **another)
     assert status == 0, said
     assert "from the checkpoint of step 10" in said and "other numerics" not in said
 
 
-def test_other_flags_are_reported_and_refused_on_request(gin_file: Path, workdir: Path) -> None:
-    """Of several flags those that changed."""
+def test_other_flags_are_reported(gin_file: Path, workdir: Path) -> None:
     another = "--xla_cpu_enable_fast_math=false"
     flag = {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {another}"}
-    change = f"XLA_FLAGS nothing became {another}"
-    status, said = train_elsewhere(gin_file, workdir, "--strict_numerics", **flag)
-    assert status == 2 and change in said
-    assert said.splitlines()[-1].startswith("hyla-lm: --strict_numerics: since the checkpoint of")
     status, said = train_elsewhere(gin_file, workdir, **flag)
     assert status == 0, said
     (line,) = [line for line in said.splitlines() if line.startswith(SAID)]
-    assert change in line
-    longer = "TrainConfig.steps = 15"
-    status, said = train_elsewhere(gin_file, workdir, longer, **flag)
-    assert status == 0 and "XLA_FLAGS" not in said, "the newest checkpoint was made with the flag"
-
-
-def test_another_schedule_is_another_compiled_step(
-    gin_file: Path, workdir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train(gin_file, workdir, "TrainConfig.steps = 15") == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith(SAID)]
-    assert "compiled_step " in line and "XLA_FLAGS" not in line
+    assert "XLA_FLAGS " in line and another in line and "jaxlib" not in line
 
 
 def test_other_versions_are_reported(
@@ -89,9 +70,6 @@ def test_other_versions_are_reported(
 ) -> None:
     installed = program._version
     monkeypatch.setattr(program, "_version", lambda p: "0.0.1" if p == "jaxlib" else installed(p))
-    change = f"jaxlib {installed('jaxlib')} became 0.0.1"
-    capsys.readouterr()
-    assert train(gin_file, workdir, "--strict_numerics") == 2
-    assert change in capsys.readouterr().err
+    change = f"jaxlib {installed('jaxlib')!r} became '0.0.1'"
     assert train(gin_file, workdir) == 0
     assert change in capsys.readouterr().out

@@ -3,21 +3,17 @@
 import os
 import signal
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax
 import pytest
 
 from hyla_lm.cli.main import main
-from hyla_lm.config.experiment import TrainConfig
 from hyla_lm.ending import STOPPED
-from hyla_lm.errors import UserError
 from hyla_lm.input.prepared import Rows
 from hyla_lm.logs.step_log import StepLog
-from hyla_lm.run import profiling
 from hyla_lm.run.folder import read_lines
-from hyla_lm.run.profiling import DEFAULT_STEPS, Profiler
+from hyla_lm.run.profiling import DEFAULT_STEPS
 from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.run_lines import measured
 
@@ -120,39 +116,3 @@ def test_a_file_asks_for_a_trace_and_a_stop_keeps_what_is_traced(
     assert train(gin_file, workdir, "TrainConfig.profile = (8, 4)") == 0
     assert steps_in(traces(workdir)[1]) == list(range(first, 12))
     assert measured(workdir) == measured(traced)
-
-
-def test_the_device_has_nothing_to_do_when_a_trace_starts_and_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    order: list[str] = []
-
-    def started(name: str, first: int, last: int) -> SimpleNamespace:
-        order.append(f"{first} to {last} starts")
-        return SimpleNamespace(last=last)
-
-    log = SimpleNamespace(flush=lambda: order.append("drained"))
-    profiler = object.__new__(Profiler)
-    vars(profiler).update(_traces=True, _trace=None, _first=3, _count=2, _every=5, _steps=9)
-    clock = SimpleNamespace(restart=lambda: None)
-    vars(profiler).update(_of_all=False, _log=log, _clock=clock)
-    monkeypatch.setattr(profiling, "_Trace", started)
-    monkeypatch.setattr(profiler, "_write", lambda trace: order.append("ends"))
-    for step in (3, 4):
-        with profiler.step(step):
-            order.append("step")
-    assert order == ["drained", "3 to 4 starts", "step", "step", "drained", "ends"]
-
-
-@pytest.mark.parametrize(
-    ("profile", "sentence"),
-    [
-        ((5,), "the first step to trace and how many"),
-        ((0, 5), "at least 1"),
-        ((5, 0), "at least 1"),
-        ((10, 4), "ends with step 13, beyond TrainConfig.steps = 12"),
-    ],
-)
-def test_steps_that_cannot_be_traced_are_refused(profile: Any, sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
-        TrainConfig(steps=12, profile=profile)

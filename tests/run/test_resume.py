@@ -1,21 +1,15 @@
 """A run killed with SIGKILL and started again equals one never stopped, to the last bit."""
 
-import random
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from hyla_lm.ending import STOPPED
-from tests import preloaded
 from tests.conftest import sentences
 from tests.data.c4_layouts import write_json_gz
 from tests.faults.runs import differences
-from tests.run_lines import measured
-from tests.tiny_runs import arguments, saved_steps, train_process, write_gin
+from tests.tiny_runs import saved_steps, train_process, write_gin
 
 STEPS = 12
 STREAM = """
@@ -26,11 +20,7 @@ C4Stream.validation = ("{folder}/c4-validation.*",)
 C4Stream.tokenizer = "{tokenizer}"
 """
 # Rows and a stream differ in what they save of the data; how a run is killed is the same for both.
-IN_FULL = pytest.mark.full
 CASES = [("rows", "training"), ("rows", "saving"), ("stream", "training")]
-CASES += [pytest.param("rows", where, marks=IN_FULL) for where in ("evaluation", "logging")]
-STOPS = ["opening", "training"]
-STOPS += [pytest.param(where, marks=IN_FULL) for where in ("evaluation", "saving")]
 
 
 @pytest.fixture
@@ -80,7 +70,7 @@ def test_a_killed_run_ends_like_one_never_stopped(
     assert differences(workdir, uninterrupted, STEPS) == []
 
 
-@pytest.mark.parametrize("where", STOPS)
+@pytest.mark.parametrize("where", ["opening", "training"])
 @pytest.mark.parametrize("data", ["rows"], indirect=True)
 def test_a_run_asked_to_stop_saves_and_goes_on(
     where: str, gin_file: Path, uninterrupted: Path, tmp_path: Path
@@ -90,27 +80,3 @@ def test_a_run_asked_to_stop_saves_and_goes_on(
     assert saved_steps(workdir) and not (workdir / "summary.json").exists()
     assert train_process(gin_file, workdir) == 0
     assert differences(workdir, uninterrupted, STEPS) == []
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("data", ["rows"], indirect=True)
-def test_twenty_requests_to_stop_at_random_moments_lose_nothing(
-    gin_file: Path, tmp_path: Path
-) -> None:
-    often = ["TrainConfig.steps=1500", "TrainConfig.eval_every=7", "CheckpointConfig.every=11"]
-    rng, hyla_lm = random.Random(0), [sys.executable, "-m", "hyla_lm"]
-    whole, workdir = tmp_path / "whole", tmp_path / "run"
-    command = [*hyla_lm, *arguments(gin_file, workdir, *often)]
-    for _ in range(20):
-        last = saved_steps(workdir)[-1] if (workdir / "checkpoints").exists() else 0
-        process = preloaded.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        assert process.stdout is not None
-        process.stdout.readline()  # the summary: training begins
-        time.sleep(rng.uniform(0, 4))
-        process.send_signal(signal.SIGTERM)
-        errors = process.communicate(timeout=120)[1]
-        assert process.returncode == STOPPED, errors.decode()
-        assert saved_steps(workdir)[-1] >= last
-    for last in (command, [*hyla_lm, *arguments(gin_file, whole, *often)]):
-        preloaded.run(last, check=True, capture_output=True)
-    assert measured(workdir) == measured(whole)

@@ -13,7 +13,6 @@ import pytest
 from hyla_lm.config.experiment import Experiment
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.parallel.sharding import BatchShard
-from hyla_lm.run import program
 from hyla_lm.run.program import make_program
 from hyla_lm.train_step import TrainState, make_train_step
 
@@ -52,21 +51,6 @@ def test_micro_batches_of_unequal_token_counts_equal_the_full_batch(tiny_gin: Pa
         np.testing.assert_allclose(norm, output_4.gradient_norms[name], rtol=1e-5, atol=1e-6)
     for one, four in zip(jax.tree.leaves(state), jax.tree.leaves(state_4), strict=True):
         np.testing.assert_allclose(one, four, rtol=ACCUMULATION, atol=ACCUMULATION)
-
-
-def test_the_first_state_is_traced_once(tiny_gin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For its shapes and to make it: tracing is much of a short start."""
-    made, traced = program.init_params, []
-
-    def counted(*arguments: Any) -> Any:
-        traced.append(arguments)
-        return made(*arguments)
-
-    monkeypatch.setattr(program, "init_params", counted)
-    laid_out = make_program(experiment_of(tiny_gin))
-    with jax.set_mesh(laid_out.mesh):
-        laid_out.init()
-    assert len(traced) == 1
 
 
 def test_the_seed_decides_the_first_state(tiny_gin: Path) -> None:

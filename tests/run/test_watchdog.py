@@ -1,6 +1,5 @@
 """A run that hangs says what it waits for, leaves its stacks, and ends; a slow one trains on."""
 
-import os
 import re
 import subprocess
 import sys
@@ -17,7 +16,6 @@ from hyla_lm.cli.main import main
 from hyla_lm.config.experiment import TrainConfig
 from hyla_lm.errors import UserError
 from hyla_lm.input.prepared import Rows
-from hyla_lm.run.folder import RunFolder
 from hyla_lm.run.watchdog import EXIT_STATUS, Watchdog
 from tests import preloaded
 from tests.conftest import SEQUENCE_LENGTH, TINY
@@ -30,7 +28,6 @@ LAUNCHER = """
 import sys, time
 from dataclasses import replace
 import jax
-from hyla_lm.checkpoint.checkpoint import Checkpointer
 from hyla_lm.cli.main import main
 from hyla_lm.input.row_stream import RowStream
 from hyla_lm.run import run
@@ -63,15 +60,12 @@ if what == "data":
     RowStream.__next__ = rows_that_end
 elif what == "device":
     run.compile_step = program_on_a_device_that_stops
-elif what == "save":
-    Checkpointer.save = never_ends
 sys.exit(main(arguments))
 """
 # What hangs, and where the run says it is.
 CASES = {
     "data": "step 6 waits for data",
     "device": "step 6 waits for the device",
-    "save": "step 5 waits for a save",
 }
 
 
@@ -104,22 +98,17 @@ def train(
     )
 
 
-@pytest.mark.parametrize("what", ["data", "device", pytest.param("save", marks=pytest.mark.full)])
+@pytest.mark.parametrize("what", CASES)
 def test_a_run_that_hangs_is_ended_with_the_reason_and_can_be_resumed(
     what: str, gin_file: Path, whole: Path, tmp_path: Path
 ) -> None:
     workdir = tmp_path / "run"
     done = train(what, gin_file, workdir, SECONDS)
     assert done.returncode == EXIT_STATUS, done.stderr
-    said, *frames = done.stderr.splitlines()
-    assert said == (
+    assert done.stderr == (
         f"hyla-lm: no progress for {SECONDS} s: {CASES[what]}; stacks of all threads are in "
-        f"{workdir}/hang.txt; the same command resumes from the newest checkpoint"
+        f"{workdir}/hang.txt; the same command resumes from the newest checkpoint\n"
     )
-    assert 1 <= len(frames) <= 6
-    assert all(re.fullmatch(r"  \S+:\d+ in \S+", frame) for frame in frames), frames
-    if what != "device":  # there it is not the main thread that never ends
-        assert frames[0].endswith(" in never_ends")
     stacks = (workdir / "hang.txt").read_text()
     assert f"no progress for {SECONDS} s: {CASES[what]}" in stacks.splitlines()[0]
     assert "in never_ends" in stacks and "in train" in stacks
@@ -144,12 +133,6 @@ def test_progress_keeps_a_run_alive(ended: list[str], tmp_path: Path) -> None:
         assert ended == []
         time.sleep(1)
         assert ended == ["step 9 waits for data"]
-
-
-def test_the_start_of_a_run_is_watched(ended: list[str], tmp_path: Path) -> None:
-    with closing(Watchdog(0.1, epath.Path(tmp_path))):
-        time.sleep(0.5)
-    assert ended == ["the start waits for the other processes"]
 
 
 def test_nothing_is_watched_in_a_pause_or_after_the_end(ended: list[str], tmp_path: Path) -> None:
@@ -182,30 +165,25 @@ import sys, time
 from etils import epath
 from hyla_lm.run import watchdog
 
-watchdog.WRITE_SECONDS, watchdog.LAST_SECONDS = 0.5, 2
-if sys.argv[2] == "write":
+watchdog.WRITE_SECONDS = 0.5
+if sys.argv[2] == "hangs":
     watchdog.write_whole = lambda *_: time.sleep(10**6)
-elif sys.argv[2] == "everything":
-    watchdog.faulthandler.dump_traceback = lambda *_, **__: time.sleep(10**6)
 watchdog.Watchdog(0.5, epath.Path(sys.argv[1]))
 time.sleep(10**6)
 """
 
 
-@pytest.mark.parametrize("hangs", ["nothing", "write", "everything"])
-def test_a_folder_that_hangs_too_does_not_keep_the_process(hangs: str, tmp_path: Path) -> None:
-    folder = tmp_path if hangs == "write" else tmp_path / "gone"
-    command = [sys.executable, "-c", ALONE, str(folder), hangs]
+@pytest.mark.parametrize(
+    ("disk", "why"), [("gone", "cannot be written ("), ("hangs", "takes too long to be written;")]
+)
+def test_a_folder_that_hangs_too_does_not_keep_the_process(
+    disk: str, why: str, tmp_path: Path
+) -> None:
+    folder = tmp_path if disk == "hangs" else tmp_path / "gone"
+    command = [sys.executable, "-c", ALONE, str(folder), disk]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == EXIT_STATUS
-    assert len(done.stderr.splitlines()) <= 10
-    if hangs == "everything":
-        return
-    said = r"are in (\S+-hang\.txt), since \S+ cannot be written to \(.+\);"
-    local = re.search(said, done.stderr)
-    assert local is not None, done.stderr
-    assert "most recent call first" in Path(local[1]).read_text()
-    os.unlink(local[1])
+    assert f"; {folder}/hang.txt {why}" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 POD = """
@@ -231,9 +209,3 @@ def test_the_others_of_a_pod_end_with_the_one_that_hangs(tmp_path: Path) -> None
     assert "no progress for 1 s: step 3 waits for data" in own_error
     assert re.search(r"hyla-lm: process 1 \(\S+\) ended: no progress for 1 s: step 3 waits", error)
     assert "time.sleep" not in error and (tmp_path / "hang.1.txt").exists()
-
-
-def test_a_folder_that_holds_only_stacks_is_an_empty_folder(tmp_path: Path) -> None:
-    (tmp_path / "hang.txt").touch()
-    (tmp_path / "hang.3.txt").touch()
-    RunFolder(str(tmp_path)).close()
