@@ -41,8 +41,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="nothing is copi
     ("on_ctrl_c", "folders", "flags", "new_session"),
     [
         (signal.SIG_IGN, "", [], True),
-        (signal.default_int_handler, str(preloaded.ROOT), ["-P"], False),
-        (signal.default_int_handler, "/elsewhere:/and/there", [], False),
+        (signal.default_int_handler, "/elsewhere:/and/there", ["-P"], False),
     ],
 )
 def test_it_sees_what_a_process_started_as_usual_sees(
@@ -73,10 +72,8 @@ def test_it_is_a_child_that_signals_end() -> None:
     ("end", "status"),
     [
         ("", 0),
-        ("sys.exit(3)", 3),
         ("sys.exit('why')", 1),
         ("raise ValueError", 1),
-        ("sys.stdout.flush(); sys.stdout.close()", 0),
         ("sys.stdout = open('/dev/full', 'w'); print('lost')", 120),
     ],
 )

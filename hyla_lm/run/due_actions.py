@@ -6,7 +6,6 @@ one is a function and its line in DUE_ACTIONS.
 
 import time
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -110,16 +109,18 @@ def save(run: Run, step: int) -> None:
 
 def evaluate(run: Run, step: int) -> None:
     """Validation metrics, of the whole sets at the end; raises Preempted, saved, on a request."""
-    p, is_final, waits_for = run.program, at_end(run.experiment, step), partial(run.waits_for, step)
-    try:
-        with run.clock.measured("evaluation_seconds"):
-            evaluated = evaluation.evaluate(
-                p, run.state.params, step, run.shard, is_final, waits_for, run.guard
-            )
-    except Preempted:
-        save(run, step)
-        why = f"stopped after step {step}, which is saved; its evaluation is done again"
-        raise Preempted(why) from None
+    p, is_final = run.program, at_end(run.experiment, step)
+
+    def before_batch() -> None:
+        run.waits_for(step, "a batch of its evaluation")
+        if run.guard.requested():
+            save(run, step)
+            raise Preempted(f"stopped in the evaluation of step {step}, which is saved")
+
+    with run.clock.measured("evaluation_seconds"):
+        evaluated = evaluation.evaluate(
+            p, run.state.params, step, run.shard, is_final, before_batch
+        )
     evaluated.write_documents(run.folder)
     line = {f"{VALIDATION}/{name}": value for name, value in evaluated.metrics.items()}
     run.store.write(step, line | run.clock.noted())
@@ -182,7 +183,7 @@ def _train_suite(run: Run, step: int, suite: Suite) -> dict[str, float]:
 
 def write_summary(run: Run, step: int) -> None:
     """Writes summary.json."""
-    trained = summary_of(run.program, run.state.params, run.folder.lines(), run.store.begun_at)
+    trained = summary_of(run.program, run.state.params, run.folder.lines())
     trained["wall_seconds"] = time.monotonic() - run.began
     run.waits_for(step, "a save")
     evaluated: dict[str, Any] = {VALIDATION: run.validation}

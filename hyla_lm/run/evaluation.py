@@ -13,13 +13,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from hyla_lm.ending import Preempted
 from hyla_lm.errors import UserError
 from hyla_lm.input.packing import Documents, concatenated, joined, parts_of_rows
 from hyla_lm.metrics import HostMetrics, Metrics, add, means, to_host
 from hyla_lm.package import git_revision
 from hyla_lm.parallel import processes
-from hyla_lm.parallel.preemption import PreemptionGuard
 from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.run.folder import RunFolder
 from hyla_lm.run.program import Program, versions
@@ -31,7 +29,6 @@ from hyla_lm.tasks.protocol import HostBatch, Task
 FOLDER = "documents"
 TRAIN_ROWS = "train rows"
 FLOATS = {"nats_N", "bytes_N"}
-WaitsFor = Callable[[str], None]
 Started = tuple[HostBatch, Metrics, jax.Array | None]
 
 
@@ -82,18 +79,17 @@ def evaluate(
     step: int,
     shard: BatchShard,
     is_final: bool,
-    waits_for: WaitsFor = lambda _: None,
-    guard: PreemptionGuard | None = None,
+    before_batch: Callable[[], None] = lambda: None,
 ) -> Evaluation:
     """Evaluates the parameters of a step, on the whole sets if it is the final evaluation.
 
-    Metrics are named by the set. All processes must call it, under the mesh. `waits_for` is called
-    with what is waited for next. Raises Preempted when the run is interrupted.
+    Metrics are named by the set. All processes must call it, under the mesh. `before_batch` may
+    raise an error, which ends the evaluation.
     """
     metrics: dict[str, float] = {}
     parts: dict[str, Documents] = {}
     for name, batches in program.task.evaluation_sets(shard, is_final).items():
-        sums, documents = _evaluate_set(program, params, batches, waits_for, guard)
+        sums, documents = _evaluate_set(program, params, batches, before_batch)
         prefix = f"{name}_" if name else ""
         logged = program.task.logged_metrics(means(sums))
         metrics |= {f"{prefix}{key}": value for key, value in logged.items()}
@@ -107,13 +103,12 @@ def _evaluate_set(
     program: Program[Task],
     params: Any,
     batches: Iterable[HostBatch],
-    waits_for: WaitsFor,
-    guard: PreemptionGuard | None,
+    before_batch: Callable[[], None],
 ) -> tuple[HostMetrics, list[Documents]]:
     """Summed metrics, and the documents of this process's rows."""
     total: HostMetrics = {}
     documents: list[Documents] = []
-    for batch, metrics, nats_BxT in _one_late(_started(program, params, batches, waits_for, guard)):
+    for batch, metrics, nats_BxT in _one_late(_started(program, params, batches, before_batch)):
         total = add(total, to_host(metrics))
         if nats_BxT is not None:
             documents.append(_documents_of(program.task, batch, nats_BxT))
@@ -124,22 +119,16 @@ def _started(
     program: Program[Task],
     params: Any,
     batches: Iterable[HostBatch],
-    waits_for: WaitsFor,
-    guard: PreemptionGuard | None,
+    before_batch: Callable[[], None],
 ) -> Iterator[Started]:
     """Each batch, with what the device computes of it: metrics, and nats by token or None."""
-    waits_for("rows to evaluate on")
     for batch in batches:
-        waits_for("the device, which evaluates")
-        if guard is not None and guard.requested():
-            raise Preempted("stopped")
+        before_batch()
         on_device = program.to_devices(batch)
         if program.token_step is None:
             yield batch, program.evaluation_step(params, on_device), None
         else:
             yield batch, *program.token_step(params, on_device)
-        waits_for("rows to evaluate on")
-    waits_for("the device, which evaluates")
 
 
 def _one_late(started: Iterable[Started]) -> Iterator[Started]:

@@ -67,7 +67,7 @@ def follow(workdir: str, prepare: Callable[[], Program[Task]], say: Say = print)
             new = [step for step in checkpoints.steps() if step not in known]
             if new:
                 try:
-                    evaluation = _evaluated(program, checkpoints, new[0], guard)
+                    evaluation = _evaluated(program, checkpoints, new[0], pause.check)
                 except Damaged as damage:  # or the run removed it meanwhile
                     skipped.add(new[0])
                     say(f"step {new[0]} is skipped: {damage}")
@@ -82,13 +82,16 @@ def follow(workdir: str, prepare: Callable[[], Program[Task]], say: Say = print)
 
 
 def _evaluated(
-    program: Program[Task], checkpoints: Checkpointer, step: int, guard: PreemptionGuard
+    program: Program[Task],
+    checkpoints: Checkpointer,
+    step: int,
+    before_batch: Callable[[], None],
 ) -> Evaluation:
     """Evaluates a step on whole sets; raises Damaged for one that cannot be read."""
     meta = checkpoints.meta(step)
     check_same_run(meta["identity"], identity(program), checkpoints.folder.parent)
     params = checkpoints.restore_parameters(step, program.abstract_state.params, meta)
-    return RestoredRun(program, params, step).evaluation(guard)
+    return RestoredRun(program, params, step).evaluation(before_batch)
 
 
 class _Records:
@@ -123,13 +126,16 @@ class _Pause:
     def __init__(self, guard: PreemptionGuard, say: Say):
         self._guard, self._say, self._said = guard, say, ""
 
-    def __call__(self, waits_for: str) -> None:
+    def check(self) -> None:
         """Raises Preempted when the process is interrupted."""
+        if self._guard.requested():
+            raise Preempted("stopped")
+
+    def __call__(self, waits_for: str) -> None:
         if waits_for != self._said:
             self._said = waits_for
             self._say(waits_for)
         end = time.monotonic() + POLL_SECONDS
         while (left := end - time.monotonic()) > 0:
-            if self._guard.requested():
-                raise Preempted("stopped")
+            self.check()
             time.sleep(min(left, LONGEST_SLEEP_SECONDS))

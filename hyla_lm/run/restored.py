@@ -1,6 +1,6 @@
 """A trained run, opened again."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,6 @@ from hyla_lm.checkpoint.checkpoint import read_checkpoints, restore_run
 from hyla_lm.config.gin_files import Written
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
-from hyla_lm.parallel.preemption import PreemptionGuard
 from hyla_lm.parallel.sharding import shard_of
 from hyla_lm.run.evaluation import Evaluation, evaluate
 from hyla_lm.run.program import Program, identity, make_program
@@ -30,14 +29,11 @@ class RestoredRun:
         """The step, and metrics over the whole evaluation sets."""
         return {"step": self.step, **self.evaluation().metrics}
 
-    def evaluation(self, guard: PreemptionGuard | None = None) -> Evaluation:
-        """`evaluate`, with the losses of documents where the task has any.
-
-        With a guard it raises Preempted when the process is interrupted.
-        """
+    def evaluation(self, before_batch: Callable[[], None] = lambda: None) -> Evaluation:
+        """`evaluate`, with the losses of documents where the task has any."""
         shard = shard_of(self.program.mesh, self.program.experiment.train.batch_size)
         with jax.set_mesh(self.program.mesh):
-            return evaluate(self.program, self.params, self.step, shard, True, guard=guard)
+            return evaluate(self.program, self.params, self.step, shard, True, before_batch)
 
 
 def open_run(

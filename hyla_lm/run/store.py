@@ -11,7 +11,7 @@ from hyla_lm.checkpoint.checkpoint import (
     differences,
     restore_run,
 )
-from hyla_lm.config.experiment import Branch, Experiment
+from hyla_lm.config.experiment import Experiment
 from hyla_lm.errors import UserError
 from hyla_lm.logs.sinks import LoggedRun, Sink, Value
 from hyla_lm.logs.tensorboard import TensorBoard
@@ -41,13 +41,6 @@ class RunStore:
         self._stack = ExitStack()
         self._stack.callback(self.checkpoints.close)
         self._saved = self._noted = max(self.checkpoints.steps(), default=None)
-
-    @property
-    def begun_at(self) -> int:
-        """The step at which the run began: that of its trunk for a branch, else 0."""
-        if self.origin is None or self.origin["settings"]["class"] != Branch.__name__:
-            return 0
-        return self.origin["step"]
 
     def check_nothing_saved(self) -> None:
         """Raises UserError if the run has saved checkpoints that are no longer there."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from hyla_lm.diagnostics.norms import KINDS
 from hyla_lm.input.source import HasPasses
@@ -122,14 +123,11 @@ def _preformatted(text: str) -> str:
 
 
 def summary_of(
-    program: Program[Task], params: Any, lines: Sequence[Mapping[str, Any]], begun_at: int = 0
+    program: Program[Task], params: Any, lines: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """What training adds to summary.json, from its lines of metrics.
-
-    `begun_at` is the step of its trunk at which a branch began.
-    """
+    """What training adds to summary.json, from its lines of metrics."""
     e, t = program.experiment, program.experiment.train
-    seconds = seconds_per_step(lines, begun_at)
+    seconds = seconds_per_step(lines)
     tokens_per_second = program.tokens_per_step / seconds if seconds else 0.0
     summary: dict[str, Any] = {
         "step": t.steps,
@@ -170,14 +168,10 @@ def last_training_metrics(lines: Sequence[Mapping[str, Any]]) -> dict[str, float
     }
 
 
-def seconds_per_step(lines: Sequence[Mapping[str, Any]], begun_at: int = 0) -> float:
-    """The mean over the windows that were timed, each counted by its steps; 0 where none was."""
-    windows = [line for line in lines if is_window(line)]
-    starts = [begun_at, *(line["step"] for line in windows)]
-    timed = [(x["step"] - start, x) for start, x in zip(starts, windows, strict=False)]
-    timed = [(steps, x) for steps, x in timed if STEP_SECONDS in x]
-    total = sum(steps * x[STEP_SECONDS] for steps, x in timed)
-    return total / sum(steps for steps, _ in timed) if timed else 0.0
+def seconds_per_step(lines: Sequence[Mapping[str, Any]]) -> float:
+    """The mean over the lines of training that were timed; 0 where none was."""
+    timed = [line[STEP_SECONDS] for line in lines if STEP_SECONDS in line]
+    return float(np.mean(timed)) if timed else 0.0
 
 
 def flops_per_token(program: Program[Task]) -> float:

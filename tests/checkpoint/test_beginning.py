@@ -16,7 +16,6 @@ from hyla_lm.config.experiment import WarmStart
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
 from hyla_lm.input.prepared import Rows
-from hyla_lm.optim import rise_hold_fall
 from hyla_lm.run.program import make_program
 from tests.faults.runs import arrays, as_bytes, differences, position
 from tests.run_lines import measured
@@ -160,12 +159,6 @@ def test_a_killed_branch_ends_like_one_never_stopped(
     assert differences(killed, whole, 14) == []
 
 
-def test_a_cooldown_keeps_the_peak_until_it_begins() -> None:
-    rates = [float(rise_hold_fall(1e-2, 2, SAVED, 14)(step)) for step in (1, 2, SAVED, 9, 14)]
-    assert rates[:3] + rates[4:] == pytest.approx([0.5e-2, 1e-2, 1e-2, 1e-3])
-    assert 1e-3 < rates[3] < 1e-2
-
-
 @pytest.mark.parametrize(
     ("setting", "bindings", "says"),
     [
@@ -193,10 +186,3 @@ def test_what_cannot_begin_is_one_sentence(
     assert says in err and len(err.splitlines()) == 1
     assert not (tmp_path / "run" / "checkpoints" / "0").exists()
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
-
-
-def test_a_run_that_began_from_nothing_takes_no_warm_start(
-    gin_file: Path, source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train(gin_file, source, *warm(source)) == 2
-    assert "holds a run that began from nothing" in capsys.readouterr().err

@@ -1,7 +1,6 @@
 """Damaged metrics.jsonl and summary.json give the lines, or one sentence that names the place."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -48,17 +47,6 @@ def assert_names(error: UserError, place: str) -> None:
     assert "\n" not in message and message.count(". ") == 0 and len(message) < 200
 
 
-def lines_or_error(content: bytes) -> list[dict[str, Any]]:
-    """The lines; none where one error names a line that is there."""
-    try:
-        return parse_lines(content, NAME)
-    except UserError as error:
-        number = int(re.match(rf"{NAME} line (\d+) ", str(error))[1])
-        assert 1 <= number <= content.count(b"\n")
-        assert_names(error, f"{NAME} line {number}")
-        return []
-
-
 @given(LINES, st.data())
 def test_a_file_cut_anywhere_loses_only_the_line_it_is_cut_in(
     lines: list[dict[str, Any]], data: st.DataObject
@@ -74,17 +62,6 @@ def test_a_line_that_is_none_is_named(name: str) -> None:
     with pytest.raises(UserError) as raised:
         parse_lines(content, NAME)
     assert_names(raised.value, f"{NAME} line 3")
-
-
-@given(LINES, st.binary(max_size=40), st.data())
-def test_bytes_put_anywhere_give_lines_or_one_error(
-    lines: list[dict[str, Any]], damage: bytes, data: st.DataObject
-) -> None:
-    content = text(lines)
-    start = data.draw(st.integers(0, len(content)))
-    end = data.draw(st.integers(start, len(content)))
-    for line in lines_or_error(content[:start] + damage + content[end:]):
-        assert type(line["step"]) is int and line["step"] >= 0
 
 
 @given(content=st.binary(max_size=60) | JSON.map(lambda value: text([value])))

@@ -216,18 +216,6 @@ def test_above_the_limit_and_by_default_the_run_stops(
     assert ("The last checkpoint is of step 5." in error) == (status == 2)
 
 
-def test_a_spike_stops_the_run_where_it_is_not_skipped(
-    tiny_gin: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    spoil_rows(a_row_of_each(tiny_gin, [4]), 1e4)
-    assert train(tiny_gin, tmp_path / "run", *SPIKES) == 2
-    error = capsys.readouterr().err
-    assert "step 4: loss" in error and "above UpdatePolicy.spike_factor = 20 times" in error
-    assert "Nothing was saved." in error
-
-
 def test_a_policy_cannot_be_put_on_or_off_on_the_way_but_may_change(
     tiny_gin: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
