@@ -132,10 +132,9 @@ def list_files(patterns: Sequence[str], what: str) -> tuple[str, ...]:
 
 def _matching(pattern: str) -> list[str]:
     path = as_path(pattern)
-    with bucket_errors(path):
-        if WILDCARD.search(path.name):
-            return sorted(str(file) for file in path.parent.glob(path.name))
-        return [str(path)] if path.is_file() else []
+    if WILDCARD.search(path.name):
+        return sorted(str(file) for file in path.parent.glob(path.name))
+    return [str(path)] if path.is_file() else []
 
 
 def _check_complete(files: Sequence[str], pattern: str, what: str) -> None:

@@ -12,7 +12,7 @@ from hyla_lm.run import due_actions
 from hyla_lm.run.folder import RunFolder
 from hyla_lm.run.program import make_program
 from hyla_lm.run.run import Run
-from hyla_lm.run.store import finished_lines, finished_summary
+from hyla_lm.run.store import finished_summary
 from hyla_lm.run.watchdog import Watchdog
 
 
@@ -29,7 +29,9 @@ def train(experiment: Experiment, workdir: str, step: int | None = None) -> dict
         folder.check_shared()
         summary = finished_summary(folder, experiment) if step is None else {}
         if summary:
-            _print(finished_lines(experiment, workdir, summary))
+            values = summary.get("validation", {}).items()
+            reached = ", ".join(f"{name} {value:.4f}" for name, value in values)
+            _print([f"{workdir} is finished at step {summary['step']:,}; validation {reached}"])
             return summary
         due_actions.check_suites(experiment.train.suites, experiment.model)
         program = make_program(experiment)

@@ -43,14 +43,12 @@ class Popen(subprocess.Popen):
         preexec_fn, _, pass_fds, cwd, env, _, _, shell, *streams = rest
         new_session, process_group = rest[-2:]
         env = {**os.environ} if env is None else env
-        is_usual = not (preexec_fn or pass_fds or shell) and process_group == -1
+        is_usual = not (preexec_fn or pass_fds or shell or new_session) and process_group == -1
         if not (is_usual and can_be_copied(args, env)):
             return super()._execute_child(args, executable, *rest)
         p2cread, _, _, c2pwrite, _, errwrite = streams[:6]
         request = {"argv": args[1:], "env": env, "cwd": str(cwd or Path.cwd())}
-        request["new_session"] = new_session
         modules = TRAINER if finds_this_trainer(env) else OTHERS
-        request["ignores_sigint"] = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
         own = [
             end if end != -1 else number for number, end in enumerate((p2cread, c2pwrite, errwrite))
         ]
@@ -182,14 +180,11 @@ def become(request: dict[str, Any], streams: list[int]) -> None:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
-    if request["new_session"]:
-        os.setsid()
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
     os.environ.setdefault("GLIBC_TUNABLES", "")  # or hyla-lm starts itself anew
-    handler = signal.SIG_IGN if request["ignores_sigint"] else signal.default_int_handler
-    signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     configure_jax()
     argv = request["argv"]
     safe = is_safe(argv)

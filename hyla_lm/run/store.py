@@ -20,7 +20,6 @@ from hyla_lm.run.folder import RunFolder
 from hyla_lm.run.program import Program, identity, meta_of
 from hyla_lm.run.summary import texts
 from hyla_lm.storage import read_whole
-from hyla_lm.tasks.language_model import LanguageModel
 from hyla_lm.tasks.protocol import Task
 from hyla_lm.train_step import TrainState
 
@@ -179,19 +178,3 @@ def finished_summary(folder: RunFolder, experiment: Experiment) -> dict[str, Any
         and (folder.checkpoints / str(last)).exists()
     )
     return summary if all(processes.gather(is_finished)) else {}
-
-
-def finished_lines(experiment: Experiment, workdir: str, summary: dict[str, Any]) -> list[str]:
-    """What a person reads who starts a finished run again."""
-    steps = experiment.train.steps
-    values = summary.get("validation", {}).items()
-    reached = ", ".join(f"{name} {value:.4f}" for name, value in values)
-    curves = f"curves: tensorboard --logdir {workdir}"
-    if isinstance(experiment.train.task, LanguageModel):
-        curves += f"; text: hyla-lm sample --workdir={workdir} --prompt=TEXT"
-    return [
-        f"{workdir} is finished at step {steps:,}; validation {reached}",
-        f"to train longer: --gin.TrainConfig.steps={2 * steps}; the learning rate's schedule then "
-        "spans all of them",
-        curves,
-    ]

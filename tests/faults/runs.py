@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,6 @@ import numpy as np
 import orbax.checkpoint as ocp
 from tensorboard.backend.event_processing.event_accumulator import SCALARS, EventAccumulator
 
-from hyla_lm.errors import UserError
 from hyla_lm.logs.tensorboard import tensorboard_name
 from tests import preloaded
 from tests.run_lines import measured
@@ -56,7 +55,7 @@ class Running:
         self, command: Command, workdir: Path, is_cached: bool = True, start: Sequence[str] = ()
     ):
         self.workdir, self.started = workdir, time.monotonic()
-        self._errors = workdir.with_suffix(".errors")
+        self._errors = command.gin_file.with_name(f"{workdir.name}.errors")
         with self._errors.open("wb") as errors:
             self._process = preloaded.Popen(
                 [
@@ -107,14 +106,7 @@ def differences(workdir: Path, whole: Path, step: int) -> list[str]:
         "tensorboard": points,
         "summary.json": summary,
     }
-    return [name for name, read in parts.items() if read_or_error(read, workdir) != read(whole)]
-
-
-def read_or_error(read: Callable[[Path], Any], workdir: Path) -> Any:
-    try:
-        return read(workdir)
-    except (OSError, ValueError, UserError) as error:
-        return error
+    return [name for name, read in parts.items() if read(workdir) != read(whole)]
 
 
 def arrays(workdir: Path, step: int) -> dict[str, tuple[Any, ...]]:

@@ -3,21 +3,21 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from hyla_lm.ending import STOPPED
-from tests import preloaded
+from tests.faults.runs import Command, Running
+from tests.tiny_runs import saved_steps
 
 PATIENCE_SECONDS = 120
 ENDLESS = [
-    "--gin.TrainConfig.steps=1000000",
-    "--gin.TrainConfig.eval_every=1000000",
-    "--gin.CheckpointConfig.every=1000000",
-    "--gin.Rows.verify=off",
+    "TrainConfig.steps=1000000",
+    "TrainConfig.eval_every=1000000",
+    "CheckpointConfig.every=1000000",
+    "Rows.verify=off",
 ]
 # What is called before training, and what makes the command take long there.
 SLOW = """
@@ -49,45 +49,35 @@ r.RunStore.save = save
 """
 
 
-class Running:
-    """hyla-lm train as a process of its own, in a folder of its own."""
+def running(gin_file: Path, home: Path, patch: str, *bindings: str) -> Running:
+    """hyla-lm train as a separate process, in a folder of its own."""
+    programs = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR", gin_file.with_name("programs")))
+    command = Command(gin_file, programs, bindings)
+    return Running(command, home / "run", start=("-c", SLOW.format(patch=patch)))
 
-    def __init__(self, gin_file: Path, home: Path, patch: str, *arguments: str):
-        self.workdir = home / "run"
-        self._err = gin_file.parent / "stderr"
-        command = [sys.executable, "-c", SLOW.format(patch=patch), "train"]
-        command += [f"--gin_file={gin_file}", f"--workdir={self.workdir}", *arguments]
-        with self._err.open("w") as err, (gin_file.parent / "stdout").open("w") as out:
-            self.process = preloaded.Popen(command, stdout=out, stderr=err)
 
-    def wait_for(self, path: str) -> None:
-        """Waits until a file of the run is there."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not list(self.workdir.parent.glob(path)):
-            assert self.process.poll() is None and time.monotonic() < deadline, self.errors()
-            time.sleep(0.02)
+def wait_for(run: Running, path: str) -> None:
+    """Waits until a file of the run is there."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not list(run.workdir.parent.glob(path)):
+        assert run.is_alive and time.monotonic() < deadline, run.errors()
+        time.sleep(0.02)
 
-    def errors(self) -> list[str]:
-        return self._err.read_text().splitlines()
 
-    def end(self) -> tuple[int, list[str], float]:
-        """Status, lines on stderr, and how long it took to end."""
-        started = time.monotonic()
-        status = self.process.wait(PATIENCE_SECONDS)
-        return status, self.errors(), time.monotonic() - started
-
-    def saved(self) -> list[int]:
-        names = (path.name for path in (self.workdir / "checkpoints").iterdir())
-        return sorted(int(name) for name in names if name.isdigit())
+def end(run: Running) -> tuple[int, list[str], float]:
+    """Status, lines on stderr, and how long it took to end."""
+    started = time.monotonic()
+    status = run.ended(PATIENCE_SECONDS)
+    return status, run.errors().splitlines(), time.monotonic() - started
 
 
 def test_a_request_saves_and_says_one_sentence(tiny_gin: Path, tmp_path: Path) -> None:
-    run = Running(tiny_gin, tmp_path, "", *ENDLESS)
-    run.wait_for("run/metrics.jsonl")
-    run.process.send_signal(signal.SIGINT)
-    status, lines, seconds = run.end()
+    run = running(tiny_gin, tmp_path, "", *ENDLESS)
+    wait_for(run, "run/metrics.jsonl")
+    run.send(signal.SIGINT)
+    status, lines, seconds = end(run)
     assert (status, len(lines)) == (STOPPED, 2), lines
-    (step,) = run.saved()
+    (step,) = saved_steps(run.workdir)
     assert (
         lines[1] == f"hyla-lm: stopped after step {step}, which is saved; the same command resumes"
     )
@@ -96,11 +86,11 @@ def test_a_request_saves_and_says_one_sentence(tiny_gin: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("patch", [IN_START_UP, IN_COMPILATION], ids=["start", "compilation"])
 def test_a_request_before_training_ends_at_once(patch: str, tiny_gin: Path, tmp_path: Path) -> None:
-    run = Running(tiny_gin, tmp_path, patch, *ENDLESS)
-    run.wait_for("run" if patch == IN_START_UP else "run/checkpoints")
+    run = running(tiny_gin, tmp_path, patch, *ENDLESS)
+    wait_for(run, "run" if patch == IN_START_UP else "run/checkpoints")
     time.sleep(0.5)
-    run.process.send_signal(signal.SIGTERM)
-    status, lines, seconds = run.end()
+    run.send(signal.SIGTERM)
+    status, lines, seconds = end(run)
     assert (status, lines) == (
         STOPPED,
         ["hyla-lm: stopped; the same command resumes"],
@@ -109,15 +99,15 @@ def test_a_request_before_training_ends_at_once(patch: str, tiny_gin: Path, tmp_
 
 
 def test_an_interruption_of_a_stop_ends_at_once(tiny_gin: Path, tmp_path: Path) -> None:
-    run = Running(tiny_gin, tmp_path, IN_A_SAVE, *ENDLESS)
-    run.wait_for("run/metrics.jsonl")
-    run.process.send_signal(signal.SIGTERM)
+    run = running(tiny_gin, tmp_path, IN_A_SAVE, *ENDLESS)
+    wait_for(run, "run/metrics.jsonl")
+    run.send(signal.SIGTERM)
     time.sleep(1)
-    run.process.send_signal(signal.SIGTERM)  # as a cloud and its launcher do
+    run.send(signal.SIGTERM)  # as a cloud and its launcher do
     time.sleep(1)
-    assert run.process.poll() is None
-    run.process.send_signal(signal.SIGINT)
-    status, lines, seconds = run.end()
+    assert run.is_alive
+    run.send(signal.SIGINT)
+    status, lines, seconds = end(run)
     assert (status, lines[-1]) == (
         128 + signal.SIGINT,
         "hyla-lm: ended at once; the same command resumes from the newest checkpoint",
@@ -126,11 +116,11 @@ def test_an_interruption_of_a_stop_ends_at_once(tiny_gin: Path, tmp_path: Path) 
 
 
 def test_a_run_that_cannot_save_ends_within_its_time(tiny_gin: Path, tmp_path: Path) -> None:
-    run = Running(tiny_gin, tmp_path, IN_A_STEP, *ENDLESS, "--gin.CheckpointConfig.stop_seconds=2")
-    run.wait_for("run/events.*")
+    run = running(tiny_gin, tmp_path, IN_A_STEP, *ENDLESS, "CheckpointConfig.stop_seconds=2")
+    wait_for(run, "run/events.*")
     time.sleep(1)
-    run.process.send_signal(signal.SIGTERM)
-    status, lines, seconds = run.end()
+    run.send(signal.SIGTERM)
+    status, lines, seconds = end(run)
     assert (status, lines[-1]) == (
         STOPPED,
         "hyla-lm: interrupted, and not saved within 2 s; "
@@ -149,19 +139,19 @@ def test_a_run_that_cannot_save_ends_within_its_time(tiny_gin: Path, tmp_path: P
 def test_an_error_lets_the_save_under_way_end(
     error: str, status: int, says: str, tiny_gin: Path, tmp_path: Path
 ) -> None:
-    run = Running(tiny_gin, tmp_path, FAILS_AFTER_A_SAVE.format(error=error, then=""))
-    found, lines, _ = run.end()
+    run = running(tiny_gin, tmp_path, FAILS_AFTER_A_SAVE.format(error=error, then=""))
+    found, lines, _ = end(run)
     assert (found, lines[0]) == (status, says)
     assert len(lines) <= 10 and not any("Traceback" in line for line in lines)
-    assert run.saved() == [5]
+    assert saved_steps(run.workdir) == [5]
 
 
 def test_an_error_does_not_wait_for_a_save_that_hangs(tiny_gin: Path, tmp_path: Path) -> None:
     then = IN_A_SAVE.strip().replace("\n", "; ")
     patch = FAILS_AFTER_A_SAVE.format(error="r.UserError('mend it.')", then=then)
-    run = Running(tiny_gin, tmp_path, patch, "--gin.CheckpointConfig.stop_seconds=2")
-    run.wait_for("run/events.*")
-    status, lines, seconds = run.end()
+    run = running(tiny_gin, tmp_path, patch, "CheckpointConfig.stop_seconds=2")
+    wait_for(run, "run/events.*")
+    status, lines, seconds = end(run)
     assert status == 2
     assert lines == ["hyla-lm: mend it.", "  a save under way did not end within 2 s"]
     assert seconds < PATIENCE_SECONDS / 2
@@ -177,8 +167,8 @@ def test_a_full_disk_is_one_sentence(tiny_gin: Path, tmp_path: Path) -> None:
     if mounted.returncode != 0:
         pytest.skip("a small disk needs the right to mount one")
     try:
-        run = Running(tiny_gin, small, "", "--gin.CheckpointConfig.every=1")
-        status, lines, _ = run.end()
+        run = running(tiny_gin, small, "", "CheckpointConfig.every=1")
+        status, lines, _ = end(run)
         assert status == 2, lines
         assert len(lines) <= 10, lines
         assert str(run.workdir) in lines[0] and "No space left on device" in lines[0], lines

@@ -103,11 +103,9 @@ def test_a_finished_run_says_so_and_does_nothing(
         patch.setattr(trainer, "make_program", None)
         assert main(arguments) == 0
     assert [file.read_bytes() for file in files] == content
-    finished, longer, curves = capsys.readouterr().out.splitlines()
+    [finished] = capsys.readouterr().out.splitlines()
     assert finished.startswith(f"{workdir} is finished at step 12; validation ")
     assert f"loss_nats {before['validation']['loss_nats']:.4f}" in finished
-    assert "--gin.TrainConfig.steps=24;" in longer
-    assert f"tensorboard --logdir {workdir}" in curves and f"--workdir={workdir}" in curves
     (workdir / "summary.json").unlink()
     assert main(arguments) == 0
     after = json.loads((workdir / "summary.json").read_text())
