@@ -40,7 +40,9 @@ def test_it_sees_what_a_process_started_as_usual_sees(tmp_path: Path) -> None:
     env = {**os.environ, **settings, "PYTHONPATH": "/elsewhere:/and/there"}
     options = {"cwd": tmp_path, "env": env, "capture_output": True, "text": True}
     command = [sys.executable, "-P", "-c", SAYS, "one", "two"]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     copied, usual = preloaded.run(command, **options), subprocess.run(command, **options)
+    signal.signal(signal.SIGINT, before)
     assert (copied.returncode, copied.stdout) == (usual.returncode, usual.stdout) == (7, "")
     assert copied.stderr == usual.stderr
 
