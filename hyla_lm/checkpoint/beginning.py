@@ -70,7 +70,7 @@ def _branch(
 ) -> Beginning:
     step = trunk.choose(setting.step)
     _check_length(program, step, f"Branch.run = {setting.run!r} is at")
-    state, data = store.branch(trunk, step)
+    state, data = store.restore(step, trunk)
     store.origin = _origin(setting, trunk, step)
     return Beginning(state, data, _origin_row(store.origin), must_be_saved=True)
 

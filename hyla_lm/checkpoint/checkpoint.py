@@ -32,7 +32,6 @@ os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES", "1")
 os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS", "60")
 
 ORIGIN = "origin"  # in the meta of runs that began from another
-OTHER_WORKDIR = "correct that setting or give another --workdir"
 
 
 class Damaged(UserError):
@@ -226,14 +225,13 @@ def restore_run(
     step: int,
     identity: Mapping[str, Any],
     abstract_state: Any,
-    remedy: str = OTHER_WORKDIR,
 ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     """State, data position and meta of a step that the run of this identity has saved.
 
-    Raises UserError, which ends with the remedy, for a checkpoint of another run, and Damaged.
+    Raises UserError for a checkpoint of another run, and Damaged.
     """
     run, meta = checkpoints.folder.parent, checkpoints.meta(step)
-    check_same_run(meta["identity"], identity, run, remedy)
+    check_same_run(meta["identity"], identity, run)
     return *checkpoints.restore(step, abstract_state, meta), meta
 
 
@@ -244,15 +242,13 @@ def _check_arrays(sums: Mapping[str, str], saved: Mapping[str, str]) -> None:
 
 
 def check_same_run(
-    saved: Mapping[str, Any],
-    current: Mapping[str, Any],
-    workdir: epath.Path,
-    remedy: str = OTHER_WORKDIR,
+    saved: Mapping[str, Any], current: Mapping[str, Any], workdir: epath.Path
 ) -> None:
     """Raises UserError naming the first field in which a checkpoint's run differs from this run."""
     for name, here, there in differences(current, saved):
         raise UserError(
-            f"{workdir} holds a run with {name} = {there!r} but this run has {here!r}: {remedy}."
+            f"{workdir} holds a run with {name} = {there!r} but this run has {here!r}: correct "
+            "that setting or give another folder."
         )
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from hyla_lm.checkpoint.checkpoint import (
     ORIGIN,
-    OTHER_WORKDIR,
     Checkpointer,
     differences,
     restore_run,
@@ -49,27 +48,19 @@ class RunStore:
                 "put its checkpoints back or give another --workdir."
             )
 
-    def restore(self, step: int) -> tuple[TrainState, dict[str, Any]]:
-        """State and data position of a step.
+    def restore(
+        self, step: int, trunk: Checkpointer | None = None
+    ) -> tuple[TrainState, dict[str, Any]]:
+        """State and data position of a step, of this run or of the trunk that it branches from.
 
         Raises UserError for a checkpoint of another run, and Damaged for one that is not as it was
         saved.
         """
-        state, data = self._restore(self.checkpoints, step, OTHER_WORKDIR)
-        self.origin = self._meta.get(ORIGIN)
-        return state, data
-
-    def branch(self, trunk: Checkpointer, step: int) -> tuple[TrainState, dict[str, Any]]:
-        """`restore` of a run that this one branches from; `origin` is the caller's to set."""
-        return self._restore(trunk, step, "correct that setting or give another Branch.run")
-
-    def _restore(
-        self, checkpoints: Checkpointer, step: int, remedy: str
-    ) -> tuple[TrainState, dict[str, Any]]:
-        program = self._program
+        program, checkpoints = self._program, trunk or self.checkpoints
         state, data, self._meta = restore_run(
-            checkpoints, step, identity(program), program.abstract_state, remedy
+            checkpoints, step, identity(program), program.abstract_state
         )
+        self.origin = self._meta.get(ORIGIN)
         return state, data
 
     def other_numerics(self, program: Program[Task]) -> str:

@@ -2,10 +2,10 @@
 
 import platform
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 import jax
-import numpy as np
 
 from hyla_lm.diagnostics.norms import KINDS
 from hyla_lm.input.source import HasPasses
@@ -171,7 +171,7 @@ def last_training_metrics(lines: Sequence[Mapping[str, Any]]) -> dict[str, float
 def seconds_per_step(lines: Sequence[Mapping[str, Any]]) -> float:
     """The mean over the lines of training that were timed; 0 where none was."""
     timed = [line[STEP_SECONDS] for line in lines if STEP_SECONDS in line]
-    return float(np.mean(timed)) if timed else 0.0
+    return fmean(timed) if timed else 0.0
 
 
 def flops_per_token(program: Program[Task]) -> float:
