@@ -248,7 +248,7 @@ def check_same_run(
     for name, here, there in differences(current, saved):
         raise UserError(
             f"{workdir} holds a run with {name} = {there!r} but this run has {here!r}: correct "
-            "that setting or give another folder."
+            "that setting or give another --workdir."
         )
 
 
