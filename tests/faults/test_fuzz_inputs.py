@@ -166,9 +166,6 @@ WORDS = st.sampled_from(
     ]
 )
 GIN = st.text(max_size=40) | st.lists(WORDS, max_size=12).map("".join)
-BINDINGS = st.builds(
-    "{}{}{}".format, st.sampled_from(["TrainConfig.steps", "A", "a/Rows.train"]), WORDS, GIN
-)
 
 
 @pytest.fixture(autouse=True)
@@ -186,9 +183,3 @@ def test_a_config_of_any_text(tiny_gin: Path, text: str, first: bool) -> None:
     tiny = tiny_gin.read_text()
     for lines in ([text], [text, tiny] if first else [tiny, text]):
         refused(lambda lines=lines: read_experiment([Written("config.gin", "\n".join(lines))], []))
-
-
-@patient
-@given(bindings=st.lists(BINDINGS | GIN, max_size=3))
-def test_bindings_of_any_text(tiny_gin: Path, bindings: list[str]) -> None:
-    refused(lambda: read_experiment([str(tiny_gin)], bindings))

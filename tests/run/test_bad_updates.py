@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
 import pytest
 
 from hyla_lm.config.read_experiment import read_experiment
@@ -17,12 +16,14 @@ from hyla_lm.ending import STOPPED as EXIT_STATUS
 from hyla_lm.optim import make_optimizer, make_schedule
 from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.run.program import Program, identity, make_program
+from hyla_lm.tasks.language_model import NextToken
 from hyla_lm.train_step import TrainState
 from hyla_lm.update_policy import Guard, Verdict, counted
 from tests import conftest
 from tests.evals.stops import Stops
-from tests.faults.faulty import a_row_of_each, scale_training_loss, train
+from tests.faults.runs import arrays
 from tests.run_lines import measured
+from tests.tiny_runs import train
 
 SKIP = "UpdatePolicy.nonfinite='skip'"
 SPIKES = ("UpdatePolicy.spike_factor=20.0", "UpdatePolicy.spike_memory=3")
@@ -36,8 +37,21 @@ def factors_known_as_it_runs(
 ) -> Iterator[None]:
     """A program asks for the factors as it runs, so that tests of one policy share it."""
     monkeypatch.setattr(conftest, "LAID_OUT", PROGRAMS)
-    factor = jax.ShapeDtypeStruct((), jnp.float32)
-    scale_training_loss(monkeypatch, lambda row_B: jax.pure_callback(factor_of, factor, row_B))
+    plain, factor = NextToken.loss, jax.ShapeDtypeStruct((), jnp.float32)
+
+    def loss(self: NextToken, model: Any) -> Any:
+        of_batch = plain(self, model)
+
+        def scaled(params: Any, batch: Any, key: Any) -> Any:
+            (total, count), metrics = of_batch(params, batch, key)
+            if key is None:  # of an evaluation
+                return (total, count), metrics
+            scale = jax.pure_callback(factor_of, factor, batch["row"])
+            return (total * scale, count), {n: (x * scale, m) for n, (x, m) in metrics.items()}
+
+        return scaled
+
+    monkeypatch.setattr(NextToken, "loss", loss)
     yield
     FACTORS.clear()
 
@@ -48,13 +62,13 @@ def factor_of(row_B: np.ndarray) -> np.float32:
     return np.float32(found[0] if found else 1.0)
 
 
-def spoil_rows(rows: Sequence[int], factor: float) -> None:
-    FACTORS.update(dict.fromkeys(rows, factor))
-
-
-def last_arrays(workdir: Path) -> list[np.ndarray]:
-    path = workdir / "checkpoints" / "12" / "state"
-    return [np.asarray(leaf) for leaf in jax.tree.leaves(ocp.StandardCheckpointer().restore(path))]
+def spoil_a_row_of_each(gin_file: Path, steps: Sequence[int], factor: float) -> None:
+    """The loss of the first row of the batch of each step is that many times as large."""
+    program = make_program(read_experiment([str(gin_file)], []))
+    stream = program.task.train_stream(BatchShard(8), None)
+    batches = [next(stream) for _ in range(max(steps))]
+    stream.close()
+    FACTORS.update({int(batches[step - 1]["row"][0]): factor for step in steps})
 
 
 def steps_of(gin: Path, count: int, *bindings: str) -> tuple[list[TrainState], list[Any]]:
@@ -87,7 +101,7 @@ def test_a_skipped_update_leaves_all_but_the_step_and_the_count(
     tiny_gin: Path,
 ) -> None:
     """One row is spoiled, so one of the micro-batches."""
-    spoil_rows(a_row_of_each(tiny_gin, [5]), factor)
+    spoil_a_row_of_each(tiny_gin, [5], factor)
     states, outputs = steps_of(tiny_gin, 6, "TrainConfig.accumulate_steps=4", *policy)
     before, after = states[4], states[5]
     assert_same_bits(after.params, before.params)
@@ -146,7 +160,7 @@ def test_the_running_mean_is_plain_at_first_and_then_forgets() -> None:
 
 
 def test_a_spike_before_the_mean_has_seen_enough_is_none(tiny_gin: Path) -> None:
-    spoil_rows(a_row_of_each(tiny_gin, [3]), 1e4)
+    spoil_a_row_of_each(tiny_gin, [3], 1e4)
     states, outputs = steps_of(tiny_gin, 3, *SPIKES, "UpdatePolicy.spike='skip'")
     assert not outputs[2].verdict.is_spike and not outputs[2].verdict.is_skipped
     norms = [float(output.verdict.gradient_norm) for output in outputs]
@@ -159,7 +173,7 @@ def test_skipped_updates_are_logged_told_and_left_out_of_the_means(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    spoil_rows(a_row_of_each(tiny_gin, [5, 9]), math.nan)
+    spoil_a_row_of_each(tiny_gin, [5, 9], math.nan)
     workdir = tmp_path / "run"
     assert train(tiny_gin, workdir, SKIP, "LogConfig.every=2") == 0
     out = capsys.readouterr().out
@@ -179,7 +193,7 @@ def test_a_run_resumed_after_a_skip_equals_one_never_stopped(
     tiny_gin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stop comes between two skips, inside a window of the log."""
-    spoil_rows(a_row_of_each(tiny_gin, [4, 6]), 1e4)
+    spoil_a_row_of_each(tiny_gin, [4, 6], 1e4)
     often = (*SPIKES, "UpdatePolicy.spike='skip'", "TrainConfig.eval_every=100")
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert train(tiny_gin, whole, *often) == 0
@@ -189,7 +203,7 @@ def test_a_run_resumed_after_a_skip_equals_one_never_stopped(
     assert train(tiny_gin, stopped, *often) == 0
     assert measured(stopped) == measured(whole)
     assert measured(whole, "optim/")[-1]["optim/skipped_updates"] == 2
-    assert_same_bits(last_arrays(stopped), last_arrays(whole))
+    assert arrays(stopped, 12) == arrays(whole, 12)
 
 
 @pytest.mark.parametrize(
@@ -208,8 +222,7 @@ def test_above_the_limit_and_by_default_the_run_stops(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    rows = a_row_of_each(tiny_gin, [6, 7])
-    spoil_rows(rows, math.nan)
+    spoil_a_row_of_each(tiny_gin, [6, 7], math.nan)
     assert train(tiny_gin, tmp_path / "run", *bindings) == status
     error = capsys.readouterr().err
     assert sentence in error

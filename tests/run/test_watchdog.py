@@ -13,7 +13,6 @@ import pytest
 from etils import epath
 
 from hyla_lm.cli.main import main
-from hyla_lm.config.experiment import TrainConfig
 from hyla_lm.errors import UserError
 from hyla_lm.input.prepared import Rows
 from hyla_lm.run.watchdog import EXIT_STATUS, Watchdog
@@ -151,9 +150,6 @@ def test_nothing_is_watched_in_a_pause_or_after_the_end(ended: list[str], tmp_pa
 
 
 def test_0_seconds_never_end_a_run(ended: list[str], tmp_path: Path) -> None:
-    assert TrainConfig(hang_seconds=0).hang_seconds == 0
-    with pytest.raises(UserError, match="TrainConfig.hang_seconds = -1 must be at least 0"):
-        TrainConfig(hang_seconds=-1)
     with closing(Watchdog(0, epath.Path(tmp_path))):
         assert "watchdog" not in {thread.name for thread in threading.enumerate()}
         time.sleep(0.2)
