@@ -40,6 +40,7 @@ ocp.CheckpointManager.wait_until_finished = lambda manager: time.sleep(1000)
 """
 FAILS_AFTER_A_SAVE = """
 import hyla_lm.run.run as r
+from hyla_lm.errors import UserError
 begun = r.RunStore.save
 def save(store, step, state, data):
     begun(store, step, state, data)
@@ -133,7 +134,7 @@ def test_a_run_that_cannot_save_ends_within_its_time(tiny_gin: Path, tmp_path: P
     ("error", "status", "says"),
     [
         ("ValueError('no such thing')", 1, "hyla-lm: ValueError: no such thing"),
-        ("r.UserError('mend it.')", 2, "hyla-lm: mend it."),
+        ("UserError('mend it.')", 2, "hyla-lm: mend it."),
     ],
 )
 def test_an_error_lets_the_save_under_way_end(
@@ -148,7 +149,7 @@ def test_an_error_lets_the_save_under_way_end(
 
 def test_an_error_does_not_wait_for_a_save_that_hangs(tiny_gin: Path, tmp_path: Path) -> None:
     then = IN_A_SAVE.strip().replace("\n", "; ")
-    patch = FAILS_AFTER_A_SAVE.format(error="r.UserError('mend it.')", then=then)
+    patch = FAILS_AFTER_A_SAVE.format(error="UserError('mend it.')", then=then)
     run = running(tiny_gin, tmp_path, patch, "CheckpointConfig.stop_seconds=2")
     wait_for(run, "run/events.*")
     status, lines, seconds = end(run)
