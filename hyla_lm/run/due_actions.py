@@ -156,9 +156,14 @@ def train_suites(run: Run, step: int) -> None:
     save(run, step)
     run.waits_for(step, "a save")
     run.store.wait()
+    share = step / run.experiment.train.steps
+    run.suites = {}
     with run.console.paused(), run.watchdog.paused():
-        suites = due_suites(run.experiment, step)
-        run.suites = {suite.name: _train_suite(run, step, suite) for suite in suites}
+        for suite in due_suites(run.experiment, step):
+            stop_if_asked(run, step)
+            print(f"suite {suite.name}: training to {share:.0%} of its steps", flush=True)
+            folder = str(run.folder.path / SUITES / suite.name)
+            run.suites[suite.name] = suite.run(run.experiment.model, folder, share)
     run.store.write(
         step,
         {
@@ -167,18 +172,6 @@ def train_suites(run: Run, step: int) -> None:
             for name, value in metrics.items()
         },
     )
-
-
-def _train_suite(run: Run, step: int, suite: Suite) -> dict[str, float]:
-    share = step / run.experiment.train.steps
-    try:
-        if run.guard.requested():
-            raise Preempted("stopped before it began")
-        print(f"suite {suite.name}: training to {share:.0%} of its steps", flush=True)
-        folder = str(run.folder.path / SUITES / suite.name)
-        return suite.run(run.experiment.model, folder, share)
-    except Preempted as stop:
-        raise Preempted(f"suite {suite.name} {stop}; of this run step {step} is saved") from None
 
 
 def write_summary(run: Run, step: int) -> None:
