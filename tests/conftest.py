@@ -46,7 +46,7 @@ LONGEST = (
     *("docs/test_readme.py", "test_notebook.py", "optim/test_muon_runs.py"),
     "parallel/test_fsdp.py",
     *("tasks/test_sample_command.py", "export/test_folder.py", "evals/test_suites.py"),
-    *("run/test_lock.py", "model/test_width.py"),
+    "model/test_width.py",
     *("run/buckets/test_lease.py", "input/test_remote.py", "tools/test_coordcheck.py"),
     *("diagnostics/test_runs.py",),
 )

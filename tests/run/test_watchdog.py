@@ -12,35 +12,27 @@ from pathlib import Path
 import pytest
 from etils import epath
 
-from hyla_lm.cli.main import main
 from hyla_lm.errors import UserError
 from hyla_lm.input.prepared import Rows
 from hyla_lm.run.watchdog import EXIT_STATUS, Watchdog
 from tests import preloaded
-from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.parallel.running import run_processes
 from tests.run_lines import measured
+from tests.tiny_runs import arguments, train, write_gin
 
 SECONDS = 10
-# Trains, and from some moment on one thing takes forever.
+# Trains on a device that takes forever with its sixth step.
 LAUNCHER = """
 import sys, time
 from dataclasses import replace
 import jax
 from hyla_lm.cli.main import main
-from hyla_lm.input.row_stream import RowStream
 from hyla_lm.run import run
 
-what, arguments = sys.argv[1], sys.argv[2:]
-compile_step, read = run.compile_step, RowStream.__next__
+compile_step = run.compile_step
 
 def never_ends(*_):
     time.sleep(10**6)
-
-def rows_that_end(stream):
-    if stream._rows_read == 5 * stream._batch_size:
-        never_ends()
-    return read(stream)
 
 def program_on_a_device_that_stops(*given):
     program = compile_step(*given)
@@ -55,64 +47,31 @@ def program_on_a_device_that_stops(*given):
 
     return replace(program, train_step=train_step)
 
-if what == "data":
-    RowStream.__next__ = rows_that_end
-elif what == "device":
-    run.compile_step = program_on_a_device_that_stops
-sys.exit(main(arguments))
+run.compile_step = program_on_a_device_that_stops
+sys.exit(main(sys.argv[1:]))
 """
-# What hangs, and where the run says it is.
-CASES = {
-    "data": "step 6 waits for data",
-    "device": "step 6 waits for the device",
-}
 
 
-@pytest.fixture(scope="module")
-def gin_file(tiny_rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("hang") / "small.gin"
-    text = TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH)
-    path.write_text(text)
-    return path
-
-
-@pytest.fixture(scope="module")
-def whole(gin_file: Path) -> Path:
-    """The folder of a run that did not hang, which compiles the programs of the others."""
-    workdir = gin_file.with_name("whole")
-    assert main(["train", f"--gin_file={gin_file}", f"--workdir={workdir}"]) == 0
-    return workdir
-
-
-def train(
-    what: str, gin_file: Path, workdir: Path, seconds: int
-) -> subprocess.CompletedProcess[str]:
-    arguments = [f"--gin_file={gin_file}", f"--workdir={workdir}"]
-    setting = f"--gin.TrainConfig.hang_seconds = {seconds}"
-    return preloaded.run(
-        [sys.executable, "-c", LAUNCHER, what, "train", *arguments, setting],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-
-@pytest.mark.parametrize("what", CASES)
 def test_a_run_that_hangs_is_ended_with_the_reason_and_can_be_resumed(
-    what: str, gin_file: Path, whole: Path, tmp_path: Path
+    tiny_rows: Rows, tmp_path: Path
 ) -> None:
-    workdir = tmp_path / "run"
-    done = train(what, gin_file, workdir, SECONDS)
+    gin_file, whole, workdir = write_gin(tmp_path, tiny_rows), tmp_path / "whole", tmp_path / "run"
+    assert train(gin_file, whole) == 0  # it compiles the program of the other
+    command = arguments(gin_file, workdir, f"TrainConfig.hang_seconds = {SECONDS}")
+    done = preloaded.run(
+        [sys.executable, "-c", LAUNCHER, *command], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == EXIT_STATUS, done.stderr
+    reason = f"no progress for {SECONDS} s: step 6 waits for the device"
     assert done.stderr == (
-        f"hyla-lm: no progress for {SECONDS} s: {CASES[what]}; stacks of all threads are in "
-        f"{workdir}/hang.txt; the same command resumes from the newest checkpoint\n"
+        f"hyla-lm: {reason}; stacks of all threads are in {workdir}/hang.txt; the same command "
+        "resumes from the newest checkpoint\n"
     )
     stacks = (workdir / "hang.txt").read_text()
-    assert f"no progress for {SECONDS} s: {CASES[what]}" in stacks.splitlines()[0]
+    assert reason in stacks.splitlines()[0]
     assert "in never_ends" in stacks and "in train" in stacks
     assert "in _watch" in stacks and stacks.count("hread 0x") > 2
-    assert main(["train", f"--gin_file={gin_file}", f"--workdir={workdir}"]) == 0
+    assert train(gin_file, workdir) == 0
     assert measured(workdir) == measured(whole)
 
 
