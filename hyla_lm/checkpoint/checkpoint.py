@@ -133,16 +133,15 @@ class Checkpointer:
         def on_host(leaf: Any) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device)
 
-        with self._reading_errors(step):
-            saved = self._manager.item_metadata(step)["state"]
-            abstract_state = jax.tree.map(on_host, saved)
-        return self.restore(step, abstract_state, meta)
+        return self.restore(step, jax.tree.map(on_host, self._shapes(step)), meta)
 
     def parameters(self, step: int) -> dict[str, Any]:
         """The parameters of a step as Orbax describes them: shape and dtype by name."""
+        return leaves_by_path(self._shapes(step)["params"])
+
+    def _shapes(self, step: int) -> Any:
         with self._reading_errors(step), ocp.PyTreeCheckpointer() as reader:
-            tree = reader.metadata(self._state_folder(step)).item_metadata.tree["params"]
-        return leaves_by_path(tree)
+            return reader.metadata(self._state_folder(step)).item_metadata.tree
 
     def restore_parameters(self, step: int, wanted: Any, meta: Mapping[str, Any]) -> Any:
         """Some parameters of a step, a tree of shapes with shardings; Damaged as by `restore`."""
