@@ -13,13 +13,12 @@ import pytest
 
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.ending import STOPPED as EXIT_STATUS
-from hyla_lm.errors import UserError
 from hyla_lm.optim import make_optimizer, make_schedule
 from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.run.program import Program, identity, make_program
 from hyla_lm.tasks.language_model import NextToken
 from hyla_lm.train_step import TrainState
-from hyla_lm.update_policy import Guard, UpdatePolicy, Verdict, counted
+from hyla_lm.update_policy import Guard, Verdict, counted
 from tests import conftest
 from tests.evals.stops import Stops
 from tests.faults.runs import arrays
