@@ -4,7 +4,7 @@ BIN := .venv/bin
 GIN ?= gin/quickstart.gin
 WORKDIR ?= runs/$(notdir $(basename $(GIN)))
 
-.PHONY: train compare test test-as-for-users test-computing test-waiting test-full test-seqio test-torch faults mutations evals-smoke lint bench bench-step bench-start bench-data bench-reading bench-tpu bench-plan bench-evals bench-checkpoint bench-curves bench-gpu plans records docs docs-serve clean
+.PHONY: train compare test test-as-for-users test-computing test-waiting test-full test-seqio test-torch faults mutations evals-smoke lint bench bench-step bench-start bench-data bench-tpu bench-plan bench-evals bench-checkpoint bench-curves bench-gpu plans records docs docs-serve clean
 
 # A program that was compiled once is kept, so that the next start takes seconds.
 train: export JAX_COMPILATION_CACHE_DIR ?= $(HOME)/.cache/hyla_lm/programs
@@ -100,9 +100,6 @@ bench-start: .venv/core
 
 bench-data: .venv/dev
 	$(BIN)/python tests/benchmarks/bench_data.py $(TOKENIZER)
-
-bench-reading: .venv/dev
-	$(BIN)/python tests/benchmarks/bench_reading.py
 
 bench-tpu: .venv/full
 	$(BIN)/python tests/benchmarks/bench_tpu.py $(LENGTHS)

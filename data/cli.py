@@ -5,13 +5,12 @@ from collections.abc import Sequence
 
 from hyla_lm.cli import parser as parsers
 from hyla_lm.cli.parser import Command
-from hyla_lm.data import prepare, sample_corpus, train_tokenizer, verify
+from hyla_lm.data import prepare, train_tokenizer, verify
 
 COMMANDS: dict[str, Command] = {
     "prepare": prepare,
     "verify": verify,
     "tokenizer": train_tokenizer,
-    "sample_corpus": sample_corpus,
 }
 
 

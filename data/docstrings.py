@@ -19,7 +19,9 @@ from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 
-from hyla_lm.data.progress import track
+from rich.console import Console
+from rich.progress import track
+
 from hyla_lm.data.prose import TERMINAL, paragraphs
 from hyla_lm.signals import end_with_parent
 from hyla_lm.storage import written_aside
@@ -96,7 +98,7 @@ def _read_all(files: Sequence[File]) -> Iterator[list[str]]:
         return
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn"), _begin_worker) as pool:
         results = pool.map(read_prose, files, chunksize=FILES_PER_TASK)
-        yield from track(results, "reading docstrings", len(files))
+        yield from track(results, "reading docstrings", len(files), console=Console(stderr=True))
 
 
 def _begin_worker() -> None:

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import hyla_lm
-from hyla_lm.data.baselines import baselines
 from hyla_lm.data.preparation import Preparation, begin_folder
 from hyla_lm.data.row_writer import encoded
 from hyla_lm.data.text_files import TextFiles
 from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.errors import UserError
-from hyla_lm.input.manifest import FORMAT, MANIFEST, Manifest
+from hyla_lm.input.manifest import FORMAT
 from hyla_lm.input.packing import Block
 from hyla_lm.input.prepared import TOKENIZER
 from hyla_lm.input.tokenizer import Tokenizer
@@ -22,7 +21,6 @@ TRAIN, VALIDATION = "train", "validation"
 VOCAB_SIZE, SEQUENCE_LENGTH, VALIDATION_FRACTION = 4096, 256, 0.05
 FEWEST_DOCUMENTS = 20
 SHARD_BYTES = 32_000_000
-BASELINES_BYTES = 64_000_000
 
 
 @dataclass(frozen=True)
@@ -46,9 +44,6 @@ class SplitText:
     def content(self) -> list[str]:
         held_out = "the end of each document" if self.by_tail else "whole documents"
         return [f"SHA-256 {self.digest}", f"{held_out} {self.fraction}"]
-
-    def uses(self, entry: int, index: int, shards: int) -> bool:
-        return True
 
     def blocks(self, index: int, shards: int, tokenizer: Tokenizer) -> Iterator[Block]:
         """Shard `index` of `shards`, tokenised."""
@@ -89,8 +84,8 @@ class OwnText:
     fraction: float = VALIDATION_FRACTION
     shards: int | None = None
 
-    def begin(self) -> bool:
-        """Reads the text and begins the folder, or continues it; returns whether all is there.
+    def begin(self) -> None:
+        """Reads the text and begins the folder, or continues it.
 
         Raises UserError for damaged or blank text and for a folder of another request.
         """
@@ -106,8 +101,6 @@ class OwnText:
         }
         tokenizer = as_path(self.output) / TOKENIZER
         begin_folder(self.output, asked, lambda begun, asked: not tokenizer.exists())
-        needed = (TOKENIZER, f"{TRAIN}/{MANIFEST}", f"{VALIDATION}/{MANIFEST}")
-        return all((as_path(self.output) / name).exists() for name in needed)
 
     @cached_property
     def survey(self) -> Survey:
@@ -166,12 +159,6 @@ class OwnText:
         folder = str(as_path(self.output) / split)
         source = self.split(split)
         return Preparation(source, tokenizer, folder, split, self.sequence_length, shards)
-
-    def baselines(self, tokenizer: Tokenizer, validation: Manifest) -> dict[str, float]:
-        """Other models' bits per byte of the validation rows; none for large text."""
-        if self.survey.text_bytes > BASELINES_BYTES:
-            return {}
-        return baselines(self.output, validation, tokenizer, self.split(VALIDATION).texts())
 
 
 def is_held_out(text: str, fraction: float) -> bool:

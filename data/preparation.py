@@ -1,4 +1,4 @@
-"""A preparation of rows: shards one by one, in processes or a Beam pipeline, then the manifest.
+"""A preparation of rows: shards one by one, in processes, then the manifest.
 
 A shard is written aside and renamed, then its report is written beside it. A shard with a report is
 finished and not made again. The manifest is written when every shard has a report.
@@ -10,18 +10,18 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
-from itertools import zip_longest
+from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from typing import Any, Protocol
 
 import numpy as np
 from etils import epath
+from rich.console import Console
+from rich.progress import track
 
 import hyla_lm
-from hyla_lm.data.progress import track
 from hyla_lm.data.row_writer import ShardReport, encoded, write_shard
+from hyla_lm.data.text_files import TextFiles
 from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import (
     FORMAT,
@@ -36,7 +36,7 @@ from hyla_lm.input.packing import Block
 from hyla_lm.input.rows import Counts
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.signals import end_with_parent
-from hyla_lm.storage import PathLike, as_path, bucket_errors, bucket_of, storage_errors, write_whole
+from hyla_lm.storage import PathLike, as_path, bucket_of, size_of, storage_errors, write_whole
 
 REQUEST = ".request.json"
 ROOM = "make room or give another folder"
@@ -54,21 +54,9 @@ class DocumentSource(Protocol):
         """Lines that identify the documents; a preparation only continues with equal ones."""
         ...
 
-    def uses(self, entry: int, index: int, shards: int) -> bool:
-        """Whether shard `index` of `shards` depends on an entry of `content`."""
-        ...
-
     def blocks(self, index: int, shards: int, tokenizer: Tokenizer) -> Iterator[Block]:
         """Shard `index` of `shards`, tokenised."""
         ...
-
-
-Baselines = Callable[[Manifest], dict[str, float]]
-
-
-def no_baselines(manifest: Manifest) -> dict[str, float]:
-    """Other models' bits per byte of the rows: none."""
-    return {}
 
 
 @dataclass(frozen=True)
@@ -83,35 +71,39 @@ class Preparation:
     shards: int
     seed: int | None = None  # of the order of the documents, for the manifest
 
-    def begin(self) -> list[int]:
-        """The shards still to be made; raises UserError for a folder of another preparation."""
+    def begin(self) -> None:
+        """Begins the folder or continues it; raises UserError for one of another preparation."""
         begin_folder(self.folder, self._request(), self._is_mended)
-        if self._path(MANIFEST).exists():
+
+    def missing(self) -> list[int]:
+        """The shards still to be made."""
+        if self.is_whole():
             return []
-        return [index for index in range(self.shards) if not self._is_finished(index)]
+        with storage_errors(self.folder, "read", "run the same command again"):
+            return [index for index in range(self.shards) if not self._is_finished(index)]
 
     def make_shard(self, index: int) -> None:
-        """Makes a shard and its report, unless they exist."""
-        if self._is_finished(index):
-            return
+        """Makes a shard and its report."""
+        blocks = self.source.blocks(index, self.shards, self.tokenizer)
         path = self._path(self._name(index))
-        with _written_by_any(self._path(MANIFEST)):
-            blocks = self.source.blocks(index, self.shards, self.tokenizer)
-            report = write_shard(path, blocks, self.tokenizer, self.sequence_length)
-            write_whole(self._report_path(index), json.dumps(asdict(report)).encode())
+        report = write_shard(path, blocks, self.tokenizer, self.sequence_length)
+        write_whole(self._report_path(index), json.dumps(asdict(report)).encode())
 
-    def finish(self, baselines: Baselines = no_baselines) -> Manifest:
+    def finish(self) -> Manifest:
         """Writes the manifest from the reports of all shards and removes the reports."""
-        folder, path = as_path(self.folder), self._path(MANIFEST)
-        with _written_by_any(path), storage_errors(path, "written", ROOM):
-            if not path.exists():
-                made = self._manifest()
-                write_manifest(folder, replace(made, baselines_bits_per_byte=baselines(made)))
+        folder = as_path(self.folder)
+        if not self.is_whole():
+            with storage_errors(folder, "written", ROOM):
+                write_manifest(folder, self._manifest())
         reports = {self._report_path(index).name for index in range(self.shards)}
         for file in folder.iterdir():
             if file.name in reports or file.suffix == ".partial":
                 file.unlink(missing_ok=True)
         return read_manifest(folder)
+
+    def is_whole(self) -> bool:
+        """Whether the manifest is there, which is written last."""
+        return size_of(self._path(MANIFEST)) is not None
 
     def _manifest(self) -> Manifest:
         reports = [self._report(index) for index in range(self.shards)]
@@ -143,26 +135,25 @@ class Preparation:
 
     def _is_mended(self, begun: dict[str, Any], asked: dict[str, Any]) -> bool:
         """Whether the requests differ only in sizes of files that no finished shard has used."""
-        others = {**asked, "documents": None} == {**begun, "documents": None}
-        before, after = begun.get("documents", []), asked["documents"]
-        if not others or [_name(entry) for entry in before] != [_name(entry) for entry in after]:
+        source, before, after = self.source, begun.get("documents", []), asked["documents"]
+        if not isinstance(source, TextFiles) or self.is_whole():
+            return False
+        if {**asked, "documents": before} != begun:
+            return False
+        if [_name(entry) for entry in before] != [_name(entry) for entry in after]:
             return False
         changed = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
         return not any(
-            self._is_finished(index) and self.source.uses(entry, index, self.shards)
+            self._is_finished(index) and source.uses(entry, index, self.shards)
             for entry in changed
             for index in range(self.shards)
         )
 
     def _is_finished(self, index: int) -> bool:
-        if _is_there(self._path(MANIFEST)):
-            return True
-        try:
-            with bucket_errors(self.folder):
-                shard = self._report(index).shard
-                return self._path(shard.name).stat().length == shard.size_bytes
-        except (OSError, ValueError, TypeError, KeyError):
+        if size_of(self._report_path(index)) is None:
             return False
+        shard = self._report(index).shard
+        return size_of(self._path(shard.name)) == shard.size_bytes
 
     def _report(self, index: int) -> ShardReport:
         fields = json.loads(self._report_path(index).read_text())
@@ -178,35 +169,31 @@ class Preparation:
         return as_path(self.folder) / name
 
 
-def prepare(
-    preparation: Preparation,
-    engine: str = "plain",
-    workers: int = 1,
-    flags: Sequence[str] = (),
-    baselines: Baselines = no_baselines,
-) -> Manifest:
-    """Makes the missing shards of a folder of rows; returns its manifest. Raises UserError.
-
-    The engine is "plain", so many worker processes here, or "beam", with flags of its runner.
-    """
-    missing = preparation.begin()
-    if missing and engine == "beam":
-        _run_on_beam(preparation, missing, flags)
-    elif missing:
-        _run_here(preparation, missing, min(workers, len(missing)))
-    return preparation.finish(baselines)
+def prepare(preparation: Preparation, workers: int = 1) -> Manifest:
+    """Makes the missing shards of a folder of rows; returns its manifest. Raises UserError."""
+    preparation.begin()
+    try:
+        if missing := preparation.missing():
+            _make_shards(preparation, missing, min(workers, len(missing)))
+        return preparation.finish()
+    except UserError:
+        # Of several that make the same folder, the first to finish removes what others need.
+        if preparation.is_whole():
+            return read_manifest(preparation.folder)
+        raise
 
 
-def _run_here(preparation: Preparation, missing: Sequence[int], workers: int) -> None:
+def _make_shards(preparation: Preparation, missing: Sequence[int], workers: int) -> None:
     label = f"making {len(missing)} of {preparation.shards} {preparation.split} shards"
+    console = Console(stderr=True)
     if workers <= 1:
-        for index in track(missing, label, len(missing)):
+        for index in track(missing, label, console=console):
             preparation.make_shard(index)
         return
     with ProcessPoolExecutor(workers, get_context("spawn"), end_with_parent) as pool:
         made = [pool.submit(preparation.make_shard, index) for index in missing]
         try:
-            for future in track(as_completed(made), label, len(made)):
+            for future in track(as_completed(made), label, len(made), console=console):
                 future.result()
         except BrokenProcessPool as error:
             raise UserError(
@@ -215,18 +202,6 @@ def _run_here(preparation: Preparation, missing: Sequence[int], workers: int) ->
             ) from error
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-def _run_on_beam(preparation: Preparation, missing: Sequence[int], flags: Sequence[str]) -> None:
-    try:
-        import apache_beam as beam
-        from apache_beam.options.pipeline_options import PipelineOptions
-    except ImportError as error:
-        raise UserError("--engine=beam needs Beam: pip install 'hyla_lm[seqio]'.") from error
-    with beam.Pipeline(options=PipelineOptions(list(flags))) as pipeline:
-        indices = pipeline | "shards" >> beam.Create(list(missing))
-        spread = indices | "one shard a bundle" >> beam.Reshuffle()
-        _ = spread | "make" >> beam.Map(preparation.make_shard)
 
 
 def default_workers() -> int:
@@ -247,9 +222,6 @@ class TextsInMemory:
             digest.update(hashlib.sha256(text.encode()).digest())
         return [f"SHA-256 {digest.hexdigest()}"]
 
-    def uses(self, entry: int, index: int, shards: int) -> bool:
-        return True
-
     def blocks(self, index: int, shards: int, tokenizer: Tokenizer) -> Iterator[Block]:
         first, end = (len(self.texts) * border // shards for border in (index, index + 1))
         return encoded(self.texts[first:end], tokenizer)
@@ -265,7 +237,6 @@ def write_rows(
     sequence_length: int,
     seed: int,
     shards: int = 1,
-    baselines: Baselines = no_baselines,
 ) -> Manifest:
     """Writes a folder of rows of texts in memory, those of the split `train` in an order of a seed.
 
@@ -277,7 +248,7 @@ def write_rows(
         texts = [texts[index] for index in np.random.default_rng(seed).permutation(len(texts))]
     documents = TextsInMemory(source, texts)
     request = (documents, tokenizer, str(folder), split, sequence_length, shards, seed)
-    return prepare(Preparation(*request), baselines=baselines)
+    return prepare(Preparation(*request))
 
 
 def begin_folder(
@@ -292,7 +263,7 @@ def begin_folder(
     place = as_path(folder)
     path = place / REQUEST
     content = json.dumps(request, indent=1).encode()
-    with _written_by_any(path), storage_errors(path, "written", ROOM):
+    with storage_errors(path, "written", ROOM):
         if not bucket_of(place):
             place.mkdir(parents=True, exist_ok=True)
         if not place.exists() or _is_empty(place):
@@ -303,21 +274,14 @@ def begin_folder(
         begun = json.loads(path.read_text())
     except ValueError as error:
         raise UserError(f"{path} is damaged: give a new folder.") from error
-    if begun != request and may_replace(begun, request):
-        with _written_by_any(path):
-            write_whole(path, content)
-    else:
-        _check_same(begun, request, folder)
-
-
-@contextmanager
-def _written_by_any(path: epath.Path) -> Iterator[None]:
-    """Drops the error of a write if another process has made this file meanwhile."""
-    try:
-        yield
-    except UserError:
-        if not _is_there(path):
-            raise
+    others = [name for name, asked in request.items() if begun.get(name) != asked]
+    if others and may_replace(begun, request):
+        write_whole(path, content)
+    elif others:
+        raise UserError(
+            f"{folder} was begun with another {' and '.join(others)}: ask for the same or give a "
+            "new folder."
+        )
 
 
 def _is_empty(folder: epath.Path) -> bool:
@@ -326,26 +290,6 @@ def _is_empty(folder: epath.Path) -> bool:
     return all(p.suffix == ".partial" or p.name == itself for p in folder.iterdir())
 
 
-def _is_there(path: epath.Path) -> bool:
-    """Whether a file exists; False if the store fails."""
-    with suppress(OSError), bucket_errors(path):
-        return path.exists()
-    return False
-
-
 def _name(entry: str) -> str:
     """The name in a line "name size"."""
     return entry.rpartition(" ")[0]
-
-
-def _check_same(there: dict[str, Any], here: dict[str, Any], folder: str) -> None:
-    for name, asked in here.items():
-        begun = there.get(name)
-        if begun == asked:
-            continue
-        if isinstance(begun, list) and isinstance(asked, list):
-            begun, asked = next((a, b) for a, b in zip_longest(begun, asked) if a != b)
-        raise UserError(
-            f"{folder} was begun with {name} = {json.dumps(begun)} but is asked for with "
-            f"{json.dumps(asked)}: ask for the same or give a new folder."
-        )

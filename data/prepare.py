@@ -4,7 +4,6 @@ import argparse
 import shlex
 import time
 from collections.abc import Sequence
-from functools import partial
 
 from hyla_lm.cli.parser import add_gin_files
 from hyla_lm.config import gin_files
@@ -22,7 +21,7 @@ from hyla_lm.errors import UserError
 from hyla_lm.input.documents import TEXT_FIELD
 from hyla_lm.input.tokenizer import Tokenizer
 
-HELP = "make rows of text files or of a SeqIO task; unknown flags go to Beam"
+HELP = "make rows of text files or of a SeqIO task"
 
 
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
@@ -32,19 +31,22 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
         _run_own_text(options, bindings)
     else:
         preparation = preparation_of(options, bindings)
-        print(prepare(preparation, options.engine, options.workers, options.unknown).summary())
+        print(prepare(preparation, options.workers).summary())
     print(f"{options.output} made in {time.monotonic() - started:.1f} s")
 
 
 def _files(options: argparse.Namespace, bindings: Sequence[str]) -> TextFiles:
     gin_files.read(options.gin_file, bindings)  # refuses bindings: text files have no settings
-    return TextFiles(find_text_files(options.input, options.output), options.field)
+    files = find_text_files(options.input, options.output)
+    if options.shards and options.shards > len(files):
+        raise UserError(
+            f"--shards={options.shards} must be at most {len(files)}, the files that are read."
+        )
+    return TextFiles(files, options.field)
 
 
 def _run_own_text(options: argparse.Namespace, bindings: Sequence[str]) -> None:
     files = _files(options, bindings)
-    if options.shards:
-        files.check(options.shards)
     own = OwnText(
         files,
         options.output,
@@ -53,13 +55,12 @@ def _run_own_text(options: argparse.Namespace, bindings: Sequence[str]) -> None:
         VALIDATION_FRACTION if options.validation_fraction is None else options.validation_fraction,
         options.shards,
     )
-    is_whole, survey = own.begin(), own.survey
+    own.begin()
+    survey = own.survey
     print(
         f"text: {survey.text_bytes / 1e6:,.2f} MB, documents: {survey.documents:,}, files: "
         f"{len(files.files):,}, blank documents left out: {survey.blank:,}"
     )
-    if is_whole:
-        print("all is there already: nothing is made anew")
     held_out = f"{own.fraction:.3g} of the documents, by a hash of their text"
     if own.by_tail:
         held_out = f"the last {own.fraction:.3g} of each document (few, or of unequal size)"
@@ -68,14 +69,8 @@ def _run_own_text(options: argparse.Namespace, bindings: Sequence[str]) -> None:
     is_less = options.vocab_size is None and tokenizer.vocab_size < VOCAB_SIZE
     less = f": this text gives fewer than {VOCAB_SIZE:,}" if is_less else ""
     print(f"tokenizer: {tokenizer.path}, {tokenizer.vocab_size:,} pieces{less}")
-    how = (options.engine, options.workers, options.unknown)
-    print(prepare(own.preparation(TRAIN, tokenizer), *how).summary())
-    compare = partial(own.baselines, tokenizer)
-    validation = prepare(own.preparation(VALIDATION, tokenizer), *how, compare)
-    print(validation.summary())
-    figures = validation.baselines_bits_per_byte.items()
-    if figures:
-        print("bits per byte: " + ", ".join(f"{name} {bits:.3f}" for name, bits in figures))
+    for split in (TRAIN, VALIDATION):
+        print(prepare(own.preparation(split, tokenizer), options.workers).summary())
     print("to train: " + shlex.join(_training(own)))
 
 
@@ -123,12 +118,12 @@ def preparation_of(options: argparse.Namespace, bindings: Sequence[str]) -> Prep
         from hyla_lm.data.seqio_documents import SeqioTasks, TaskDocuments
 
         (settings,) = gin_files.read(options.gin_file, bindings, SeqioTasks).values
-        source = task = TaskDocuments.open(options.task, split, tokenizer, settings)
+        source = task = TaskDocuments(options.task, split, tokenizer, settings)
+        task.check()
         shards = options.shards or task.default_shards()
     else:
         source = files = _files(options, bindings)
         shards = options.shards or len(files.files)
-        files.check(shards)
     return Preparation(source, tokenizer, options.output, split, options.sequence_length, shards)
 
 
@@ -167,5 +162,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workers", type=int, default=default_workers(), help="processes (default: one a core)"
     )
-    parser.add_argument("--engine", choices=("plain", "beam"), default="plain")
     add_gin_files(parser, "bindings of SeqIO tasks")

@@ -1,27 +1,22 @@
 """A data source without downloads: rows of the docstrings of installed Python."""
 
-import argparse
 import platform
 import sys
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import hyla_lm
-from hyla_lm.config import gin_files
 from hyla_lm.config.declare import configurable, setting
-from hyla_lm.data.baselines import baselines
 from hyla_lm.data.docstrings import collect, installed_roots, split_of, write_documents
-from hyla_lm.data.preparation import no_baselines, write_rows
+from hyla_lm.data.preparation import write_rows
 from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.input.documents import read_texts
-from hyla_lm.input.manifest import FORMAT, MANIFEST, read_manifest
+from hyla_lm.input.manifest import FORMAT, MANIFEST
 from hyla_lm.input.prepared import TOKENIZER, Rows
 from hyla_lm.input.source import LanguageData, Reading
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.storage import storage_errors
 
-HELP = "make the sample corpus and print its folders"
 SPLITS = TRAIN, VALIDATION = "train", "validation"
 SEED = 0
 
@@ -62,7 +57,6 @@ class SampleCorpus:
         if not model.is_file():
             train_tokenizer(texts[TRAIN], self.vocab_size, model)
         tokenizer = Tokenizer(str(model))
-        compare = partial(baselines, rows, tokenizer=tokenizer, texts=texts[VALIDATION])
         for split in SPLITS:
             manifest = write_rows(
                 texts[split],
@@ -72,9 +66,8 @@ class SampleCorpus:
                 source=f"docstrings of Python {platform.python_version()} and its packages",
                 sequence_length=self.sequence_length,
                 seed=SEED,
-                baselines=compare if split == VALIDATION else no_baselines,
             )
-            _say(manifest.summary())
+            print(manifest.summary(), file=sys.stderr)
 
 
 def environment_key() -> str:
@@ -92,23 +85,4 @@ def write_corpus(files: dict[str, Path]) -> None:
     for split, path in files.items():
         write_documents(path, [doc for doc in documents if split_of(doc.url) == split])
     size = sum(len(document.text.encode()) for document in documents)
-    _say(f"{len(documents):,} documents, {size / 1e6:.2f} MB of text")
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    defaults = SampleCorpus()
-    parser.add_argument("--cache", default=defaults.cache)
-    parser.add_argument("--vocab_size", type=int, default=defaults.vocab_size)
-    parser.add_argument("--sequence_length", type=int, default=defaults.sequence_length)
-
-
-def run(options: argparse.Namespace, bindings: list[str]) -> None:
-    gin_files.read([], bindings)  # refuses bindings: the options say all
-    rows = SampleCorpus(options.cache, options.vocab_size, options.sequence_length).prepare()
-    _say(read_manifest(rows.validation).summary())
-    for path in (rows.train, rows.validation, rows.tokenizer):
-        print(path)
+    print(f"{len(documents):,} documents, {size / 1e6:.2f} MB of text", file=sys.stderr)

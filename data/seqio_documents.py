@@ -25,7 +25,6 @@ except ImportError as error:
     raise UserError(f"SeqIO tasks need SeqIO: pip install 'hyla_lm[seqio]' ({error}).") from error
 
 Document = tuple[np.ndarray, int]
-TEXT_FIELDS = ("text", "targets", "inputs")
 
 
 @dataclass(frozen=True)
@@ -40,20 +39,12 @@ class TaskDocuments:
     tokenizer: Tokenizer
     settings: SeqioTasks
 
-    @classmethod
-    def open(
-        cls, task: str, split: str, tokenizer: Tokenizer, settings: SeqioTasks
-    ) -> "TaskDocuments":
-        """Opens and checks the documents; raises UserError."""
-        documents = cls(task, split, tokenizer, settings)
-        documents.check()
-        return documents
-
     @property
     def name(self) -> str:
         return f"SeqIO {self.task}"
 
     def check(self) -> None:
+        """Raises UserError for a task of another vocabulary, without targets or without files."""
         provider = self._provider()
         for name, feature in provider.output_features.items():
             path = getattr(feature.vocabulary, "sentencepiece_model_file", None)
@@ -74,9 +65,6 @@ class TaskDocuments:
 
     def content(self) -> list[str]:
         return [f"{self.task} {self.split}", repr(self.settings)]
-
-    def uses(self, entry: int, index: int, shards: int) -> bool:
-        return True
 
     def blocks(self, index: int, shards: int, tokenizer: Tokenizer) -> Iterator[Block]:
         """Shard `index` of `shards`."""
@@ -127,9 +115,10 @@ def open_task(settings: SeqioTask, sequence_length: int, reading: Reading) -> La
     """Opens the data that the settings name; raises UserError."""
     tokenizer = Tokenizer(settings.tokenizer)
     tasks = settings.tasks or SeqioTasks()
-    train = TaskDocuments.open(settings.name, settings.train_split, tokenizer, tasks)
-    validation = TaskDocuments.open(settings.name, settings.validation_split, tokenizer, tasks)
-
+    train = TaskDocuments(settings.name, settings.train_split, tokenizer, tasks)
+    validation = TaskDocuments(settings.name, settings.validation_split, tokenizer, tasks)
+    for documents in (train, validation):
+        documents.check()
     text = StreamedText(
         train.name,
         " ".join(train.content()),
@@ -139,8 +128,8 @@ def open_task(settings: SeqioTask, sequence_length: int, reading: Reading) -> La
         partial(ShuffledTask, train),
         train.encode,
     )
-    documents = validation.documents(seqio.ShardInfo(0, 1), epochs=1)
-    chosen = list(itertools.islice(documents, settings.validation_documents))
+    held_out = validation.documents(seqio.ShardInfo(0, 1), epochs=1)
+    chosen = list(itertools.islice(held_out, settings.validation_documents))
     if not chosen:
         raise UserError(
             f"{settings.name} has no {settings.validation_split} documents: give another."
@@ -166,18 +155,6 @@ class ShuffledTask:
         )
         for number, document in enumerate(documents, first):
             yield {"document": number}, document
-
-
-def task_texts(task: str, split: str, settings: SeqioTasks) -> Iterator[str]:
-    """The texts of a task's or mixture's sources before preprocessing."""
-    provider = find(task, "", settings)
-    for one in provider.tasks if isinstance(provider, seqio.Mixture) else [provider]:
-        _check_split(one, split)
-        for example in one.source.get_dataset(split=split, shuffle=False).as_numpy_iterator():
-            fields = [name for name in TEXT_FIELDS if isinstance(example.get(name), bytes)]
-            if not fields:
-                raise UserError(f"task {one.name} has no text field of {TEXT_FIELDS}: give files.")
-            yield example[fields[0]].decode()
 
 
 def find(task: str, vocabulary: str, settings: SeqioTasks) -> Any:

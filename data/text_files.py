@@ -5,7 +5,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from etils import epath
 
@@ -14,15 +13,12 @@ from hyla_lm.errors import UserError, printable
 from hyla_lm.input.documents import KINDS, TEXT_FIELD, is_text_file, read_texts
 from hyla_lm.input.packing import Block
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.storage import READ_ATTEMPTS, as_path, list_files, names_and_sizes, storage_errors
+from hyla_lm.storage import as_path, list_files, names_and_sizes, storage_errors
 
 
 @dataclass(frozen=True)
 class TextFiles:
-    """Text files in order; a shard holds whole files, or every n-th document of one file.
-
-    `field` holds the text of files that have fields.
-    """
+    """Text files in order, of which a shard holds some; `field` is that of the text in each."""
 
     files: tuple[str, ...]
     field: str = TEXT_FIELD
@@ -32,13 +28,6 @@ class TextFiles:
         first = as_path(self.files[0]).name
         return first if len(self.files) == 1 else f"{first} and {len(self.files) - 1} more"
 
-    def check(self, shards: int) -> None:
-        if shards > len(self.files) and shards % len(self.files):
-            raise UserError(
-                f"--shards={shards} is no multiple of the {len(self.files)} files: a shard holds "
-                "whole files or an equal part of one."
-            )
-
     def content(self) -> list[str]:
         """Names and sizes of the files; a preparation only continues with the same ones."""
         fields = [] if self.field == TEXT_FIELD else [f"field {self.field}"]
@@ -46,7 +35,7 @@ class TextFiles:
 
     def uses(self, entry: int, index: int, shards: int) -> bool:
         """Whether a shard depends on an entry of `content`; the field, listed last, is of all."""
-        return entry == len(self.files) or entry in self._of_shard(index, shards)[0]
+        return entry == len(self.files) or entry in self._of_shard(index, shards)
 
     def blocks(self, index: int, shards: int, tokenizer: Tokenizer) -> Iterator[Block]:
         """Shard `index` of `shards`, tokenised."""
@@ -54,18 +43,13 @@ class TextFiles:
 
     def texts(self, index: int = 0, shards: int = 1) -> Iterator[str]:
         """The texts of a shard; by default all of them."""
-        files, part, parts = self._of_shard(index, shards)
-        for file in files:
-            texts = read_texts(self.files[file], READ_ATTEMPTS, self.field)
-            yield from islice(texts, part, None, parts)
+        for file in self._of_shard(index, shards):
+            yield from read_texts(self.files[file], self.field)
 
-    def _of_shard(self, index: int, shards: int) -> tuple[range, int, int]:
-        """The numbers of the files of a shard, and which one of how many documents it takes."""
+    def _of_shard(self, index: int, shards: int) -> range:
+        """The numbers of the files of a shard."""
         count = len(self.files)
-        if shards <= count:
-            return range(index * count // shards, (index + 1) * count // shards), 0, 1
-        parts = shards // count
-        return range(index // parts, index // parts + 1), index % parts, parts
+        return range(index * count // shards, (index + 1) * count // shards)
 
 
 def find_text_files(inputs: Sequence[str], without: str = "") -> tuple[str, ...]:

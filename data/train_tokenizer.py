@@ -6,14 +6,13 @@ import heapq
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import sentencepiece
 
-from hyla_lm.cli.parser import add_gin_files
 from hyla_lm.config import gin_files
 from hyla_lm.data.text_files import TextFiles, find_text_files
 from hyla_lm.errors import UserError
@@ -126,28 +125,17 @@ def _rank(text: str) -> bytes:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--input", nargs="+", metavar="PATH", help="folders, text files or globs")
-    source.add_argument("--task", help="name of a SeqIO task or mixture (extra seqio)")
-    parser.add_argument("--split", default="train", help="split of the task")
+    parser.add_argument(
+        "--input", nargs="+", metavar="PATH", required=True, help="folders, text files or globs"
+    )
     parser.add_argument("--field", default=TEXT_FIELD, help="field or column that holds the text")
     parser.add_argument("--vocab_size", type=int, default=4096, help="pieces of the tokenizer")
     parser.add_argument("--sample_bytes", type=int, default=SAMPLE_BYTES, help="text to train on")
     parser.add_argument("--output", type=Path, required=True, help="the .model file to write")
-    add_gin_files(parser, "bindings of SeqIO tasks")
 
 
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
-    texts = _texts(options, bindings)
+    gin_files.read([], bindings)  # refuses bindings: text files have no settings
+    texts = TextFiles(find_text_files(options.input), options.field).texts()
     train_tokenizer(texts, options.vocab_size, options.output, options.sample_bytes, for_code=True)
     print(options.output)
-
-
-def _texts(options: argparse.Namespace, bindings: Sequence[str]) -> Iterator[str]:
-    if options.task is None:
-        gin_files.read(options.gin_file, bindings)  # refuses bindings: text files have no settings
-        return TextFiles(find_text_files(options.input), options.field).texts()
-    from hyla_lm.data.seqio_documents import SeqioTasks, task_texts
-
-    (settings,) = gin_files.read(options.gin_file, bindings, SeqioTasks).values
-    return task_texts(options.task, options.split, settings)

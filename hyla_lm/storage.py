@@ -175,7 +175,7 @@ def size_of(path: PathLike) -> int | None:
 
 def read_whole(path: PathLike) -> bytes | None:
     """A file's bytes; None if it is missing. Raises UserError if the store fails."""
-    return None if size_of(path) is None else b"".join(chunks(as_path(path), READ_ATTEMPTS))
+    return None if size_of(path) is None else b"".join(chunks(as_path(path)))
 
 
 @contextmanager
@@ -212,10 +212,10 @@ def write_whole(path: PathLike, content: bytes) -> None:
             aside.write_bytes(content)
 
 
-def chunks(path: epath.Path, attempts: int) -> Iterator[bytes]:
+def chunks(path: epath.Path) -> Iterator[bytes]:
     """A file's bytes in order; a read that fails is tried again from where it stopped."""
     offset = 0
-    while chunk := retrying(partial(_read_at, path, offset), attempts, path):
+    while chunk := retrying(partial(_read_at, path, offset), READ_ATTEMPTS, path):
         offset += len(chunk)
         yield chunk
 

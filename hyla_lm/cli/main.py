@@ -42,7 +42,7 @@ COMMANDS: dict[str, Command] = {
     "completion": completion,
 }
 FOLDERS = {
-    "data": "rows and tokenizers of text: prepare, verify, tokenizer, sample_corpus",
+    "data": "rows and tokenizers of text: prepare, verify, tokenizer",
     "evals": "experiments on small tasks: fuzzy_logic, sraven, …, look, report",
     "tpu": "launch on Cloud TPU: create, run, supervise, delete and more",
 }

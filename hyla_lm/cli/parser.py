@@ -91,10 +91,7 @@ def load_model(options: argparse.Namespace, bindings: list[str]) -> "LoadedModel
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors have one line; its commands get the same kind of parser.
-
-    A flag that it does not know is an error, unless the options are for Beam, which has flags.
-    """
+    """A parser whose errors have one line; its commands get the same kind of parser."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -109,7 +106,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self._given = list(args)
         found, unknown = super().parse_known_args(args, namespace)
-        if unknown and getattr(found, "engine", None) != "beam":
+        if unknown:
             self.error(self._unknown(unknown))
         return found, unknown
 
@@ -150,14 +147,12 @@ class Parser(argparse.ArgumentParser):
 def parse(
     parser: argparse.ArgumentParser, argv: Sequence[str]
 ) -> tuple[argparse.Namespace, list[str]]:
-    """The options, with flags for others as `unknown`, and the gin bindings of a command line."""
+    """The options and the gin bindings of a command line."""
     own, bindings = split_arguments(argv)
     for binding in bindings:
         if "=" not in binding and not STATEMENT.match(binding):
             parser.error(f"--gin.{binding} has no value: write --gin.{binding}=VALUE")
-    options, unknown = parser.parse_known_args(own)
-    options.unknown = unknown
-    return options, bindings
+    return parser.parse_args(own), bindings
 
 
 def _name(action: argparse.Action) -> str:

@@ -23,10 +23,10 @@ NO_EXAMPLE = "no serialized tf.train.Example"
 GZIP = 31  # window bits that make it expect a gzip header and check its CRC
 TEXT_FIELD = "text"
 KINDS = ".txt, .md, .json, .jsonl (each also .gz), .parquet or ArrayRecord files"
-Reader = Callable[[epath.Path, int, str], Iterator[str]]
+Reader = Callable[[epath.Path, str], Iterator[str]]
 
 
-def read_texts(file: str, attempts: int = 1, field: str = TEXT_FIELD) -> Iterator[str]:
+def read_texts(file: str, field: str = TEXT_FIELD) -> Iterator[str]:
     """The texts of a file's documents, in order; raises UserError for a damaged file.
 
     .txt, .md: one document, without byte order mark and with LF for CRLF. .json, .jsonl: one object
@@ -41,7 +41,8 @@ def read_texts(file: str, attempts: int = 1, field: str = TEXT_FIELD) -> Iterato
         raise UserError(
             f"{path.name} is of no known format: give {KINDS} (TFRecord needs a SeqIO task)."
         )
-    return _permitted(path, reader(path, attempts, field))
+    with storage_errors(path, "read", "check the file and its permissions"):
+        yield from reader(path, field)
 
 
 def is_text_file(name: str) -> bool:
@@ -49,11 +50,11 @@ def is_text_file(name: str) -> bool:
     return _reader(name) is not None
 
 
-def check_gzip(file: str, attempts: int = 1) -> None:
+def check_gzip(file: str) -> None:
     """Reads a .gz file to its end, where its checksum is; raises UserError if it is damaged."""
     if not file.endswith(".gz"):
         return
-    for _ in _plain_bytes(as_path(file), attempts):
+    for _ in _plain_bytes(as_path(file)):
         pass
 
 
@@ -65,8 +66,8 @@ def is_record_file(file: str) -> bool:
 class TextRecords:
     """Random access to the texts of a TFDS dataset in ArrayRecord; raises UserError for damage."""
 
-    def __init__(self, files: Sequence[str], attempts: int = 1):
-        self._records = Records(files, attempts)
+    def __init__(self, files: Sequence[str]):
+        self._records = Records(files)
 
     def __len__(self) -> int:
         return len(self._records)
@@ -94,14 +95,9 @@ def _reader(name: str) -> Reader | None:
     return _parquet_texts if name.endswith(".parquet") else None
 
 
-def _permitted(path: epath.Path, texts: Iterator[str]) -> Iterator[str]:
-    with storage_errors(path, "read", "check the file and its permissions"):
-        yield from texts
-
-
-def _json_texts(path: epath.Path, attempts: int, field: str) -> Iterator[str]:
+def _json_texts(path: epath.Path, field: str) -> Iterator[str]:
     number = 0
-    for number, line in enumerate(_lines(_plain_bytes(path, attempts)), 1):
+    for number, line in enumerate(_lines(_plain_bytes(path)), 1):
         if not line or line.isspace():
             continue
         try:
@@ -131,15 +127,15 @@ def _field_of(value: Any, field: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-def _whole_text(path: epath.Path, attempts: int, field: str) -> Iterator[str]:
+def _whole_text(path: epath.Path, field: str) -> Iterator[str]:
     try:
-        text = b"".join(_plain_bytes(path, attempts)).decode()
+        text = b"".join(_plain_bytes(path)).decode()
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 (at byte {error.start:,}): convert it.") from error
     yield text.removeprefix("\ufeff").replace("\r\n", "\n")
 
 
-def _record_texts(path: epath.Path, attempts: int, field: str) -> Iterator[str]:
+def _record_texts(path: epath.Path, field: str) -> Iterator[str]:
     try:
         reader = ArrayRecordReader(str(path))
         total = reader.num_records()
@@ -199,7 +195,7 @@ def _varint(message: bytes, place: int) -> tuple[int, int]:
     raise ValueError(NO_EXAMPLE)
 
 
-def _parquet_texts(path: epath.Path, attempts: int, field: str) -> Iterator[str]:
+def _parquet_texts(path: epath.Path, field: str) -> Iterator[str]:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError as error:
@@ -229,9 +225,9 @@ def _parquet_texts(path: epath.Path, attempts: int, field: str) -> Iterator[str]
         raise UserError(f"{path} is damaged ({reason:.120}): fetch the file again.") from error
 
 
-def _plain_bytes(path: epath.Path, attempts: int) -> Iterator[bytes]:
+def _plain_bytes(path: epath.Path) -> Iterator[bytes]:
     """The file's bytes, decompressed where its name ends in .gz."""
-    stored = chunks(path, attempts)
+    stored = chunks(path)
     if path.suffix != ".gz":
         yield from stored
         return

@@ -5,17 +5,14 @@ It is written after its shards, so a folder with a manifest is whole.
 
 import hashlib
 import json
-import logging
 import math
 import random
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from threading import Event, Thread
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -31,11 +28,9 @@ NO_MANIFEST = (
     *(ValueError, TypeError, KeyError, AttributeError),
     *(OverflowError, RecursionError, MemoryError),
 )
-VERIFYING_THREADS = 8
 # Beside training, the share of time in which a thread reads.
 BUSY_SHARE = 0.1
 CLOSE_SECONDS = 5.0
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -54,7 +49,7 @@ class Manifest:
     """The content of a folder of rows.
 
     `tokens` counts targets with weight; `documents` and `text_bytes` count whole documents.
-    `baselines_bits_per_byte` are results of other models on the split's whole text.
+    `baselines_bits_per_byte` are of earlier manifests, whose hash counts them; nothing reads them.
     """
 
     split: str
@@ -107,7 +102,7 @@ def write_manifest(folder: PathLike, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: PathLike) -> Manifest:
-    """Reads a folder's manifest; raises UserError if it is absent or not of this format."""
+    """Reads a folder's manifest; raises UserError if it is absent, of another format or unsound."""
     path = as_path(folder) / MANIFEST
     text = read_whole(path)
     if text is None:
@@ -123,6 +118,7 @@ def read_manifest(folder: PathLike) -> Manifest:
         _check_fields(manifest)
         for shard in shards:
             _check_fields(shard)
+        _check_agreement(manifest)
     except NO_MANIFEST as error:
         reason = printable(str(error))
         raise UserError(
@@ -187,119 +183,82 @@ SOUND: Mapping[str, Callable[[Any], bool]] = {
 }
 
 
-def check_manifest(folder: PathLike, manifest: Manifest, tokenizer: Tokenizer | None) -> None:
-    """Raises UserError unless a manifest agrees with itself and with a tokenizer, if any."""
-    where, m = as_path(folder) / MANIFEST, manifest
-    names = {shard.name for shard in m.shards}
+def _check_agreement(m: Manifest) -> None:
+    """Raises ValueError unless a manifest agrees with itself."""
     contradictions = {
-        "lists no shard or one twice": len(names) != len(m.shards) or not names,
-        "counts rows that its shards do not hold": sum(s.rows for s in m.shards) != m.rows,
-        f"has dtype {m.dtype}": m.dtype != row_dtype(m.vocab_size),
-        f"has ids up to {m.max_token_id} in a vocabulary of {m.vocab_size}": (
-            m.max_token_id >= m.vocab_size
-        ),
-        f"has the special ids {', '.join(m.special_ids)}": set(m.special_ids) != set(SPECIAL),
+        "no shard, or one twice": not 0 < len({shard.name for shard in m.shards}) == len(m.shards),
+        "other rows than its shards": sum(shard.rows for shard in m.shards) != m.rows,
+        f"dtype {m.dtype}": m.dtype != row_dtype(m.vocab_size),
+        f"ids up to {m.max_token_id}": m.max_token_id >= m.vocab_size,
+        f"special ids {', '.join(m.special_ids)}": set(m.special_ids) != set(SPECIAL),
     }
-    if tokenizer is not None:
-        if m.tokenizer_sha256 != tokenizer.sha256:
-            raise UserError(
-                f"{where} was made with another tokenizer than {tokenizer.path}: "
-                "give the tokenizer of these rows."
-            )
-        contradictions |= {
-            f"has a vocabulary of {m.vocab_size} but {tokenizer.path} has {tokenizer.vocab_size} "
-            "pieces": m.vocab_size != tokenizer.vocab_size,
-            f"has special ids {m.special_ids} but {tokenizer.path} has {tokenizer.special_ids}": (
-                m.special_ids != tokenizer.special_ids
-            ),
-        }
     for what, is_so in contradictions.items():
         if is_so:
-            raise UserError(f"{where} {what}: prepare the rows again.")
+            raise ValueError(what)
 
 
-class ShardFile(NamedTuple):
-    """A shard where it lies, as its manifest describes it."""
+def check_tokenizer(folder: PathLike, manifest: Manifest, tokenizer: Tokenizer) -> None:
+    """Raises UserError unless rows were made with a tokenizer."""
+    ours = tokenizer.sha256, tokenizer.vocab_size, tokenizer.special_ids
+    if (manifest.tokenizer_sha256, manifest.vocab_size, manifest.special_ids) != ours:
+        raise UserError(
+            f"{as_path(folder) / MANIFEST} was made with another tokenizer than {tokenizer.path}: "
+            "give the tokenizer of these rows."
+        )
 
-    path: str
-    size_bytes: int
-    sha256: str
 
-
-def shard_files(folder: PathLike, manifest: Manifest) -> list[ShardFile]:
-    """The shards of a folder of rows."""
+def shard_hashes(folder: PathLike, manifest: Manifest) -> dict[str, str]:
+    """The SHA-256 that the manifest of a folder gives for each shard, by path."""
     place = as_path(folder)
-    return [ShardFile(str(place / s.name), s.size_bytes, s.sha256) for s in manifest.shards]
-
-
-def verify_before(shards: Sequence[ShardFile], attempts: int) -> None:
-    """Reads shards as fast as it can; raises UserError for one that differs from its manifest."""
-    started, size = time.monotonic(), sum(shard.size_bytes for shard in shards)
-    with ThreadPoolExecutor(VERIFYING_THREADS) as pool:
-        for _ in pool.map(partial(_verify, attempts=attempts), shards):
-            pass
-    seconds = time.monotonic() - started
-    log.info("verified %d shards, %.2f GB in %.1f s", len(shards), size / 1e9, seconds)
+    return {str(place / shard.name): shard.sha256 for shard in manifest.shards}
 
 
 class Verification:
-    """Verifies shards in a thread while a run trains on them."""
+    """Verifies shards, whose SHA-256 are given by path, in a thread while a run trains on them."""
 
-    def __init__(self, shards: Sequence[ShardFile], attempts: int):
+    def __init__(self, hashes: Mapping[str, str]):
         # A run that is often stopped begins with another shard each time.
-        self._shards = random.sample(shards, len(shards))
-        self._attempts = attempts
-        self._verified = 0
+        self._hashes = random.sample(list(hashes.items()), len(hashes))
         self._fault: Exception | None = None
-        self._has_fault = False
         self._stop = Event()
         self._thread = Thread(target=self._run, name="verification", daemon=True)
         self._thread.start()
 
     def check(self) -> None:
         """Raises, once, UserError for a shard that differs from its manifest or cannot be read."""
-        if self._fault is not None:
-            fault, self._fault = self._fault, None
+        fault, self._fault = self._fault, None
+        if fault is not None:
             raise fault
 
     def close(self) -> None:
-        """Stops; raises as `check` does, and logs how many shards were verified if not all."""
+        """Stops; raises as `check` does."""
         self._stop.set()
         self._thread.join(CLOSE_SECONDS)
         self.check()
-        if not self._has_fault and self._verified < len(self._shards):
-            log.info(
-                "verified %d of %d shards; hyla-lm data verify reads all of them",
-                self._verified,
-                len(self._shards),
-            )
 
     def _run(self) -> None:
         try:
-            for shard in self._shards:
-                _verify(shard, self._attempts, self._stop)
+            for path, sha256 in self._hashes:
+                verify_shard(path, sha256, self._stop)
                 if self._stop.is_set():
                     return
-                self._verified += 1
         except Exception as error:
-            self._has_fault = True
             self._fault = error
 
 
-def _verify(shard: ShardFile, attempts: int, stop: Event | None = None) -> None:
-    """Raises UserError for a shard that differs; with `stop`, reads slowly and ends early."""
+def verify_shard(path: str, sha256: str, stop: Event | None = None) -> None:
+    """Raises UserError for a shard of another hash; with `stop`, reads slowly and ends early."""
     digest, started = hashlib.sha256(), time.monotonic()
-    with storage_errors(shard.path, "read", "copy the shard again"):
-        for chunk in chunks(as_path(shard.path), attempts):
+    with storage_errors(path, "read", "copy the shard again"):
+        for chunk in chunks(as_path(path)):
             digest.update(chunk)
             if stop is not None:
                 busy = time.monotonic() - started
                 if stop.wait(busy * (1 / BUSY_SHARE - 1)):
                     return
                 started = time.monotonic()
-    if digest.hexdigest() != shard.sha256:
+    if digest.hexdigest() != sha256:
         consequence = "" if stop is None else "; every step so far may have read it"
         raise UserError(
-            f"{shard.path} is not the shard its manifest describes (sha256): "
-            f"copy it again{consequence}."
+            f"{path} is not the shard its manifest describes (sha256): copy it again{consequence}."
         )

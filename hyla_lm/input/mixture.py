@@ -15,7 +15,6 @@ import numpy as np
 
 from hyla_lm.config.declare import check_given, configurable, setting
 from hyla_lm.errors import UserError
-from hyla_lm.input.manifest import ShardFile
 from hyla_lm.input.prepared import Opened, Rows, RowText
 from hyla_lm.input.row_stream import Shuffled
 from hyla_lm.input.rows import RowBatch, RowSet, RowTable
@@ -68,51 +67,47 @@ class RowMixture:
         """The file that the first source names; that of the others must be equal."""
         return self.rows[0].tokenizer if self.rows else ""
 
-    @property
-    def folders(self) -> tuple[str, ...]:
-        return tuple(folder for rows in self.rows for folder in rows.folders)
-
     def open(self, sequence_length: int, batch_size: int, reading: Reading) -> LanguageData:
         check_given(self, "rows", "names", "weights")
-        opened = dict(zip(self.names, self._opened(sequence_length, reading), strict=True))
+        opened = self._opened(sequence_length, reading)
         _check_alike(opened)
         sets = {name: one.validation for name, one in opened.items()}
-        text = self._text({name: one.train for name, one in opened.items()}, reading)
-        trained_on = tuple(part.identity() for part in text.parts.values())
+        parts = {name: one.train for name, one in opened.items()}
+        trained_on = tuple(part.identity() for part in parts.values())
         tokenizer = opened[self.names[0]].tokenizer
         identities = " ".join(rows.identity for rows in sets.values())
         identity = hashlib.sha256(identities.encode()).hexdigest()
         held_out = _together(SpreadRows, list(sets.values()), identity)
+        text = self._text(parts, reading)
         return LanguageData(tokenizer, text, held_out, sets, trained_on)
 
-    def _text(self, parts: dict[str, RowText], reading: Reading) -> "MixedText":
+    def _text(self, parts: dict[str, RowText], reading: Reading) -> RowText:
         shares = dict(zip(self.names, shares_of(self.weights), strict=True))
-        turns = turns_of(list(shares.values()))
         # Share, name and hash of each source: all that the order of rows depends on.
         identity = " + ".join(
             f"{share} {name} {parts[name].identity()[:SHOWN_HASH]}"
             for name, share in shares.items()
         )
-        described = ", ".join(f"{name} {float(share):.2%}" for name, share in shares.items())
-        rows = _together(JoinedRows, [part.rows for part in parts.values()], identity)
         counts = tuple(len(part.rows.rows) for part in parts.values())
-        order = Mixed(turns, counts, tuple(part.identity() for part in parts.values()))
-        shards: dict[str, list[ShardFile]] = {}
-        for part in parts.values():
-            for when, files in part.shards.items():
-                shards.setdefault(when, []).extend(files)
-        return MixedText(rows, order, f"rows of {described}", reading, shards, parts, turns)
+        described = ", ".join(
+            f"{name} {float(share):.2%} (has {rows:,})"
+            for (name, share), rows in zip(shares.items(), counts, strict=True)
+        )
+        rows = _together(JoinedRows, [part.rows for part in parts.values()], identity)
+        identities = tuple(part.identity() for part in parts.values())
+        order = Mixed(turns_of(list(shares.values())), counts, identities)
+        hashes = {path: sha256 for p in parts.values() for path, sha256 in p.hashes.items()}
+        return RowText(rows, order, described, reading, hashes)
 
-    def _opened(self, sequence_length: int, reading: Reading) -> list[Opened]:
+    def _opened(self, sequence_length: int, reading: Reading) -> dict[str, Opened]:
         """The sources, of which each may have fewer rows than a batch."""
+        opened = {}
         for name, rows in zip(self.names, self.rows, strict=True):
-            for field in ("train", "validation", "tokenizer"):
-                if not getattr(rows, field):
-                    raise UserError(
-                        f"Rows.{field} of {name!r} in RowMixture.rows is not set: give it, such as "
-                        f"{name}/Rows.{field} where the source is @{name}/Rows()."
-                    )
-        return [rows.opened(sequence_length, 1, reading) for rows in self.rows]
+            try:
+                opened[name] = rows.opened(sequence_length, 1, reading)
+            except UserError as error:
+                raise type(error)(f"RowMixture, {name!r}: {error}", error.argument) from error
+        return opened
 
 
 def _check_alike(opened: Mapping[str, Opened]) -> None:
@@ -141,24 +136,7 @@ def _together(
     table: Callable[[list[RowTable]], RowTable], sets: Sequence[RowSet], identity: str
 ) -> RowSet:
     rows, text_bytes = table([one.rows for one in sets]), sum(one.text_bytes for one in sets)
-    return RowSet(rows, sets[0].sequence_length, identity, text_bytes, {})
-
-
-@dataclass(frozen=True)
-class MixedText(RowText):
-    """The training rows of several sources by name, which take turns."""
-
-    parts: Mapping[str, RowText]
-    turns: "Turns"
-
-    def passes(self, rows: int) -> dict[str, str]:
-        """What a run of so many rows takes of each source."""
-        counts = zip(self.parts.items(), self.turns.counts(rows), strict=True)
-        return {
-            f"data {name}": f"{taken:,} rows of this run, {taken / len(part.rows.rows):.2f} "
-            f"epochs; {part.summary()}"
-            for (name, part), taken in counts
-        }
+    return RowSet(rows, sets[0].sequence_length, identity, text_bytes)
 
 
 class Fork(NamedTuple):
@@ -194,19 +172,6 @@ class Turns:
             is_left = node.left_of(place + 1) > left
             node, place = (node.left, left) if is_left else (node.right, place - left)
         return node, place
-
-    def counts(self, places: int) -> list[int]:
-        """How many of the first places are of each source."""
-        taken = [0] * len(self.weights)
-        parts = [(self._root, places)]
-        while parts:
-            node, turns = parts.pop()
-            if isinstance(node, Fork):
-                left = node.left_of(turns)
-                parts += [(node.left, left), (node.right, turns - left)]
-            else:
-                taken[node] = turns
-        return taken
 
     @cached_property
     def _root(self) -> Fork | int:

@@ -1,6 +1,6 @@
 """Prepared rows as a data source, for long runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -9,11 +9,9 @@ from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import (
     MANIFEST,
     Manifest,
-    ShardFile,
     Verification,
     read_manifest,
-    shard_files,
-    verify_before,
+    shard_hashes,
 )
 from hyla_lm.input.row_stream import Order, RowStream, Shuffled
 from hyla_lm.input.rows import RowSet
@@ -35,14 +33,10 @@ class Rows:
     tokenizer: str = setting("", "SentencePiece model the rows were made with")
     verify: str = setting(
         "background",
-        "when training reads every shard once more to compare its SHA-256: beside the steps with a "
-        "tenth of a core, before the first step, or never; in a bucket it is paid as traffic",
-        choices=("background", "before", "off"),
+        "whether training reads every shard once more to compare its SHA-256, with a tenth of a "
+        "core; in a bucket it is paid as traffic",
+        choices=("background", "off"),
     )
-
-    @property
-    def folders(self) -> tuple[str, ...]:
-        return self.train, self.validation
 
     def open(self, sequence_length: int, batch_size: int, reading: Reading) -> LanguageData:
         return LanguageData(*self.opened(sequence_length, batch_size, reading))
@@ -50,14 +44,15 @@ class Rows:
     def opened(self, sequence_length: int, batch_size: int, reading: Reading) -> "Opened":
         """Tokenizer, training and validation rows, after every check."""
         check_given(self, "train", "validation", "tokenizer")
-        tokenizer, attempts = Tokenizer(self.tokenizer), reading.attempts
+        tokenizer = Tokenizer(self.tokenizer)
         train, validation = read_manifest(self.train), read_manifest(self.validation)
         self._check_splits(train, validation)
-        rows = open_rows(self.train, tokenizer, sequence_length, batch_size, attempts, train)
-        held_out = open_rows(self.validation, tokenizer, sequence_length, 1, attempts, validation)
-        shards = shard_files(self.train, train) + shard_files(self.validation, validation)
+        rows = open_rows(self.train, tokenizer, sequence_length, batch_size, train)
+        held_out = open_rows(self.validation, tokenizer, sequence_length, 1, validation)
+        hashes = shard_hashes(self.train, train) | shard_hashes(self.validation, validation)
         described = f"{train.source}, {train.summary()}"
-        text = RowText(rows, Shuffled(train.rows), described, reading, {self.verify: shards})
+        to_verify = {} if self.verify == "off" else hashes
+        text = RowText(rows, Shuffled(train.rows), described, reading, to_verify)
         return Opened(tokenizer, text, held_out)
 
     def _check_splits(self, train: Manifest, validation: Manifest) -> None:
@@ -90,39 +85,27 @@ class OwnRows:
     def tokenizer(self) -> str:
         return str(as_path(self.folder) / TOKENIZER)
 
-    @property
-    def folders(self) -> tuple[str, str]:
-        home = as_path(self.folder)
-        return str(home / "train"), str(home / "validation")
-
     def open(self, sequence_length: int, batch_size: int, reading: Reading) -> LanguageData:
         check_given(self, "folder")
-        home = as_path(self.folder)
-        splits = train, validation = self.folders
-        if not all((as_path(split) / MANIFEST).exists() for split in splits):
+        train, validation = (as_path(self.folder) / split for split in ("train", "validation"))
+        if not all((split / MANIFEST).exists() for split in (train, validation)):
             raise UserError(
                 f"OwnRows.folder = {self.folder!r} holds no finished rows: make them with hyla-lm "
                 f"data prepare --input TEXT --output {self.folder} --train_tokenizer."
             )
-        made = read_manifest(train).sequence_length
-        if made != sequence_length:
-            raise UserError(
-                f"{home} holds rows of {made} tokens and LanguageModel.sequence_length is "
-                f"{sequence_length}: add --gin.SEQUENCE_LENGTH={made}, or prepare rows with "
-                f"--sequence_length={sequence_length}."
-            )
-        return Rows(train, validation, self.tokenizer).open(sequence_length, batch_size, reading)
+        rows = Rows(str(train), str(validation), self.tokenizer)
+        return rows.open(sequence_length, batch_size, reading)
 
 
 @dataclass(frozen=True)
 class RowText:
-    """Training rows in an order, and the shards to verify by when, those of validation too."""
+    """Training rows in an order, and the hashes of shards to verify, those of validation too."""
 
     rows: RowSet
     order: Order
     described: str
     reading: Reading
-    shards: Mapping[str, Sequence[ShardFile]]
+    hashes: Mapping[str, str]
 
     def identity(self) -> str:
         return self.rows.identity
@@ -132,12 +115,8 @@ class RowText:
 
     def stream(self, shard: BatchShard, states: list[dict[str, Any]] | None) -> RowStream:
         """Of several processes, each verifies its part of the shards."""
-        mine = {when: shards[shard.index :: shard.count] for when, shards in self.shards.items()}
-        verification, attempts = None, self.reading.attempts
-        if "before" in mine:
-            verify_before(mine["before"], attempts)
-        if "background" in mine:
-            verification = Verification(mine["background"], attempts)
+        mine = dict(list(self.hashes.items())[shard.index :: shard.count])
+        verification = Verification(mine) if mine else None
         return RowStream(self.rows, shard, states, self.reading, self.order, verification)
 
 

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 import grain
 import numpy as np
-from absl import flags
 from grain.experimental import index_shuffle
 
 from hyla_lm.errors import UserError
@@ -16,13 +15,12 @@ from hyla_lm.input.manifest import Verification
 from hyla_lm.input.rows import RowBatch, RowSet, RowTable
 from hyla_lm.input.source import Reading
 from hyla_lm.parallel.sharding import BatchShard
-from hyla_lm.signals import end_with_parent
 
 ROUNDS = 4
 
 
 class Order(Protocol):
-    """An endless order of rows, picklable for worker processes."""
+    """An endless order of rows."""
 
     def __call__(self, place: int, seed: int) -> int:
         """The number of the row at a place."""
@@ -69,8 +67,8 @@ class RowStream:
     """Endless shuffled batches of one process's shard.
 
     The state is the number of rows that all processes have read, so a run resumes with the same
-    global batches on any number of processes, workers and threads; `states` are those that the
-    processes saved. Without an `order`, every epoch holds each row once, in an order of its own. A
+    global batches on any number of processes and threads; `states` are those that the processes
+    saved. Without an `order`, every epoch holds each row once, in an order of its own. A
     `verification` that finds a shard that is another ends the stream with its error.
     """
 
@@ -87,7 +85,9 @@ class RowStream:
         self._batch_size, self._verification = shard.batch_size, verification
         chosen = order or Shuffled(len(row_set.rows))
         source = ShuffledBatches(row_set.rows, chosen, shard, self._rows_read)
-        self._iterator = iter(_batches(source, reading or Reading()))
+        reading = reading or Reading()
+        options = grain.ReadOptions(reading.threads, max(reading.ahead, reading.threads))
+        self._iterator = iter(grain.MapDataset.source(source).to_iter_dataset(options))
 
     def __iter__(self) -> Iterator[RowBatch]:
         return self
@@ -106,17 +106,6 @@ class RowStream:
         self._iterator.close()
         if self._verification is not None:
             self._verification.close()
-
-
-def _batches(source: ShuffledBatches, reading: Reading) -> grain.IterDataset:
-    options = grain.ReadOptions(reading.threads, max(reading.ahead, reading.threads))
-    batches = grain.MapDataset.source(source).to_iter_dataset(options)
-    if reading.workers == 0:
-        return batches
-    if not flags.FLAGS.is_parsed():
-        flags.FLAGS.mark_as_parsed()  # Grain's workers read a flag
-    workers = grain.MultiprocessingOptions(reading.workers, reading.ahead)
-    return batches.mp_prefetch(workers, worker_init_fn=lambda *_: end_with_parent())
 
 
 def check_equal_states(states: list[dict[str, Any]]) -> dict[str, Any]:

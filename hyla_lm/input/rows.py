@@ -20,7 +20,7 @@ from array_record.python.array_record_module import ArrayRecordReader
 
 from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import BYTE_COUNT_BYTES, Manifest
-from hyla_lm.storage import PathLike, as_path, retrying, sizes
+from hyla_lm.storage import READ_ATTEMPTS, PathLike, as_path, retrying, sizes
 
 LARGEST_COUNT = 2**31 - 1
 READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
@@ -52,7 +52,6 @@ class RowSet:
     sequence_length: int
     identity: str
     text_bytes: int
-    baselines_bits_per_byte: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -104,14 +103,17 @@ def decode_rows(records: Sequence[bytes], dtype: str) -> tuple[np.ndarray, np.nd
 
 
 class Records:
-    """All records of some ArrayRecord files as one sequence, picklable for worker processes.
+    """All records of some ArrayRecord files as one sequence.
 
     Raises UserError, naming the file, for one that is damaged or cannot be read.
     """
 
-    def __init__(self, files: Sequence[str], attempts: int = 1):
-        self.files, self._attempts = tuple(files), attempts
-        self._open()
+    def __init__(self, files: Sequence[str]):
+        self.files = tuple(files)
+        _allow_open_files(len(self.files))
+        with ThreadPoolExecutor(min(len(self.files), OPENING_THREADS)) as pool:
+            self._readers = list(pool.map(self._open_file, range(len(self.files))))
+        self._ends = list(accumulate(self.counts()))
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -138,12 +140,6 @@ class Records:
         with ThreadPoolExecutor(min(len(self.files), OPENING_THREADS)) as pool:
             return list(pool.map(self.__getitem__, starts))
 
-    def _open(self) -> None:
-        _allow_open_files(len(self.files))
-        with ThreadPoolExecutor(min(len(self.files), OPENING_THREADS)) as pool:
-            self._readers = list(pool.map(self._open_file, range(len(self.files))))
-        self._ends = list(accumulate(self.counts()))
-
     def _open_file(self, file: int) -> ArrayRecordReader:
         reader = self._try(lambda: _reader(self.files[file]), file, None)
         if reader.num_records() == 0:
@@ -154,7 +150,7 @@ class Records:
         """Retries in a bucket: ArrayRecord raises RuntimeError for damage and network alike."""
         path = self.files[file]
         if "://" in path:
-            return retrying(action, self._attempts, path)
+            return retrying(action, READ_ATTEMPTS, path)
         try:
             return action()
         except (OSError, RuntimeError) as error:
@@ -163,13 +159,6 @@ class Records:
             raise UserError(
                 f"{path}: {what} is damaged ({reason}): copy the shard again."
             ) from error
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"files": self.files, "_attempts": self._attempts}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._open()
 
 
 def _reader(path: str) -> ArrayRecordReader:
@@ -191,13 +180,13 @@ def _allow_open_files(count: int) -> None:
 
 
 class RowReader:
-    """Random access to the rows of a folder, picklable for worker processes.
+    """Random access to the rows of a folder.
 
     Raises UserError, naming the shard, if one is missing, cut short, damaged, or not the one in the
     manifest; opening reads every shard's footer and first row.
     """
 
-    def __init__(self, folder: PathLike, manifest: Manifest, attempts: int = 1):
+    def __init__(self, folder: PathLike, manifest: Manifest):
         self._manifest = manifest
         paths = [as_path(folder) / shard.name for shard in manifest.shards]
         for path, shard, size in zip(paths, manifest.shards, sizes(paths), strict=True):
@@ -208,7 +197,7 @@ class RowReader:
                     f"{path} has {size} bytes, not the {shard.size_bytes} of its manifest: "
                     "copy the shard again."
                 )
-        self._records = Records([str(path) for path in paths], attempts)
+        self._records = Records([str(path) for path in paths])
         self._check_shards()
 
     def __len__(self) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from hyla_lm.errors import UserError
-from hyla_lm.input.manifest import Manifest, check_manifest, read_manifest
+from hyla_lm.input.manifest import Manifest, check_tokenizer, read_manifest
 from hyla_lm.input.rows import RowBatch, RowReader, RowSet
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.parallel.sharding import BatchShard
@@ -18,12 +18,10 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 @dataclass(frozen=True)
 class Reading:
-    """How to read: threads, batches ahead of training, worker processes, tries of each read."""
+    """How to read: threads, and batches ahead of training."""
 
     threads: int = 1
     ahead: int = 8
-    workers: int = 0
-    attempts: int = 5
 
 
 class Batches(Protocol):
@@ -56,15 +54,6 @@ class TrainingText(Protocol):
         ...
 
 
-@runtime_checkable
-class HasPasses(Protocol):
-    """A text of several sources, or a task that trains on one."""
-
-    def passes(self, rows: int) -> dict[str, str]:
-        """Lines for the start-up summary: what a run of so many rows takes of each source."""
-        ...
-
-
 @dataclass(frozen=True)
 class LanguageData:
     """The data of a language model: training text, validation rows and their tokenizer.
@@ -89,23 +78,11 @@ class DataSource(Protocol):
         ...
 
 
-@runtime_checkable
-class InFolders(Protocol):
-    """A data source that is prepared rows: their folders and the file of their tokenizer."""
-
-    @property
-    def folders(self) -> tuple[str, ...]: ...
-
-    @property
-    def tokenizer(self) -> str: ...
-
-
 def open_rows(
     folder: str,
     tokenizer: Tokenizer,
     sequence_length: int,
     batch_size: int,
-    attempts: int = 1,
     manifest: Manifest | None = None,
 ) -> RowSet:
     """Opens a folder of rows, whose manifest may be read already.
@@ -119,15 +96,14 @@ def open_rows(
             f"prepare rows of {sequence_length} or train on {m.sequence_length}.",
             "sequence_length",
         )
-    check_manifest(path, m, tokenizer)
+    check_tokenizer(path, m, tokenizer)
     if m.rows < batch_size:
         raise UserError(
             f"{path} holds {m.rows} rows, fewer than one batch of {batch_size}: prepare "
             "more rows or make batches smaller.",
             "batch_size",
         )
-    rows = RowReader(path, m, attempts)
-    return RowSet(rows, m.sequence_length, m.sha256, m.text_bytes, m.baselines_bits_per_byte)
+    return RowSet(RowReader(path, m), m.sequence_length, m.sha256, m.text_bytes)
 
 
 def check_names(entries: Sequence[str]) -> None:
@@ -146,7 +122,7 @@ def check_names(entries: Sequence[str]) -> None:
 
 
 def open_named_rows(
-    entries: Sequence[str], data: LanguageData, sequence_length: int, attempts: int
+    entries: Sequence[str], data: LanguageData, sequence_length: int
 ) -> dict[str, RowSet]:
     """Validation sets by name; raises UserError for rows that do not fit, or are in the data."""
     sets: dict[str, RowSet] = {}
@@ -157,7 +133,7 @@ def open_named_rows(
         name, _, folder = entry.partition("=")
         if name in data.sets:
             raise UserError(f"{SETS} names {name!r}, a source of the data: give another name.")
-        rows = open_rows(folder, data.tokenizer, sequence_length, 1, attempts)
+        rows = open_rows(folder, data.tokenizer, sequence_length, 1)
         if how := used.get(rows.identity):
             raise UserError(f"{SETS} has {entry!r}, rows that are {how}: give others.")
         used[rows.identity] = f"those of {name!r}"

@@ -63,12 +63,12 @@ class C4Stream:
         records = [is_record_file(file) for file in files]
         if any(records) and not all(records):
             raise UserError("C4Stream.train mixes ArrayRecord with other files: give one kind.")
-        table = TextRecords(files, reading.attempts) if all(records) else None
+        table = TextRecords(files) if all(records) else None
 
         def documents_of(shard: BatchShard) -> "FileTexts | RecordTexts":
             if table is not None:
                 return RecordTexts(table, shard, reading)
-            return FileTexts(files, shard, reading.attempts)
+            return FileTexts(files, shard)
 
         encode = partial(encode_texts, tokenizer=tokenizer, threads=self.tokenizer_threads)
         name = f"{files[0]} and {len(files) - 1} more" if len(files) > 1 else files[0]
@@ -76,14 +76,14 @@ class C4Stream:
         train = StreamedText(
             name, content, tokenizer, sequence_length, reading, documents_of, encode
         )
-        chosen = self._validation(reading)
+        chosen = self._validation()
         return LanguageData(
             tokenizer, train, rows_in_memory(encode(chosen), tokenizer, sequence_length)
         )
 
-    def _validation(self, reading: Reading) -> list[str]:
+    def _validation(self) -> list[str]:
         files = list_files(self.validation, "C4Stream.validation")
-        texts = (text for file in files for text in read_texts(file, reading.attempts))
+        texts = (text for file in files for text in read_texts(file))
         chosen = list(islice(texts, self.validation_documents))
         if not chosen:
             raise UserError("C4Stream.validation holds no document: give files with text.")
@@ -111,7 +111,6 @@ class FileTexts:
 
     files: tuple[str, ...]
     shard: BatchShard
-    attempts: int
 
     def __post_init__(self) -> None:
         if len(self.files) < self.shard.count:
@@ -128,12 +127,12 @@ class FileTexts:
         with ThreadPoolExecutor(1) as pool:
             while True:
                 files, holds_any = self._files_of(epoch), place > 0 or first > 0
-                checked = pool.submit(check_gzip, files[place], self.attempts)
+                checked = pool.submit(check_gzip, files[place])
                 for file_index in range(place, len(files)):
                     checked.result()
                     if file_index + 1 < len(files):
-                        checked = pool.submit(check_gzip, files[file_index + 1], self.attempts)
-                    texts = read_texts(files[file_index], self.attempts)
+                        checked = pool.submit(check_gzip, files[file_index + 1])
+                    texts = read_texts(files[file_index])
                     for document, text in enumerate(islice(texts, first, None), first):
                         holds_any = True
                         yield {"epoch": epoch, "file": file_index, "document": document}, text
@@ -340,4 +339,4 @@ def rows_in_memory(block: Block, tokenizer: Tokenizer, sequence_length: int) -> 
     text_bytes = np.concatenate([part.text_bytes for part in parts])
     identity = hashlib.sha256(tokens.tobytes() + text_bytes.tobytes()).hexdigest()
     rows = MemoryRows(tokens, text_bytes)
-    return RowSet(rows, sequence_length, identity, int(text_bytes.sum()), {})
+    return RowSet(rows, sequence_length, identity, int(text_bytes.sum()))

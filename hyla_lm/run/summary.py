@@ -8,7 +8,6 @@ from typing import Any
 import jax
 
 from hyla_lm.diagnostics.norms import KINDS
-from hyla_lm.input.source import HasPasses
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.model.flops import (
     count_applied_parameters,
@@ -47,19 +46,12 @@ def startup_lines(program: Program[Task], params: Any, first_step: int) -> dict[
         "attention": f"{' + '.join(c.pattern)} ({kernels})",
         "mesh": f"{program.mesh.size} x {jax.devices()[0].device_kind}: {axes}",
         **program.task.summary(),
-        **_passes(program),
         "batch": f"{t.batch_size} rows, {tokens:,} tokens per step"
         + (f" in {t.accumulate_steps} micro-batches" if t.accumulate_steps > 1 else ""),
         "schedule": f"{t.steps:,} steps {start}; {_OPTIMIZERS[o.optimizer]}, learning rate 0 to "
         f"{o.learning_rate:g} in {o.warmup_steps:,} steps, {_fall(o, t.steps)} to "
         f"{o.learning_rate * o.final_fraction:g}",
     }
-
-
-def _passes(program: Program[Task]) -> dict[str, str]:
-    """What the whole run takes of each source of its data, where there are several."""
-    task, train = program.task, program.experiment.train
-    return task.passes(train.steps * train.batch_size) if isinstance(task, HasPasses) else {}
 
 
 def modern_parts(c: ModelConfig) -> str:

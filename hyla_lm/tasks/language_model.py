@@ -18,7 +18,6 @@ from hyla_lm.input.rows import RowSet
 from hyla_lm.input.source import (
     Batches,
     DataSource,
-    HasPasses,
     LanguageData,
     Reading,
     check_names,
@@ -68,8 +67,6 @@ class LanguageModel:
     logit_chunk: int = setting(128, "positions whose logits are in memory at a time", minimum=1)
     read_threads: int = setting(1, "threads that read; 1 for a disk, 64 for a bucket", minimum=1)
     read_ahead: int = setting(8, "batches read ahead of training", minimum=1)
-    read_workers: int = setting(0, "processes that read rows; 0 reads in this one", minimum=0)
-    read_attempts: int = setting(5, "tries of a read before its error stops the run", minimum=1)
 
     def check(self) -> None:
         check_names(self.validation_sets)
@@ -113,15 +110,13 @@ class LanguageModel:
                 "LanguageModel.data is not set: add a gin file that says where text is, such as "
                 "gin/c4_rows.gin, or bind it to a source such as @Rows()."
             )
-        reading = Reading(self.read_threads, self.read_ahead, self.read_workers, self.read_attempts)
+        reading = Reading(self.read_threads, self.read_ahead)
         with naming_settings(
             sequence_length=f"LanguageModel.sequence_length = {self.sequence_length}",
             batch_size=f"TrainConfig.batch_size = {batch_size}",
         ):
             data = self.data.open(self.sequence_length, batch_size, reading)
-            sets = open_named_rows(
-                self.validation_sets, data, self.sequence_length, self.read_attempts
-            )
+            sets = open_named_rows(self.validation_sets, data, self.sequence_length)
         self._checked(data.tokenizer)
         return LanguageModelTask(self, data, {**data.sets, **sets})
 
@@ -277,10 +272,6 @@ class LanguageModelTask:
             "tokenizer": f"{self.tokenizer.path} ({self.tokenizer.vocab_size:,} pieces)",
         }
 
-    def passes(self, rows: int) -> dict[str, str]:
-        """See hyla_lm.input.source.HasPasses."""
-        return self.data.train.passes(rows) if isinstance(self.data.train, HasPasses) else {}
-
     def train_stream(self, shard: BatchShard, states: list[dict[str, Any]] | None) -> Batches:
         return self.data.train.stream(shard, states)
 
@@ -302,11 +293,13 @@ class LanguageModelTask:
     def closing_lines(
         self, model: Decoder, params: Any, validation: Mapping[str, float]
     ) -> list[str]:
-        """Each validation loss beside baselines on its text, and a sampled continuation."""
-        ours = f"this model ({' + '.join(model.config.pattern)})"
-        lines = _beside_baselines("validation", "", ours, validation, self.data.validation)
-        for name, rows in self.sets.items():
-            lines += _beside_baselines(f"validation {name}", f"{name}_", ours, validation, rows)
+        """Each validation loss, and a sampled continuation."""
+        prefixes = {"validation": "", **{f"validation {name}": f"{name}_" for name in self.sets}}
+        lines = [
+            f"{title} loss {validation[f'{prefix}loss_nats']:.4f} nats per token, "
+            f"{validation[f'{prefix}bits_per_byte']:.3f} bits per byte"
+            for title, prefix in prefixes.items()
+        ]
         if self.config.closing_prompt is None:
             return lines
         # As many as while it trained, so that nothing is compiled again.
@@ -331,14 +324,3 @@ class LanguageModelTask:
 
 def _described(rows: RowSet) -> str:
     return f"{len(rows.rows):,} rows, {rows.text_bytes / 1e6:.2f} MB"
-
-
-def _beside_baselines(
-    title: str, prefix: str, ours: str, values: Mapping[str, float], rows: RowSet
-) -> list[str]:
-    """The loss of a set, and the model's bits per byte among those of others on the same text."""
-    bits = {ours: values[f"{prefix}bits_per_byte"], **rows.baselines_bits_per_byte}
-    table = sorted(bits.items(), key=lambda entry: entry[1])
-    width = max(len(name) for name, _ in table)
-    lines = [f"{title} loss {values[f'{prefix}loss_nats']:.4f} nats per token; bits per byte:"]
-    return lines + [f"  {name:<{width}}  {value:.3f}" for name, value in table]

@@ -1,8 +1,7 @@
 """Tokens a second on one core: tokenising alone, preparing rows, reading rows, streaming text.
 
 The text is the docstrings of this Python, several times over, as C4's json.gz and ArrayRecord. Give
-a SentencePiece model as an argument, or a small one is trained. Ends with an error where a path is
-slow beside tokenising alone, which it cannot beat.
+a SentencePiece model as an argument, or a small one is trained.
 """
 
 import os
@@ -11,9 +10,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-
-from rich.console import Console
-from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from hyla_lm.data.docstrings import collect, installed_roots
@@ -31,8 +27,6 @@ from tests.data.c4_layouts import write_array_records, write_json_gz
 SEQUENCE_LENGTH, BATCH_SIZE = 512, 64
 COPIES, SHARDS, RUNS = 3, 4, 5
 READING = Reading(threads=1, ahead=8)
-# Shares of the rate of tokenising alone, about two thirds of what was measured.
-LEAST = {"prepare rows": 0.5, "stream json.gz": 0.4, "stream ArrayRecord": 0.3, "read rows": 3.0}
 
 
 def tokens_per_second(measured: Callable[[], int]) -> float:
@@ -99,20 +93,10 @@ def main() -> None:
         for _ in range(RUNS):
             for label, run in measured.items():
                 rates[label] = max(rates[label], tokens_per_second(run))
-    show(rates, tokenizer)
-
-
-def show(rates: dict[str, float], tokenizer: Tokenizer) -> None:
-    table = Table(title=f"one core, {tokenizer.vocab_size:,} pieces, rows of {SEQUENCE_LENGTH}")
-    for column in ("path", "million tokens/s", "of tokenising alone"):
-        table.add_column(column, justify="right")
     alone = rates["tokenise alone"]
+    print(f"one core, {tokenizer.vocab_size:,} pieces, rows of {SEQUENCE_LENGTH}")
     for label, rate in rates.items():
-        table.add_row(label, f"{rate / 1e6:.2f}", f"{rate / alone:.2f}")
-    Console().print(table)
-    slow = [label for label, share in LEAST.items() if rates[label] < share * alone]
-    if slow:
-        sys.exit(f"slower than promised: {', '.join(slow)}")
+        print(f"{label:20} {rate / 1e6:6.2f} million tokens/s, {rate / alone:.2f} of tokenising")
 
 
 if __name__ == "__main__":

@@ -1,29 +1,15 @@
 """Shared text, tokenizer and rows: small, seeded and made once."""
 
-import argparse
 import random
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from hyla_lm.cli.parser import Command
-from hyla_lm.config.declare import split_arguments
 from hyla_lm.data.preparation import write_rows
 from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.input.manifest import Manifest
 from hyla_lm.input.tokenizer import Tokenizer
-
-
-def run_command(command: Command, arguments: list[str]) -> None:
-    """Runs a command without the way it ends; raises UserError."""
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    own, bindings = split_arguments(arguments)
-    options, unknown = parser.parse_known_args(own)
-    options.unknown = unknown
-    command.run(options, bindings)
-
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 PACKED = {"source": "test", "sequence_length": 16, "seed": 0}

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm.data.docstrings import Document, collect, split_of, write_documents
+from hyla_lm.data.docstrings import collect, split_of
 from hyla_lm.data.prose import is_prose, paragraphs
-from hyla_lm.input.documents import read_texts
 
 SENTENCES = [f"This is sentence number {n}, and it is long enough." for n in "abcdef"]
 NUMPY = """Sum of array elements over
@@ -18,12 +17,6 @@ Parameters
 axis : int, optional
     Axis along which a sum
     is performed.
-dtype : dtype
-
-Returns
--------
-ndarray
-    An array with the same shape.
 
 Examples
 --------
@@ -41,9 +34,6 @@ Args:
     may be negative.
   second (int): The `second` number of :class:`~a.Pair`.
 
-Returns:
-  The sum of both.
-
 Run it so::
 
   The code is here.
@@ -57,49 +47,32 @@ Run it so::
 """
 
 
-def test_numpy_docstring() -> None:
+def test_docstrings_of_all_styles() -> None:
     assert paragraphs(NUMPY) == [
         "Sum of array elements over a given axis.",
         "Axis along which a sum is performed.",
-        "An array with the same shape.",
     ]
-
-
-def test_google_and_sphinx_docstrings() -> None:
     assert paragraphs(GOOGLE) == [
         "The first number, which may be negative.",
         "The second number of a.Pair.",
-        "The sum of both.",
         "It is fast.",
         "The third of the numbers.",
         "This is a note.",
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "kept"),
-    [
-        ("This is a sentence.", True),
-        ('He said that it "works."', True),
-        ("Is it so?", True),
-        ("Too short.", False),
-        ("this has no end of a sentence", False),
-        ("This trails off and ...", False),
-        ("The set {1, 2} is small.", False),
-        ("Please enable javascript in the browser.", False),
-        ("The lorem ipsum of a page.", False),
-        ("x = the + value of it.", False),
-        ("In 1 2 3 4 5 6 7 8 9 0 (1) [2] [3].", False),
-        ("The lone surrogate \ud800 is not text.", False),
-    ],
+KEPT = ("This is a sentence.", 'He said that it "works."', "Is it so?")
+LEFT_OUT = (
+    *("Too short.", "this has no end of a sentence", "This trails off and ..."),
+    *("The set {1, 2} is small.", "Please enable javascript in the browser."),
+    *("In 1 2 3 4 5 6 7 8 9 0 (1) [2] [3].", "The lone surrogate \ud800 is not text."),
 )
-def test_line_rules(text: str, kept: bool) -> None:
-    assert is_prose(text) is kept
 
 
-@pytest.mark.parametrize("docstring", ["", "\n\n", "----", "::", "```", ">>> 1", " - \n - "])
-def test_odd_docstrings_hold_no_prose(docstring: str) -> None:
-    assert paragraphs(docstring) == []
+def test_line_rules() -> None:
+    assert all(map(is_prose, KEPT)) and not any(map(is_prose, LEFT_OUT))
+    for docstring in ("", "----", "::", "```", ">>> 1", " - \n - "):
+        assert paragraphs(docstring) == []
 
 
 def module(*paragraphs: str) -> str:
@@ -135,11 +108,10 @@ def test_repeats_are_left_out(tmp_path: Path) -> None:
 
 def test_a_document_has_three_sentences_and_a_hundred_characters(tmp_path: Path) -> None:
     sentence = "The {} of a module has more than fifty characters in it."
-    for name in ("ab", "cde", "fghi"):
+    for name in ("ab", "cde"):
         (tmp_path / f"{name}.py").write_text(module(*map(sentence.format, name)))
     (tmp_path / "short.py").write_text(module(*map("It is {} or not.".format, "jkl")))
-    urls = [document.url for document in collect([tmp_path])]
-    assert urls == ["python://cde.py", "python://fghi.py"]
+    assert [document.url for document in collect([tmp_path])] == ["python://cde.py"]
 
 
 def test_unreadable_files_and_tests_are_left_out(tmp_path: Path) -> None:
@@ -170,12 +142,3 @@ def test_the_split_of_a_document_is_that_of_its_url() -> None:
     chosen = [url for url in urls if split_of(url) == "validation"]
     assert chosen[:2] == ["python://module10.py", "python://module27.py"]
     assert 60 < len(chosen) < 140
-
-
-def test_documents_come_back_and_repeat_bytewise(tmp_path: Path) -> None:
-    documents = [Document("one\ntwo é", "python://a.py"), Document("three", "python://b.py")]
-    first, second = tmp_path / "a.json.gz", tmp_path / "b.json.gz"
-    for path in (first, second):
-        write_documents(path, documents)
-    assert list(read_texts(str(first))) == ["one\ntwo é", "three"]
-    assert first.read_bytes() == second.read_bytes()

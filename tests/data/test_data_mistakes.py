@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import random
 import re
 import sys
@@ -51,7 +50,6 @@ def home(
         "good.model": Path(tokenizer.path).read_bytes(),
         "blank.txt": b"\n \r\n",
         "latin.txt": b"caf\xe9 " * 9,
-        "utf16.txt": "abc".encode("utf-16"),
         "image.png": b"\x89PNG",
         "body.jsonl": lines_of("body").encode(),
         "array.json": json.dumps(["a", "b"]).encode(),
@@ -60,13 +58,10 @@ def home(
         "bytes.jsonl": b'{"text": "\xff"}',
         "empty.jsonl": b"",
         "cut.json.gz": zipped[:-9],
-        "zero.json.gz": b"",
         "flipped.json.gz": flipped(zipped, len(zipped) // 2),
         "plain.txt.gz": b"this is not compressed",
         "damaged.parquet": b"PAR1 no more",
-        "no.arrayrecord": b"no records",
         "cut.array_record": record_file[:-1],
-        "zero.array_record": b"",
         "flipped.array_record": flipped(record_file, 200),
         "part.00000-of-00002.txt": b"a",
     }
@@ -83,14 +78,12 @@ def home(
 
 
 OF_FILES = {
-    "absent": "--input = absent matches no file",
     "empty": "--input = empty holds no text: give .txt",
     "pictures": "--input = pictures holds no text: give .txt",
     "image.png": "image.png is of no known format: give .txt",
     "part.*": "shard 00001 of the 2 of",
     "blank.txt": "all of blank.txt is blank: give files with text",
     "latin.txt": r"latin.txt is not UTF-8 \(at byte 3\): convert it",
-    "utf16.txt": r"utf16.txt is not UTF-8 \(at byte 0\)",
     "body.jsonl": "body.jsonl: line 1 .*'id', 'body'.*--field",
     "body.parquet": "body.parquet has no column 'text' .*'id'.*--field",
     "array.json": "array.json: line 1 holds no text .*no JSON object",
@@ -99,13 +92,10 @@ OF_FILES = {
     "bytes.jsonl": "bytes.jsonl: line 1 holds no text",
     "empty.jsonl": "empty.jsonl is empty",
     "cut.json.gz": "cut.json.gz is cut short",
-    "zero.json.gz": "zero.json.gz is cut short",
     "flipped.json.gz": "flipped.json.gz is damaged",
     "plain.txt.gz": "plain.txt.gz is damaged",
     "damaged.parquet": "damaged.parquet is damaged",
-    "no.arrayrecord": "no.arrayrecord is damaged",
     "cut.array_record": "cut.array_record is damaged",
-    "zero.array_record": "zero.array_record is damaged",
     "flipped.array_record": "flipped.array_record is damaged",
 }
 GOOD = (*OWN, "--input=good.txt")
@@ -117,35 +107,21 @@ PLAIN = ("prepare", "--input=good.txt", "--output=OUT")
     [
         *(((*OWN, f"--input={name}"), sentence) for name, sentence in OF_FILES.items()),
         ((*OWN, "--input", "good.txt", "."), "names .*good.txt twice"),
-        ((*GOOD, "body.jsonl"), "body.jsonl is unknown"),
         ((*OWN, "--input=text.parquet", "--field=id"), "text.parquet: row 1 .*--field"),
         ((*GOOD, "--output=other"), "other holds other files: give a new"),
-        ((*GOOD, "--output=good.txt"), "cannot be written|holds other files"),
         ((*GOOD, "--vocab_size=9999"), "vocab_size = 9999 .*give at most"),
-        ((*GOOD, "--vocab_size=20"), "vocab_size = 20 does not suit"),
-        ((*GOOD, "--vocab_size=0"), "--vocab_size=0 must be at least 1"),
         ((*GOOD, "--sequence_length=0"), "--sequence_length=0 must be"),
-        ((*GOOD, "--sequence_length=many"), "invalid int value: 'many'"),
         ((*GOOD, "--workers=0"), "--workers=0 must be at least 1"),
         ((*GOOD, "--validation_fraction=1"), "--validation_fraction=1.0 must"),
-        ((*GOOD, "--validation_fraction=nan"), "--validation_fraction=nan"),
         ((*GOOD, "--split=train"), "--split does not go with"),
         ((*GOOD, "--tokenizer=a.model"), "not allowed with argument"),
         ((*OWN, "--task=c4_lm"), "--train_tokenizer needs --input"),
-        (PLAIN, "--train_tokenizer --tokenizer is req"),
         ((*PLAIN, "--tokenizer=a"), "--sequence_length"),
         ((*PLAIN, "--tokenizer=a", "--vocab_size=9"), "--vocab_size needs --train_tokenizer"),
-        ((*ROWS_OF_16, "--bogus=1"), "--bogus=1 is unknown"),
-        ((*ROWS_OF_16, "--shards=4"), "--shards=4 is no multiple of the 3 files"),
-        ((*ROWS_OF_16, "--tokenizer=absent"), "tokenizer absent does not exist"),
+        ((*ROWS_OF_16, "--shards=4"), "--shards=4 must be at most 3"),
         ((*ROWS_OF_16, "--input", "c4/c4*", "c4/*00003*"), "00000-of-00003.json.gz twice"),
-        ((*ROWS_OF_16, "--output=c4"), "c4 holds other files: give a new folder"),
         ((*ROWS_OF_16, "--output=good.txt"), "good.txt.* cannot be written"),
-        (("tokenizer", "--input=absent", "--output=a.model"), "absent matches no file"),
         (("tokenizer", "--input=blank.txt", "--output=a.model"), "without text: give --input"),
-        (("tokenizer", "--input=body.jsonl", "--output=a.model"), "--field names another"),
-        (("verify", "OUT"), "OUT/manifest.json does not exist: give a folder of prepared rows"),
-        (("verify", "OUT", "--tokenizer=absent"), "does not exist"),
     ],
 )
 def test_a_mistake_is_one_sentence(
@@ -160,16 +136,6 @@ def test_a_mistake_is_one_sentence(
     last = err.splitlines()[-1]
     assert last.startswith("hyla-lm data") and re.search(sentence, last), err
     assert not list(home.rglob(MANIFEST)) and len(list(home.rglob("*.model"))) == 1
-
-
-def test_a_file_that_may_not_be_read_is_named(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("root may read all")
-    (home / "good.txt").chmod(0)
-    assert main(["data", *GOOD]) == 2
-    assert "good.txt cannot be read (Permission denied)" in capsys.readouterr().err
 
 
 def test_a_missing_extra_is_named_with_its_commands(
@@ -210,7 +176,7 @@ def test_without_bos_documents_start_with_pad(home: Path) -> None:
     assert main(["data", *files, "--sequence_length=16", f"--tokenizer={tokenizer.path}"]) == 0
     manifest = read_manifest("OUT")
     assert manifest.special_ids == {"bos": -1, "eos": 1, "pad": 0, "unk": 2}
-    assert manifest == verify("OUT", tokenizer=tokenizer)
+    assert manifest == verify("OUT", tokenizer)
     rows = RowReader("OUT", manifest).read(range(manifest.rows))["tokens"]
     stream = np.append(rows[0, :1], rows[:, 1:]).tolist()
     wanted = [token for text in [*TEXTS, ""] for token in (0, *tokenizer.encode(text), 1)]
@@ -225,13 +191,3 @@ def test_without_what_marks_documents_a_tokenizer_is_refused(
     assert main(["data", *ROWS_OF_16, model]) == 2
     assert "some.model lacks EOS, or both BOS and PAD" in capsys.readouterr().err
     assert not (home / "OUT").exists()
-
-
-def test_verify_says_which_folders_are_whole(
-    packed_once: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = packed_once[0]
-    assert main(["data", "verify", str(folder), "absent"]) == 2
-    out, err = capsys.readouterr()
-    assert out.startswith(f"{folder} is whole. train: 60 documents, ")
-    assert err.startswith("hyla-lm data: absent/manifest.json does not exist")

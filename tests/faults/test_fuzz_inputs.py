@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hyla_lm.config.gin_files import Written
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
-from hyla_lm.input.manifest import Manifest, read_manifest, shard_files, verify_before
+from hyla_lm.input.manifest import Manifest, read_manifest, shard_hashes, verify_shard
 from hyla_lm.input.prepared import Rows
 from hyla_lm.input.rows import RowReader
 from hyla_lm.input.source import Reading
@@ -73,9 +73,10 @@ def whole(tiny_rows: Rows) -> dict[str, np.ndarray]:
 
 def opened(rows: Rows) -> tuple[RowReader, Manifest]:
     """The training rows, opened and verified."""
-    rows.open(SEQUENCE_LENGTH, 8, Reading(attempts=1))
+    rows.open(SEQUENCE_LENGTH, 8, Reading())
     manifest = read_manifest(rows.train)
-    verify_before(shard_files(rows.train, manifest), 1)
+    for path, sha256 in shard_hashes(rows.train, manifest).items():
+        verify_shard(path, sha256)
     return RowReader(rows.train, manifest), manifest
 
 
@@ -136,8 +137,8 @@ def test_a_shard_with_other_bytes(
     changed = edited(content, edits)[: edits[0][0] if is_cut else None]
     Path(copied.train, name).write_bytes(changed)
     try:
-        shards = shard_files(copied.train, manifest)
-        assert refused(lambda: verify_before(shards, 1)) == (changed != content)
+        path, sha256 = f"{copied.train}/{name}", manifest.shards[shard].sha256
+        assert refused(lambda: verify_shard(path, sha256)) == (changed != content)
         first = sum(one.rows for one in manifest.shards[:shard])
 
         def read_all() -> None:

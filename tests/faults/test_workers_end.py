@@ -12,7 +12,6 @@ from tests import preloaded
 
 ROOT = Path(__file__).parents[2]
 WAIT_SECONDS, END_SECONDS = 120, 30
-TRAINING = ["-m", "hyla_lm", "train", "--gin.LanguageModel.read_workers=2"]
 COLLECTING = ["-c", "from hyla_lm.data.docstrings import *; collect(installed_roots())"]
 
 
@@ -47,18 +46,13 @@ def is_running(pid: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks into /proc")
-@pytest.mark.parametrize("what", ["training", "collecting"])
-def test_workers_end_with_a_killed_command(tiny_gin: Path, tmp_path: Path, what: str) -> None:
-    workdir = tmp_path / "run"
-    run = [f"--gin_file={tiny_gin}", f"--workdir={workdir}", "--gin.TrainConfig.steps=1000000"]
-    command = [sys.executable, *([*TRAINING, *run] if what == "training" else COLLECTING)]
+def test_workers_end_with_a_killed_command(tmp_path: Path) -> None:
     with (tmp_path / "output").open("w") as output:
+        command = [sys.executable, *COLLECTING]
         process = preloaded.Popen(command, cwd=ROOT, stdout=output, stderr=output)
-    count = 2 if what == "training" else max(1, os.cpu_count() or 1)
+    count = max(1, os.cpu_count() or 1)
     try:
         wait_until(lambda: len(workers_of(process.pid)) >= count, WAIT_SECONDS)
-        lines = workdir / "metrics.jsonl"
-        wait_until(lambda: what == "collecting" or lines.exists(), WAIT_SECONDS)
         workers = workers_of(process.pid)
     finally:
         process.kill()

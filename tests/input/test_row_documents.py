@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyla_lm.input.packing import CONTINUED, Documents, Packer, encode_texts, joined, parts_of_rows
+from hyla_lm.input.packing import CONTINUED, Packer, encode_texts, joined, parts_of_rows
 from hyla_lm.input.tokenizer import Tokenizer
 from tests.conftest import sentences
 
@@ -101,9 +101,3 @@ def test_bytes_are_exact_where_documents_fill_rows_and_add_up_to_the_text(tiny_r
     assert found.bytes_N.sum() == pytest.approx(sum(sizes), rel=1e-12)
     # Whole rows are exact, so only the rows at a document's two ends are shared, to a byte or two.
     np.testing.assert_allclose(found.bytes_N, sizes, atol=3)
-
-
-def test_no_rows_have_no_documents() -> None:
-    tokens = np.full((2, 5), BOS)
-    found = joined([parts(tokens, np.zeros((2, 4)), np.array([-1, -1]), np.zeros(2, int))])
-    assert isinstance(found, Documents) and len(found) == 0
