@@ -23,11 +23,11 @@ def verify(folder: str, tokenizer: Tokenizer | None = None) -> Manifest:
     manifest = read_manifest(folder)
     if tokenizer is not None:
         check_tokenizer(folder, manifest, tokenizer)
-    RowReader(folder, manifest)
     hashes = shard_hashes(folder, manifest)
     with ThreadPoolExecutor(default_workers()) as pool:
         for _ in pool.map(verify_shard, hashes, hashes.values()):
             pass
+    RowReader(folder, manifest)  # compares sizes, counts and first rows
     return manifest
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hyla_lm.data import preparation
 from hyla_lm.data.cli import parser
 from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.data.verify import verify
@@ -222,15 +221,6 @@ def test_a_file_that_cannot_grow_is_reported_and_the_run_goes_on(
     named = {name: left[name] for name in SHARDS if name in left}
     assert len(named) == 1 and named.items() <= whole.items() and MANIFEST not in left
     assert asked.run() == whole
-
-
-def test_a_request_that_is_repeated_changes_nothing(
-    asked: Request, whole: Contents, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked.run()
-    before = places(asked.folder)
-    monkeypatch.setattr(preparation, "_make_shards", None)
-    assert (asked.run(), places(asked.folder)) == (whole, before)
 
 
 @pytest.mark.parametrize("is_finished", [True, False])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from hyla_lm.cli.main import main
-from hyla_lm.data import own_text
+from hyla_lm.data import own_text, preparation
 from hyla_lm.data.own_text import cut, is_held_out
 from hyla_lm.data.verify import verify
 from hyla_lm.input.documents import read_texts
@@ -92,12 +92,16 @@ def test_a_cut_loses_nothing_and_leaves_no_blank_part(text: str, fraction: float
     assert tail == "" or (head.strip() and tail.strip())
 
 
-def test_the_same_command_changes_nothing_and_goes_on(folder: Path, tmp_path: Path) -> None:
+def test_the_same_command_changes_nothing_and_goes_on(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = tmp_path / "rows"
     assert prepare(folder, rows) == 0
     made = {p: p.read_bytes() for p in rows.rglob("*") if p.is_file()}
     times = {p: p.stat().st_mtime_ns for p in made}
-    assert prepare(folder, rows) == 0
+    with monkeypatch.context() as patched:
+        patched.setattr(preparation, "_make_shards", None)
+        assert prepare(folder, rows) == 0
     assert times == {p: p.stat().st_mtime_ns for p in made}
     for lost in ("tokenizer.model", f"train/{MANIFEST}", f"validation/{MANIFEST}"):
         (rows / lost).unlink()

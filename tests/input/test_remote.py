@@ -121,28 +121,27 @@ def preparation(tokenizer: Tokenizer, c4: Path, folder: str) -> Preparation:
     return Preparation(source, tokenizer, folder, "train", SEQUENCE_LENGTH, 3)
 
 
-@pytest.fixture
-def prepared(c4: Path, tiny_rows: Rows, tmp_path: Path) -> dict[str, bytes]:
-    """The objects that a preparation of C4 in gs://bucket/rows must make."""
-    prepare(preparation(Tokenizer(tiny_rows.tokenizer), c4, str(tmp_path / "rows")))
-    made = (tmp_path / "rows").iterdir()
-    return {f"bucket/rows/{path.name}": path.read_bytes() for path in made}
-
-
 def test_a_preparation_in_a_bucket_makes_and_continues_the_same_bytes(
-    bucket: FakeBucket, c4: Path, tiny_rows: Rows, prepared: dict[str, bytes]
+    bucket: FakeBucket, quick: None, c4: Path, tiny_rows: Rows, tmp_path: Path
 ) -> None:
-    asked = preparation(Tokenizer(tiny_rows.tokenizer), c4, "gs://bucket/rows")
+    """Also where requests fail."""
+    tokenizer = Tokenizer(tiny_rows.tokenizer)
+    prepare(preparation(tokenizer, c4, str(tmp_path / "rows")))
+    wanted = {f"bucket/rows/{p.name}": p.read_bytes() for p in (tmp_path / "rows").iterdir()}
+    asked = preparation(tokenizer, c4, "gs://bucket/rows")
     bucket.objects["bucket/rows/"] = b""  # how a folder is made in the console
     asked.begin()
     asked.make_shard(1)
     made = len(bucket.requests)
     assert asked.missing() == [0, 2]
-    prepare(asked, workers=2)
-    assert bucket.objects == prepared | {"bucket/rows/": b""}
+    for where in ("POST /upload", "train-00002-of-00003", "?delimiter"):
+        bucket.fail(503, 2, where)
+    prepare(asked)
+    assert bucket.objects == wanted | {"bucket/rows/": b""}
     uploads = [request for request in bucket.requests[made:] if request.startswith("POST /upload")]
     assert uploads and not any("train-00001" in request for request in uploads)
-    assert prepare(asked) == read_manifest("gs://bucket/rows")
+    assert not any(fault.count for fault in bucket.faults)
+    assert prepare(asked, workers=2) == read_manifest("gs://bucket/rows")
 
 
 def test_verify_names_what_is_damaged_in_a_bucket(
@@ -169,16 +168,6 @@ def test_rows_are_those_of_the_disk_also_when_requests_fail(
     first = list(islice(stream, 2))
     bucket.fail(DROPPED, 2, "arrayrecord?alt")
     assert_equal([*first, *taken(stream, 10)], expected)
-    assert not any(fault.count for fault in bucket.faults)
-
-
-def test_a_preparation_is_the_same_when_requests_fail(
-    bucket: FakeBucket, quick: None, c4: Path, tiny_rows: Rows, prepared: dict[str, bytes]
-) -> None:
-    for where in ("POST /upload", "train-00002-of-00003", "?delimiter"):
-        bucket.fail(503, 2, where)
-    prepare(preparation(Tokenizer(tiny_rows.tokenizer), c4, "gs://bucket/rows"))
-    assert bucket.objects == prepared
     assert not any(fault.count for fault in bucket.faults)
 
 

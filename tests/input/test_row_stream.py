@@ -1,8 +1,6 @@
 """The order of rows: complete epochs, a seed, shards of one global batch, and exact resumption."""
 
 import hashlib
-import time
-from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
@@ -14,7 +12,7 @@ from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import read_manifest
 from hyla_lm.input.prepared import Rows
 from hyla_lm.input.row_stream import RowStream, evaluation_rows
-from hyla_lm.input.rows import MemoryRows, RowSet
+from hyla_lm.input.rows import RowSet
 from hyla_lm.input.source import Reading, open_rows
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.parallel.sharding import BatchShard
@@ -104,30 +102,6 @@ def test_shards_make_up_the_global_batches(
 ) -> None:
     count = len(expected_hashes)
     assert hashes(train_split, shards, count, None, reading) == expected_hashes
-
-
-class CountedRows(MemoryRows):
-    """Counts how many rows were read."""
-
-    rows_read = 0
-
-    def read(self, rows: Sequence[int]) -> dict[str, np.ndarray]:
-        self.rows_read += len(rows)
-        return super().read(rows)
-
-
-@pytest.mark.parametrize(("threads", "ahead", "most"), [(1, 3, 3), (4, 2, 4)])
-def test_reading_runs_ahead_by_no_more_than_is_stated(threads: int, ahead: int, most: int) -> None:
-    """The larger of read_ahead and read_threads; what bounds the memory."""
-    rows = CountedRows(np.zeros((400, LENGTH + 1), np.int32), np.zeros(400))
-    stream = RowStream(
-        RowSet(rows, LENGTH, "", 0), BatchShard(BATCH), None, Reading(threads, ahead)
-    )
-    for taken in range(1, 4):
-        next(stream)
-        time.sleep(0.1)
-        assert rows.rows_read == (taken + most) * BATCH
-    stream.close()
 
 
 @pytest.mark.parametrize("read", [0, 67, 100])
