@@ -1,10 +1,10 @@
 """Batches of rows through Grain: globally shuffled, reshuffled each epoch, exactly resumable."""
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import grain
 import numpy as np
@@ -17,14 +17,8 @@ from hyla_lm.input.source import Reading
 from hyla_lm.parallel.sharding import BatchShard
 
 ROUNDS = 4
-
-
-class Order(Protocol):
-    """An endless order of rows."""
-
-    def __call__(self, place: int, seed: int) -> int:
-        """The number of the row at a place."""
-        ...
+# An endless order of rows: the number of the row at a place, by the place and a seed.
+Order = Callable[[int, int], int]
 
 
 @dataclass(frozen=True)

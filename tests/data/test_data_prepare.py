@@ -5,8 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from pathlib import Path
@@ -15,10 +14,12 @@ import numpy as np
 import pytest
 
 from hyla_lm.data.cli import parser
+from hyla_lm.data.preparation import Preparation, prepare
 from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.data.verify import verify
 from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import MANIFEST, read_manifest
+from hyla_lm.input.packing import Block
 from hyla_lm.input.rows import RowReader
 from hyla_lm.input.tokenizer import Tokenizer
 from tests import preloaded
@@ -103,12 +104,6 @@ def asked(tmp_path: Path, files: list[Path], tokenizer: Tokenizer) -> Request:
     return Request(files, tokenizer, tmp_path / "rows")
 
 
-@pytest.fixture
-def long(asked: Request, tmp_path: Path) -> Request:
-    """A request that two workers are busy with for a second."""
-    return replace(asked, files=write_json_gz(PROSE * 30, tmp_path / "long", "train", 4))
-
-
 def write(path: Path, *lines: str) -> Path:
     path.write_bytes("\n".join(lines).encode())
     return path
@@ -183,39 +178,32 @@ def test_a_killed_run_goes_on(
     assert {name for name, _ in kept} >= set(SHARDS[:finished])
 
 
-def workers_of(process: subprocess.Popen[str], folder: Path) -> list[int]:
-    """The worker processes of a run, once they write."""
-    wait_until(lambda: list(folder.glob(".train*.partial")))
-    listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return [int(p) for p in listed if b"spawn_main" in Path(f"/proc/{p}/cmdline").read_bytes()]
+class Killing:
+    """Documents whose worker is killed."""
+
+    name = "documents"
+
+    def content(self) -> list[str]:
+        return []
+
+    def blocks(self, *shard: object) -> Iterator[Block]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        yield from ()
 
 
-def error_of(process: subprocess.Popen[str]) -> str:
-    """What a run that fails says in its last line, and no traceback before it."""
-    error = process.communicate()[1]
-    assert process.returncode == 2 and "Traceback" not in error
-    return error[error.index("hyla-lm data: ") :]
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    stop = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < stop
-        time.sleep(0.005)
-
-
-def test_a_killed_worker_is_reported_and_the_run_goes_on(long: Request, tmp_path: Path) -> None:
-    process = long.start("--workers=2")
-    os.kill(workers_of(process, long.folder)[0], signal.SIGKILL)
-    assert "a worker process died" in (error := error_of(process))
-    assert "run the same command again" in error and not (long.folder / MANIFEST).exists()
-    assert long.run() == replace(long, folder=tmp_path / "whole").run()
+def test_a_killed_worker_is_reported(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    asked = Preparation(Killing(), tokenizer, str(tmp_path / "rows"), "train", 16, 2)
+    with pytest.raises(UserError, match="a worker process died.*run the same command again"):
+        prepare(asked, workers=2)
+    assert not asked.is_whole()
 
 
 def test_a_file_that_cannot_grow_is_reported_and_the_run_goes_on(
     asked: Request, whole: Contents
 ) -> None:
-    error = error_of(asked.start(program=("-c", LIMITED, "140000", "data", "prepare")))
+    process = asked.start(program=("-c", LIMITED, "140000", "data", "prepare"))
+    error = process.communicate()[1]
+    assert process.returncode == 2 and "Traceback" not in error
     assert "cannot be written" in error and "File too large" in error
     left = contents(asked.folder)  # no manifest, and under the names of shards only whole ones
     named = {name: left[name] for name in SHARDS if name in left}

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hyla_lm.data.sample_corpus import SampleCorpus
+from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import read_manifest
 from tests import preloaded
 
@@ -73,3 +74,9 @@ def test_two_at_once_make_the_same_rows(tmp_path: Path, small_root: Path) -> Non
     assert [process.wait() for process in both] == [0, 0]
     SampleCorpus(str(tmp_path / "one"), 512, 16).prepare()
     assert hashes(tmp_path / "both") == hashes(tmp_path / "one")
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="SampleCorpus.cache: .* cannot be written"):
+        SampleCorpus(str(tmp_path / "file"), 512, 16).prepare()
