@@ -9,7 +9,6 @@ from hyla_lm.cli.main import main
 from hyla_lm.data.preparation import write_rows
 from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.errors import UserError
-from hyla_lm.input.manifest import read_manifest
 from hyla_lm.input.prepared import Rows
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.tasks.language_model import LanguageModel
