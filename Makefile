@@ -4,7 +4,7 @@ BIN := .venv/bin
 GIN ?= gin/quickstart.gin
 WORKDIR ?= runs/$(notdir $(basename $(GIN)))
 
-.PHONY: train compare test test-as-for-users test-computing test-waiting test-full test-seqio test-torch faults mutations evals-smoke lint bench bench-step bench-start bench-data bench-tpu bench-plan bench-evals bench-checkpoint bench-curves bench-gpu plans records docs docs-serve clean
+.PHONY: train compare test test-as-for-users test-computing test-waiting test-full test-seqio test-torch faults mutations evals-smoke lint bench bench-step bench-data bench-tpu bench-evals bench-checkpoint bench-gpu plans records docs docs-serve clean
 
 # A program that was compiled once is kept, so that the next start takes seconds.
 train: export JAX_COMPILATION_CACHE_DIR ?= $(HOME)/.cache/hyla_lm/programs
@@ -95,26 +95,17 @@ bench: .venv/dev
 bench-step: .venv/dev
 	$(BIN)/python tests/benchmarks/bench_step.py
 
-bench-start: .venv/core
-	$(BIN)/python tests/benchmarks/bench_start.py
-
 bench-data: .venv/dev
 	$(BIN)/python tests/benchmarks/bench_data.py $(TOKENIZER)
 
 bench-tpu: .venv/full
 	$(BIN)/python tests/benchmarks/bench_tpu.py $(LENGTHS)
 
-bench-plan: .venv/full
-	$(BIN)/python tests/benchmarks/bench_plan.py
-
 bench-evals: .venv/dev
 	$(BIN)/python tests/benchmarks/bench_evals.py
 
 bench-checkpoint: .venv/dev
 	$(BIN)/python tests/benchmarks/bench_checkpoint.py
-
-bench-curves: .venv/dev
-	$(BIN)/python tests/benchmarks/bench_curves.py
 
 bench-gpu: .venv/gpu
 	$(BIN)/python tests/benchmarks/bench_gpu.py $(GINS)

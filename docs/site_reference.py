@@ -26,11 +26,11 @@ API = {
 
 
 def settings() -> str:
-    """Every class that gin binds, by group, with its fields."""
+    """Every class that gin binds, by room, with its fields."""
     found = sorted_settings()
     return "\n\n".join(
-        f"## {group}\n\n" + "\n\n".join(map(_class, of))
-        for group, of in itertools.groupby(found, lambda one: one.group)
+        f"## hyla_lm.{room}\n\n" + "\n\n".join(map(_class, of))
+        for room, of in itertools.groupby(found, lambda one: one.module.split(".")[1])
     )
 
 

@@ -4,15 +4,10 @@ import json
 import math
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import pytest
 
 from hyla_lm.cli.main import main
 from hyla_lm.config.read_experiment import read_experiment
-from hyla_lm.model.config import Tokens
-from hyla_lm.model.decoder import Decoder
-from hyla_lm.model.flops import count_parameters
 from hyla_lm.tasks.language_model import LanguageModel
 
 GIN = Path(__file__).parents[1] / "gin"
@@ -66,14 +61,9 @@ def test_a_source_of_text_goes_with_a_model_in_any_order(name: str, source: str)
 MESHES = {path.stem.removeprefix("v5e_"): path for path in GIN.glob("mesh/*.gin")}
 
 
-def test_there_is_a_mesh_for_each_size_of_slice() -> None:
-    assert set(MESHES) == {"1", "4", "8", "16", "64", "256", "2x16"}
-
-
 @pytest.mark.parametrize("size", MESHES)
-@pytest.mark.parametrize("model", ["c4_50m_hyla", "c4_50m_softmax", "c4_50m_linear"])
-def test_a_mesh_goes_with_a_model_and_fills_its_slices(size: str, model: str) -> None:
-    files = [GIN / f"{model}.gin", GIN / "c4_rows.gin", MESHES[size]]
+def test_a_mesh_goes_with_a_model_and_fills_its_slices(size: str) -> None:
+    files = [GIN / "c4_50m_hyla.gin", GIN / "c4_rows.gin", MESHES[size]]
     experiment = read_experiment([str(path) for path in files], [])
     slices, _, chips = size.rpartition("x")
     assert experiment.mesh.replica == int(slices or 1)
@@ -82,22 +72,8 @@ def test_a_mesh_goes_with_a_model_and_fills_its_slices(size: str, model: str) ->
     assert f"v5litepod-{chips}" in MESHES[size].read_text()
 
 
-def parameters(name: str, vocabulary: int) -> int:
-    model = Decoder(read_experiment([str(GIN / f"{name}.gin")], []).model, Tokens(vocabulary))
-    shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 1), int))
-    return count_parameters(shapes["params"])
-
-
-def test_modern_models_have_the_parameters_that_are_told() -> None:
-    """In the first lines of their files and in docs/modern.md."""
-    assert parameters("quickstart_softmax", 1024) == 527_872
-    assert parameters("quickstart_modern", 1024) == 527_872
-    assert parameters("c4_50m_softmax", 32_000) == 35_299_328
-    assert parameters("c4_50m_softmax_modern", 32_000) == 35_474_688
-
-
 @pytest.mark.full
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", ["quickstart", "quickstart_modern"])
 def test_the_quickstart_learns(
     name: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

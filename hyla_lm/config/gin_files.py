@@ -22,7 +22,6 @@ from hyla_lm.config.gin_text import (
     BINDING,
     GIN_ERRORS,
     BindingStatement,
-    BlockDeclaration,
     ImportStatement,
     IncludeStatement,
     Key,
@@ -198,8 +197,6 @@ def _import(where: str, module: str) -> None:
 
 def _wrong_name(statement: Statement) -> str:
     """What is wrong with the names in a statement; empty if nothing is."""
-    if isinstance(statement, BlockDeclaration):
-        return _wrong_class(statement.selector)
     if not isinstance(statement, BindingStatement):
         return ""
     if statement.arg_name:

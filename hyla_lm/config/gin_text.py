@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TextIO
 
 from gin.config_parser import (
     BindingStatement,
-    BlockDeclaration,
     ConfigParser,
     ImportStatement,
     IncludeStatement,
@@ -20,7 +19,7 @@ from gin.config_parser import (
 from hyla_lm.errors import UserError, did_you_mean, printable
 from hyla_lm.package import folder
 
-__all__ = ["BindingStatement", "BlockDeclaration", "ImportStatement", "IncludeStatement"]
+__all__ = ["BindingStatement", "ImportStatement", "IncludeStatement"]
 
 Statement = Any  # one of gin's four kinds, which has no types
 # What gin and Python's tokenizer raise of text that is no configuration, and modules when imported.

@@ -9,25 +9,9 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from hyla_lm.config.declare import REGISTRY, type_name
-from hyla_lm.package import PACKAGE, source_folders
+from hyla_lm.package import source_folders
 
 CONFIGURABLE = re.compile(r"^@configurable\n@dataclass\(frozen=True\)\nclass (\w+)", re.M)
-# The rooms of the package in the order of a page, and the title of what they hold.
-GROUPS: Mapping[str, str] = {
-    "config": "The run",
-    "run": "The run",
-    "checkpoint": "The run",
-    "logs": "The run",
-    "model": "The model",
-    "optim": "The optimizer",
-    "update_policy": "The optimizer",
-    "parallel": "The devices",
-    "tasks": "Language models and their text",
-    "input": "Language models and their text",
-    "data": "Language models and their text",
-    "evals": "Evaluation tasks and suites",
-}
-OTHERS = "Of other modules"
 
 
 class Setting(NamedTuple):
@@ -51,27 +35,15 @@ class Settings(NamedTuple):
     module: str
     fields: tuple[Setting, ...]
 
-    @property
-    def room(self) -> str:
-        """The part of the package that the class is in; empty for a module of others."""
-        package, *rest = self.module.split(".")
-        return rest[0] if package == PACKAGE.name and rest and rest[0] in GROUPS else ""
-
-    @property
-    def group(self) -> str:
-        return GROUPS.get(self.room, OTHERS)
-
 
 def settings() -> list[Settings]:
-    """All classes of the package, with those that only gin files import, by group and module.
+    """All classes of the package, with those that only gin files import, by module.
 
     Importing them needs no extra.
     """
     for module in homes().values():
         import_module(module)
-    found = [_settings_of(cls) for cls in REGISTRY.values()]
-    rooms = [*GROUPS, ""]
-    return sorted(found, key=lambda one: (rooms.index(one.room), one.module))
+    return sorted(map(_settings_of, REGISTRY.values()), key=lambda one: one.module)
 
 
 def homes() -> dict[str, str]:

@@ -1,13 +1,12 @@
 """The plans in docs/plans fit the configs, and pure data parallelism keeps its promises."""
 
-import importlib.util
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from docs import make_plans
 from hyla_lm.config.experiment import Experiment
 from hyla_lm.config.gin_files import GinFile, Written
 from hyla_lm.config.read_experiment import read_experiment
@@ -15,34 +14,24 @@ from hyla_lm.config.read_experiment import read_experiment
 ROOT = Path(__file__).parents[2]
 
 
-def load(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-MAKER = load(ROOT / "docs" / "make_plans.py")
-BENCH = load(ROOT / "tests" / "benchmarks" / "bench_plan.py")
-CASES = [(name, slice_) for slice_ in MAKER.TOPOLOGIES for name in MAKER.CONFIGS]
+CASES = [(name, slice_) for slice_ in make_plans.TOPOLOGIES for name in make_plans.CONFIGS]
 
 
 def planned(name: str, topology: str) -> dict[str, Any]:
-    return json.loads(MAKER.path_of(name, topology).read_text())
+    return json.loads(make_plans.path_of(name, topology).read_text())
 
 
 def without_data(file: GinFile) -> Experiment:
     """What a plan depends on: it reads no data, and is of a step that measures no norms."""
-    unmeasured = [binding.replace("=", " = ") for binding in MAKER.UNMEASURED]
+    unmeasured = [binding.replace("=", " = ") for binding in make_plans.UNMEASURED]
     return read_experiment([file], ["LanguageModel.data = None", *unmeasured])
 
 
-@pytest.mark.parametrize("name", MAKER.CONFIGS)
+@pytest.mark.parametrize("name", make_plans.CONFIGS)
 def test_plans_are_of_the_configs_as_they_are(name: str) -> None:
     today = without_data(str(ROOT / "gin" / f"c4_50m_{name}.gin"))
-    for topology in MAKER.TOPOLOGIES:
-        path = MAKER.path_of(name, topology)
+    for topology in make_plans.TOPOLOGIES:
+        path = make_plans.path_of(name, topology)
         assert without_data(Written(str(path), planned(name, topology)["config"])) == today
 
 
@@ -60,9 +49,9 @@ def test_a_data_parallel_step_fits_and_only_reduces_gradients(name: str, topolog
 
 
 def test_under_fsdp_each_parameter_is_gathered_and_reduced_once_by_bytes() -> None:
-    plan = planned(*MAKER.LARGE)
+    plan = planned(*make_plans.LARGE)
     today = without_data(str(ROOT / "gin" / "c4_1b_hyla.gin"))
-    path = MAKER.path_of(*MAKER.LARGE)
+    path = make_plans.path_of(*make_plans.LARGE)
     assert without_data(Written(str(path), plan["config"])) == today
     assert plan["fits"] and plan["mesh"] == {"replica": 1, "data": 16, "fsdp": 16, "model": 1}
     matrices, small = plan["parameters"], 2**20
@@ -79,22 +68,10 @@ def test_under_fsdp_each_parameter_is_gathered_and_reduced_once_by_bytes() -> No
 def test_the_table_is_the_one_that_the_plans_give(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written = (MAKER.FOLDER / "README.md").read_text()
-    for path in MAKER.FOLDER.glob("c4_*.json"):
+    written = (make_plans.FOLDER / "README.md").read_text()
+    for path in make_plans.FOLDER.glob("c4_*.json"):
         (tmp_path / path.name).write_text(path.read_text())
-    monkeypatch.setattr(MAKER, "FOLDER", tmp_path)
+    monkeypatch.setattr(make_plans, "FOLDER", tmp_path)
     monkeypatch.setattr("sys.argv", ["make_plans.py", "--table"])
-    MAKER.main()
+    make_plans.main()
     assert (tmp_path / "README.md").read_text() == written
-
-
-@pytest.mark.parametrize("attention", BENCH.LEAST)
-def test_the_comparison_with_a_plain_step_is_of_these_plans(attention: str) -> None:
-    ours = planned(attention, "v5e:4x4")
-    compared = json.loads(BENCH.RESULT.read_text())[f"{attention}_float32"]
-    assert compared["batch"] == 256 < compared["plain_batch"]
-    assert compared["ratio"]["estimated"] >= BENCH.LEAST[attention]
-    for method in BENCH.METHODS:
-        rate = BENCH.tokens_per_second_per_chip(ours, method)
-        rates = compared["tokens_per_second_per_chip"][method]
-        assert rates["ours"] == pytest.approx(rate, rel=1e-9)

@@ -70,18 +70,6 @@ def outputs(section: str, copy: Path) -> list[str]:
     return [run(command, copy) for command in commands]
 
 
-def test_the_page_has_an_example_of_each_kind() -> None:
-    kinds = [
-        "A due action",
-        "An attention variant",
-        "A task",
-        "A data source",
-        "A sink",
-        "Outside a clone",
-    ]
-    assert list(EXAMPLES) == kinds
-
-
 def test_a_due_action(copy: Path) -> None:
     apply(EXAMPLES["A due action"], copy)
     trained, logged = outputs(EXAMPLES["A due action"], copy)

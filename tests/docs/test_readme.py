@@ -1,4 +1,4 @@
-"""The README: its commands for text of one's own, run as processes, and its length."""
+"""The README's commands for text of one's own, run as processes."""
 
 import json
 import os
@@ -66,8 +66,3 @@ def test_the_commands_of_the_readme_make_a_model_of_a_folder_of_text(tmp_path: P
     prompt = shlex.split(sample)[-1].removeprefix("--prompt=")
     text = run(sample, tmp_path, "--max_tokens=16")
     assert text.startswith(prompt) and len(text.strip()) > len(prompt) + 5
-
-
-def test_the_readme_is_short() -> None:
-    lines = README.splitlines()
-    assert len(lines) <= 120 and max(map(len, lines)) <= 100

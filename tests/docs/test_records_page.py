@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from docs.studies import records, records_corpus
 from docs.studies.records import (
     METHODS,
     RATES,
@@ -21,8 +20,8 @@ from docs.studies.records import (
     best_rate,
     read_all,
 )
-from docs.studies.records_numbers import budget, cells_of, pairs, scalings
-from docs.studies.records_page import PAGE, PICTURE, page
+from docs.studies.records_numbers import budget, cells_of, pairs
+from docs.studies.records_page import PAGE, page
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
 from hyla_lm.model.config import Tokens
@@ -64,19 +63,6 @@ def test_the_page_is_that_of_the_results() -> None:
     assert PAGE.read_text() == page(RESULTS)
 
 
-def test_every_result_is_small_and_each_of_its_bits_is_on_the_page() -> None:
-    told = set(FIGURE.findall(PAGE.read_text()))
-    for run in read_all():
-        if run["seed"] == TUNING_SEED and run["bits_per_byte"] is not None:
-            assert f"{run['bits_per_byte']:.4f}" in told
-    assert max(path.stat().st_size for path in RESULTS.rglob("*.json")) < LARGEST_BYTES
-
-
-def test_the_picture_is_there_and_small_where_the_page_shows_it() -> None:
-    assert (f"({PICTURE.name})" in PAGE.read_text()) == PICTURE.exists()
-    assert not PICTURE.exists() or PICTURE.stat().st_size < LARGEST_PICTURE_BYTES
-
-
 def test_methods_have_means_and_intervals_against_softmax(tmp_path: Path) -> None:
     """All documents differ by 0.1 alike, so that only seeds make the interval wide."""
     write_times(tmp_path)
@@ -105,30 +91,6 @@ def test_curves_are_read_at_equal_flops_and_equal_time(tmp_path: Path) -> None:
     assert "| 500k | hyla | 1.5000 | 2.5000 | 2.0000 |" in page(tmp_path)
 
 
-def test_the_power_over_sizes_is_that_of_the_results(tmp_path: Path) -> None:
-    for size, parameters in (("270k", 1000), ("500k", 2000), ("1m", 4000)):
-        write_run(tmp_path, "hyla", 0, 4.0 * parameters**-0.25, size=size, parameters=parameters)
-        write_run(tmp_path, "linear", 0, 2.0, size=size, parameters=1000)
-        (tmp_path / f"{size}_step_time.json").write_text(
-            '{"cpu_milliseconds": {"hyla": 1.0, "linear": 1.0}}'
-        )
-    cells = [cell for size in ("270k", "500k", "1m") for cell in cells_of(tmp_path, size)]
-    (one,) = scalings(cells)
-    assert (one.method, one.exponent) == ("hyla", pytest.approx(0.25, abs=1e-4))
-    assert "parameters: hyla -0.250 ± 0.000." in page(tmp_path)
-
-
-def test_what_is_not_finished_is_told(tmp_path: Path) -> None:
-    write_times(tmp_path)
-    write_run(tmp_path, "softmax", TUNING_SEED, 2.0)
-    write_run(tmp_path, "softmax", 0, 1.9)
-    write_run(tmp_path, "softmax", 1, None)
-    text = page(tmp_path)
-    assert "| 500k | 1 of 16 | 2 of 12 |" in text
-    assert "| 500k | softmax | 1.9000 | 1 of 3 |" in text
-    assert "| 500k | softmax | to come | 2.0000 | to come | to come |" in text
-
-
 def test_the_best_tuning_run_gives_the_rate(tmp_path: Path) -> None:
     write_times(tmp_path)
     for rate, bits in zip(RATES, (1.8, 1.7, 1.9, None), strict=True):
@@ -136,19 +98,6 @@ def test_the_best_tuning_run_gives_the_rate(tmp_path: Path) -> None:
     write_run(tmp_path, "hyla", 0, 1.0, learning_rate=RATES[0])
     assert best_rate(read_all(tmp_path), "500k", "hyla") == RATES[1]
     assert "| 1.8000 | **1.7000** | 1.9000 | not finite |" in page(tmp_path)
-
-
-def test_seeds_of_a_rate_that_is_no_longer_the_best_are_dropped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(records, "RESULTS", tmp_path)
-    write_run(tmp_path, "hyla", 0, 1.0)
-    written = next((tmp_path / "runs").iterdir())
-    kept = written.rename(records.result_path(Setting("500k", "hyla", RATES[1], STEPS, 0)))
-    records.drop_other_rates("500k", "hyla", RATES[1])
-    assert kept.exists()
-    records.drop_other_rates("500k", "hyla", RATES[2])
-    assert not kept.exists()
 
 
 def test_runs_of_other_documents_are_refused(tmp_path: Path) -> None:
@@ -170,20 +119,3 @@ def test_methods_of_a_size_have_equal_parameters(size: str) -> None:
         found.add(count_parameters(shapes["params"]))
     (count,) = found
     assert round(count / 1e6, 2) == SIZES_TOLD[size]
-
-
-def test_the_hash_of_a_corpus_is_of_all_its_texts_in_any_order() -> None:
-    digest = records_corpus.digest
-    assert digest(["a", "b"]) == digest(["b", "a"]) != digest(["a", "b", "b"])
-
-
-def test_another_corpus_is_refused() -> None:
-    with pytest.raises(UserError, match="the documents have SHA-256"):
-        records_corpus.check("0" * 64)
-
-
-def test_every_package_has_a_version_and_a_hash() -> None:
-    lines = records_corpus.PACKAGES.read_text().splitlines()
-    packages = [line for line in lines if not line.startswith("#")]
-    pattern = re.compile(r"[\w.]+==[\w.!+]+ --hash=sha256:[0-9a-f]{64}")
-    assert packages and all(pattern.fullmatch(line) for line in packages)

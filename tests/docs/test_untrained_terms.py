@@ -13,6 +13,10 @@ from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogic
 pytestmark = pytest.mark.usefixtures("programs_once")
 
 SMALL = """
+include "gin/evals/fuzzy_logic_paper.gin"
+SEED = 2
+SEQUENCE_LENGTH = 8
+FuzzyLogic.evaluation_examples = 8
 TrainConfig.steps = 3
 TrainConfig.batch_size = 8
 ModelConfig.num_layers = 1
@@ -21,22 +25,6 @@ ModelConfig.num_heads = 2
 ModelConfig.mlp_dim = 8
 OptimizerConfig.warmup_steps = 1
 """
-OF_SUITE = {
-    "fuzzy_logic": "FuzzyLogic.evaluation_examples = 8\nSEQUENCE_LENGTH = 8",
-    "sraven": "Sraven.evaluation_examples = 8\nSraven.num_features = 2\nSraven.split = 'covering'",
-}
-
-
-def train(home: Path, suite: str, seed: int) -> Path:
-    gin_file = home / "run.gin"
-    lines = [f'include "gin/evals/{suite}_paper.gin"', SMALL, OF_SUITE[suite], f"SEED = {seed}"]
-    gin_file.write_text("\n".join(lines) + "\n")
-    assert hyla_lm(["train", f"--gin_file={gin_file}", f"--workdir={home / 'run'}"]) == 0
-    return home / "run"
-
-
-def measure(workdir: Path, output: Path) -> int:
-    return main([f"--workdir={workdir}", f"--output={output}"])
 
 
 def test_parts_are_told_by_their_untrained_terms() -> None:
@@ -50,30 +38,13 @@ def test_parts_are_told_by_their_untrained_terms() -> None:
 
 
 def test_a_run_is_measured_by_part(tmp_path: Path) -> None:
-    workdir, output = train(tmp_path, "fuzzy_logic", seed=2), tmp_path / "found.json"
-    assert measure(workdir, output) == 0
+    gin_file, workdir, output = (tmp_path / name for name in ("run.gin", "run", "found.json"))
+    gin_file.write_text(SMALL)
+    assert hyla_lm(["train", f"--gin_file={gin_file}", f"--workdir={workdir}"]) == 0
+    assert main([f"--workdir={workdir}", f"--output={output}"]) == 0
     found = json.loads(output.read_text())
     assert (found["attention"], found["split"], found["seed"]) == (["hyla"], "published", 2)
     assert (found["step"], found["untrained_terms"]) == (3, [5, 6])
     assert [part["functions"] for part in found["held_out"].values()] == [25, 20, 1]
     assert len({part["r2"] for part in found["held_out"].values()}) == 3
     assert not list(tmp_path.glob("*.partial"))
-
-
-@pytest.mark.parametrize(
-    ("suite", "seed", "message"),
-    [("fuzzy_logic", 0, "trains every term"), ("sraven", 2, "no fuzzy-logic run")],
-)
-def test_other_runs_are_refused(
-    suite: str, seed: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert measure(train(tmp_path, suite, seed), tmp_path / "found.json") == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "found.json").exists()
-
-
-def test_a_folder_without_a_run_is_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert measure(tmp_path, tmp_path / "found.json") == 2
-    assert "holds no run" in capsys.readouterr().err
