@@ -13,7 +13,7 @@ from hyla_lm.attention.attend import VARIANTS
 from hyla_lm.cli.main import whole_parser
 from hyla_lm.config.settings import Setting, Settings
 from hyla_lm.config.settings import settings as sorted_settings
-from hyla_lm.tpu import doctor, gke, worker
+from hyla_lm.tpu import worker
 
 API = {
     "hyla_lm": ("load", "compare"),
@@ -52,7 +52,7 @@ def _choices(field: Setting) -> list[str]:
 
 def commands() -> str:
     """Every command with its flags."""
-    parsers = [whole_parser(), gke._parser(), doctor._parser(), worker._parser()]
+    parsers = [whole_parser(), worker._parser()]
     return "\n\n".join(part for parser in parsers for part in _commands_of(parser))
 
 

@@ -1,1 +1,1 @@
-"""Launching on Cloud TPU v5e: queued resources, a supervisor, GKE and a doctor."""
+"""Launching on Cloud TPU v5e: queued resources, a supervisor, and GKE."""

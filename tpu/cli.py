@@ -1,18 +1,238 @@
-"""Trains on Cloud TPU v5e; @FILE reads options from a file."""
+"""Trains on Cloud TPU v5e: hyla-lm tpu COMMAND --help; @FILE reads options from a file."""
 
 import argparse
+import signal
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
 
-from hyla_lm.tpu import gke, launch
+from hyla_lm import ending
+from hyla_lm.cli.parser import Parser, parse
+from hyla_lm.errors import UserError
+from hyla_lm.tpu import commands, gke
+from hyla_lm.tpu.cloud import SSH_SECONDS, Cloud, State, leaving
+from hyla_lm.tpu.gcloud import DryRun, run_for_real
+from hyla_lm.tpu.job import Code, Job, Slice, Training, hide
+from hyla_lm.tpu.supervise import create, read_status, start, supervise
+
+LOG_LINES = 100
+HELPS = {
+    "create": "ask for a slice and wait until its machines answer",
+    "run": "install the package and start the trainer on every host",
+    "status": "say what the slice and the trainer do",
+    "logs": "show the trainer's log and follow it",
+    "stop": "end the trainer; the slice stays",
+    "supervise": "create and run whenever needed, until the trainer has finished",
+    "delete": "delete the slice",
+}
+
+
+def main(
+    arguments: Sequence[str] | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> int:
+    """Runs a command and returns its status, as hyla_lm.ending counts them.
+
+    Ctrl-C and SIGTERM interrupt it, so that it can print the bill.
+    """
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    with _interruptible():
+        return ending.run("hyla-lm tpu", lambda: _launch(argv, sleep, clock), ending.DEBUG in argv)
+
+
+def _launch(argv: list[str], sleep: Callable[[float], None], clock: Callable[[], float]) -> None:
+    options, bindings = parse(parser(), expand(argv))
+    if options.command == "gke":
+        gke.apply(options, bindings)
+        return
+    job = job_of(options, bindings)
+    cloud = Cloud(job, run_for_real, sleep, clock=clock)
+    if options.dry_run:
+        dry_run = DryRun(exists=options.command not in ("create", "supervise"))
+        cloud = Cloud(job.without_secrets(), dry_run, sleep=_nothing, say=_nothing)
+    _run(cloud, options)
+
+
+def read_job(argv: list[str]) -> Job:
+    """The job of a command line of the launcher; raises UserError for invalid options."""
+    return job_of(*parse(parser(), expand(argv)))
+
+
+def job_of(options: argparse.Namespace, bindings: Sequence[str]) -> Job:
+    """The job that options describe; raises UserError for invalid options."""
+    return Job(
+        name=options.name,
+        project=options.project,
+        zone=options.zone,
+        slice=Slice(options.accelerator_type),
+        runtime=options.runtime_version,
+        capacity="--spot" if options.spot else "--reserved" if options.reserved else "",
+        network=options.network,
+        subnetwork=options.subnetwork,
+        service_account=options.service_account,
+        internal_ips=options.internal_ips,
+        tunnel=options.tunnel_through_iap,
+        slices=options.slices,
+        training=Training(
+            options.workdir, tuple(options.gin_file), tuple(bindings), tuple(options.env)
+        ),
+        code=Code(options.repository, options.revision, options.archive, options.python),
+    )
+
+
+def _run(cloud: Cloud, options: argparse.Namespace) -> None:
+    command = options.command
+    if command == "create":
+        create(cloud)
+    elif command == "supervise":
+        supervise(cloud, options.idle_minutes, options.delete_after)
+    elif command == "delete":
+        leaving(cloud, lambda: None, deletes=True)
+    elif command == "status":
+        lines = status(cloud)
+        if not options.dry_run:
+            print("\n".join(lines))
+    elif command == "logs":
+        _logs(cloud, options.worker, options.follow)
+    elif command == "run":
+        cloud.job.check_run()
+        _require_active(cloud)
+        cloud.insist(lambda: start(cloud))
+    else:
+        _require_active(cloud)
+        leaving(cloud, lambda: cloud.insist(lambda: cloud.ssh(commands.stop(cloud.job))))
+
+
+def status(cloud: Cloud) -> list[str]:
+    """Lines about the slice and about the trainer on each host."""
+    found = cloud.insist(cloud.find)
+    lines = [f"{cloud.job.name}  {found.words}{found.failure and f': {found.failure}'}"]
+    if found.state is not State.ACTIVE:
+        return lines
+    output, away = cloud.insist(lambda: cloud.ask_hosts(commands.trainer_status(cloud.job)))
+    lines += [f"  {_line(answer)}" for answer in read_status(output)]
+    return lines + [f"  host {number}  does not answer" for number in away]
+
+
+def _line(answer: dict[str, Any]) -> str:
+    state = answer.get("state", "never started")
+    code = f" with status {answer['code']}" if "code" in answer else ""
+    step = f", newest checkpoint {answer['step']}" if answer.get("step") is not None else ""
+    return f"{answer.get('host', 'host')}  {state}{code}{step}"
+
+
+def _logs(cloud: Cloud, worker: str, follow: bool) -> None:
+    """Shows the trainer's log on one host, and follows it."""
+    last = cloud.job.hosts - 1
+    if not worker.isdecimal() or int(worker) > last:
+        raise UserError(f"--worker={worker} is no host of {cloud.job.name}: give 0 to {last}.")
+    _require_active(cloud)
+    script = commands.tail(cloud.job, LOG_LINES, follow)
+    cloud.ssh(script, worker, stream=True, limit=None if follow else SSH_SECONDS)
+
+
+def _require_active(cloud: Cloud) -> None:
+    found = cloud.insist(cloud.find)
+    if found.state is not State.ACTIVE:
+        raise UserError(
+            f"{cloud.job.name} is {found.words}: `create` or `supervise` makes it usable."
+        )
+
+
+def expand(argv: Sequence[str]) -> list[str]:
+    """Replaces @FILE by the lines of that file, without those that are empty or begin with #."""
+    expanded: list[str] = []
+    for argument in argv:
+        if not argument.startswith("@"):
+            expanded.append(argument)
+            continue
+        try:
+            lines = [line.strip() for line in Path(argument[1:]).read_text().splitlines()]
+        except OSError as error:
+            raise UserError(f"{argument} cannot be read: {error.strerror}.") from None
+        expanded += [line for line in lines if line and not line.startswith("#")]
+    return expanded
+
+
+class _Parser(Parser):
+    """A parser that shows no secrets of a command line that it refuses."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(hide(message))
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of all commands of the launcher."""
-    return launch.parser()
+    """The parser of the launcher's commands."""
+    parser = _Parser(prog="hyla-lm tpu", description=__doc__)
+    choices = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, text in HELPS.items():
+        command = choices.add_parser(name, help=text, description=text)
+        _add_job(command)
+        if name == "supervise":
+            command.add_argument(
+                "--delete-after", action="store_true", help="delete the slice when it ends"
+            )
+            command.add_argument(
+                "--idle-minutes",
+                type=float,
+                default=120,
+                help="billed without training, to give up",
+            )
+        if name == "logs":
+            command.add_argument("--worker", default="0", help="whose log")
+            command.add_argument("--no-follow", dest="follow", action="store_false")
+    gke.add_arguments(choices.add_parser("gke", help=gke.__doc__, description=gke.__doc__))
+    return parser
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command and returns its status."""
-    argv = list(sys.argv[1:] if arguments is None else arguments)
-    return gke.main(argv[1:]) if argv[:1] == ["gke"] else launch.main(argv)
+def _add_job(parser: argparse.ArgumentParser) -> None:
+    """Adds options of a job, spelled as gcloud and hyla-lm spell them."""
+    parser.add_argument("--dry-run", action="store_true", help="print the commands, run none")
+    parser.add_argument(ending.DEBUG, action="store_true", help="show every line of a failure")
+    cloud = parser.add_argument_group("the slice")
+    cloud.add_argument("--name", required=True, help="of the queued resource and of its node")
+    cloud.add_argument("--project", required=True)
+    cloud.add_argument("--zone", required=True)
+    cloud.add_argument("--accelerator-type", default="v5litepod-16")
+    cloud.add_argument("--runtime-version", default="v2-alpha-tpuv5-lite")
+    capacity = cloud.add_mutually_exclusive_group()
+    capacity.add_argument("--spot", action="store_true", help="cheaper, may be taken away")
+    capacity.add_argument("--reserved", action="store_true", help="from the project's reservation")
+    cloud.add_argument("--network", default="")
+    cloud.add_argument("--subnetwork", default="")
+    cloud.add_argument("--service-account", default="", help="what the hosts act as")
+    cloud.add_argument(
+        "--internal-ips", action="store_true", help="no external addresses; needs a Cloud NAT"
+    )
+    cloud.add_argument(
+        "--tunnel-through-iap", action="store_true", help="reach the hosts from anywhere (alpha)"
+    )
+    cloud.add_argument("--slices", type=int, default=1, help="of this type, joined by the network")
+    code = parser.add_argument_group("the package")
+    code.add_argument("--repository", default="", help="that git on the hosts can read")
+    code.add_argument("--revision", default="", help="whole commit")
+    code.add_argument("--archive", default="", help="gs://….tar.gz of a checkout, instead of those")
+    code.add_argument("--python", default="3.12", help="version that uv installs on the hosts")
+    training = parser.add_argument_group("the training; --gin.Class.field=value sets a binding")
+    training.add_argument("--gin_file", action="append", default=[], help="may be repeated")
+    training.add_argument("--workdir", default="", help="gs:// folder of the run, or one all mount")
+    training.add_argument("--env", action="append", default=[], help="NAME=VALUE for the trainer")
+
+
+def _nothing(_: object) -> None:
+    """Replaces `sleep` and `say` in a dry run."""
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

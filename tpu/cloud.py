@@ -1,72 +1,76 @@
-"""The slice of a job in Google Cloud: its state, and what is done to it."""
+"""The slice of a job in Google Cloud: its state, what is done to it, and what it costs.
+
+A slice that is gone or lost, and a refusal, count when the answer came twice.
+"""
 
 import json
-import shlex
+import re
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 from hyla_lm.errors import UserError
 from hyla_lm.tpu import commands
-from hyla_lm.tpu.answers import UNREADABLE, Answer, Kind, answer_of, detail_of, silent_hosts
+from hyla_lm.tpu.gcloud import (
+    CloudError,
+    Done,
+    Runner,
+    Verdict,
+    detail_of,
+    run_for_real,
+    verdict_of,
+)
 from hyla_lm.tpu.job import Job
-from hyla_lm.tpu.programs import TIMED_OUT, Done, Runner, run_for_real
 
-# gcloud itself tries ten times, five seconds apart, before it gives up with 255.
-CONNECTION_WAITS = (10.0, 20.0, 40.0, 80.0)
-ASK_WAITS = (10.0, 20.0, 40.0, 80.0)
-BUSY_WAITS = (15.0, 30.0, 60.0, 120.0)
-# One answer of the API is not believed: the same request is sent again soon.
-ASK_AGAIN = frozenset({Kind.AGAIN, Kind.UNREACHED})
-POLL_SECONDS = 20.0
+T = TypeVar("T")
+
 # How long gcloud may take: to answer, to change something, and to connect to all hosts.
 ASK_SECONDS, CHANGE_SECONDS, SSH_SECONDS = 120.0, 900.0, 600.0
+CONFIRM_SECONDS = 20.0
+FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 10.0, 300.0
+TRIES, BILL_TRIES, DELETE_TRIES = 4, 8, 40
 
+BILLED = "{name} exists and is billed until it is deleted: {delete}."
+QUEUED = (
+    "{name} is {words} and keeps its place in the queue: nothing is billed until its turn comes, "
+    "then it is. To give the place up: {delete}."
+)
+GONE = (
+    "The machines of {name} are gone ({words}), so nothing is billed. To clear the rest: {delete}."
+)
+NOTHING_LEFT = "Nothing of {name} exists, so nothing is billed."
+UNSEEN = "Whether {name} exists and is billed could not be seen ({why}). To delete it: {delete}."
 
-class CloudError(UserError):
-    """A refusal or failure of Google Cloud, with what can be done about it."""
-
-    def __init__(self, kind: Kind, sentence: str):
-        super().__init__(sentence)
-        self.kind = kind
+_ATTEMPT = re.compile(r"SSH: Attempting to connect to worker (\d+)")
 
 
 class State(Enum):
-    """Whether the slice can be used.
-
-    A LOST slice, preempted, suspended or failed, must be made again. An ORPHAN is a node without a
-    request.
-    """
+    """Whether the slice can be used."""
 
     ABSENT = "absent"
-    ORPHAN = "orphan"
-    WAITING = "waiting"
+    ORPHAN = "a node without a request"  # made by another program, or half deleted
+    QUEUED = "queued"
+    STARTING = "starting"  # machines that are billed and not ready
     ACTIVE = "active"
-    LOST = "lost"
+    LOST = "lost"  # preempted, suspended or failed: it must be made again
 
 
-RESOURCE_STATES = {
-    **dict.fromkeys(("FAILED", "SUSPENDING", "SUSPENDED"), State.LOST),
-    **dict.fromkeys(("CREATING", "ACCEPTED", "PROVISIONING"), State.WAITING),
-    **dict.fromkeys(("WAITING_FOR_RESOURCES", "DELETING", "STATE_UNSPECIFIED"), State.WAITING),
-}
+LOST_REQUESTS = ("FAILED", "SUSPENDING", "SUSPENDED")
 LOST_NODES = ("PREEMPTED", "TERMINATED", "STOPPED", "STOPPING", "DELETING", "ABSENT")
 
 
 @dataclass(frozen=True)
 class Found:
-    """A state, gcloud's words for it, and the error that it was read from, if any."""
+    """A state, gcloud's words for it, and why the request failed, if it did."""
 
     state: State
-    resource: str
-    node: str = "ABSENT"
-    error: str = ""
-
-
-NOTHING = Found(State.ABSENT, "ABSENT")
+    words: str
+    failure: str = ""
 
 
 class Cloud:
@@ -80,42 +84,73 @@ class Cloud:
         say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
         clock: Callable[[], float] = time.monotonic,
     ):
-        self.job, self.run, self.sleep, self.say, self.clock = job, run, sleep, say, clock
+        self.job, self.run, self.sleep, self.clock = job, run, sleep, clock
+        self._say, self._said = say, ""
+
+    def say(self, text: str) -> None:
+        """Prints a line without secrets, unless it is the same as the last."""
+        if text != self._said:
+            self._say(self.job.hide(text))
+        self._said = text
+
+    def insist(self, action: Callable[[], T], tries: int = TRIES) -> T:
+        """The result of an action, which is tried again after an error, with growing waits."""
+        is_refused = False
+        for attempt in range(tries):
+            try:
+                return action()
+            except CloudError as error:
+                is_final = error.verdict is Verdict.FINAL
+                if attempt == tries - 1 or (is_final and is_refused):
+                    raise
+                is_refused = is_final
+                self.say(f"{error} Trying again.")
+                self.sleep(min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2**attempt))
+        raise AssertionError("tries must be at least 1")
 
     def find(self) -> Found:
-        """The state of the slice, from those of the queued resource and of its nodes."""
+        """The state of the slice; asks again where it is gone or lost."""
+        found = self._find_once()
+        while found.state in (State.ABSENT, State.ORPHAN, State.LOST):
+            self.sleep(CONFIRM_SECONDS)
+            before, found = found, self._find_once()
+            if found.state is before.state:
+                break
+        return found
+
+    def _find_once(self) -> Found:
+        """The state, from those of the request and of its nodes."""
         answer = self._describe(commands.describe_resource(self.job))
         if answer is None:
-            left = [name for name in self._nodes() if name != "ABSENT"]
-            return Found(State.ORPHAN, "ABSENT", left[0]) if left else NOTHING
-        state = answer.get("state", {})
-        name = state.get("state", "STATE_UNSPECIFIED")
-        if name != "ACTIVE":
-            error = state.get("failedData", {}).get("error", {}).get("message", "")
-            return Found(RESOURCE_STATES.get(name, State.WAITING), name, error=error)
+            left = [node for node in self._nodes() if node != "ABSENT"]
+            return Found(State.ORPHAN if left else State.ABSENT, (left or ["ABSENT"])[0])
+        request = answer["state"]["state"]
+        if request != "ACTIVE":
+            state = State.LOST if request in LOST_REQUESTS else State.QUEUED
+            return Found(state, request, _failure_in(answer["state"]))
         nodes = self._nodes()
         lost = [node for node in nodes if node in LOST_NODES]
-        if lost:
-            return Found(State.LOST, name, lost[0])
         others = [node for node in nodes if node != "READY"]
-        return Found(State.WAITING if others else State.ACTIVE, name, (others or nodes)[0])
+        state = State.LOST if lost else State.STARTING if others else State.ACTIVE
+        return Found(state, f"ACTIVE, node {(lost or others or nodes)[0]}")
 
     def _nodes(self) -> list[str]:
         """The state of each node."""
         answers = [self._describe(commands.describe_node(self.job, n)) for n in self.job.nodes]
-        return [
-            answer.get("state", "STATE_UNSPECIFIED") if answer else "ABSENT" for answer in answers
-        ]
+        return [answer["state"] if answer else "ABSENT" for answer in answers]
 
     def _describe(self, argv: Sequence[str]) -> dict[str, Any] | None:
-        done = self._again(argv, ASK_AGAIN, ASK_WAITS, limit=ASK_SECONDS)
-        if done.code and _kind(argv, done) is Kind.MISSING:
+        """What gcloud knows of a request or a node; raises CloudError for an odd answer."""
+        done = self.run(argv, limit=ASK_SECONDS)
+        if done.code and verdict_of(argv, done) is Verdict.MISSING:
             return None
         output = self._checked(argv, done).output
-        try:
-            return dict(json.loads(output))
-        except (ValueError, TypeError):
-            raise self.error(UNREADABLE, output[:80] or "nothing", argv) from None
+        with suppress(ValueError, TypeError, KeyError):
+            answer: dict[str, Any] = json.loads(output)
+            state = answer["state"]
+            if isinstance(state["state"] if "queued-resources" in argv else state, str):
+                return answer
+        raise self.error(Verdict.AGAIN, f"gcloud: an answer that cannot be read ({output[:80]})")
 
     def create(self) -> None:
         """Queues the request."""
@@ -123,11 +158,11 @@ class Cloud:
         self._checked(argv, self.run(argv, limit=CHANGE_SECONDS))
 
     def delete(self) -> None:
-        """Deletes nodes and request; ignores those already gone and retries busy ones."""
+        """Deletes request and nodes, but those that are gone."""
         nodes = [commands.delete_node(self.job, node) for node in self.job.nodes]
         for argv in (commands.delete_resource(self.job), *nodes):
-            done = self._again(argv, ASK_AGAIN, BUSY_WAITS, limit=CHANGE_SECONDS)
-            if done.code and _kind(argv, done) is not Kind.MISSING:
+            done = self.run(argv, limit=CHANGE_SECONDS)
+            if done.code and verdict_of(argv, done) is not Verdict.MISSING:
                 self._checked(argv, done)
 
     def ssh(
@@ -137,66 +172,77 @@ class Cloud:
         stream: bool = False,
         limit: float | None = SSH_SECONDS,
     ) -> str:
-        """The output of a script on one worker or on all; retries a lost connection."""
-        output = ""
-        for argv in commands.ssh(self.job, script, worker):
-            done = self.run(argv, stream=stream, limit=limit)
-            for wait in CONNECTION_WAITS:
-                if not done.code or done.code == TIMED_OUT or _kind(argv, done) not in ASK_AGAIN:
-                    break
-                done = self._later(argv, done, wait, stream=stream, limit=limit)
-            output += self._checked(argv, done).output
-        return output
+        """The output of a script on one worker or on all."""
+        argvs = commands.ssh(self.job, script, worker)
+        return "".join(
+            self._checked(argv, self.run(argv, stream=stream, limit=limit)).output for argv in argvs
+        )
 
     def ask_hosts(self, script: str) -> tuple[str, list[int]]:
-        """What the hosts that answer print, and the numbers of the others, after one attempt."""
+        """What the hosts that answer print, and the numbers of the others."""
         output, away = "", []
-        for node, argv in enumerate(commands.ssh(self.job, script)):
-            done, first = self.run(argv, limit=SSH_SECONDS), node * self.job.slice.hosts
-            if done.code and _kind(argv, done) is not Kind.UNREACHED:
+        for index, argv in enumerate(commands.ssh(self.job, script)):
+            done, first = self.run(argv, limit=SSH_SECONDS), index * self.job.slice.hosts
+            if done.code and verdict_of(argv, done) is not Verdict.UNREACHED:
                 self._checked(argv, done)
             output += done.output
             if done.code:
-                silent = silent_hosts(done.errors) or range(self.job.slice.hosts)
-                away += [first + host for host in sorted(silent)]
+                # gcloud tries such a host again and again.
+                tried = Counter(int(number) for number in _ATTEMPT.findall(done.errors))
+                silent = [host for host, times in sorted(tried.items()) if times > 1]
+                away += [first + host for host in silent or range(self.job.slice.hosts)]
         return output, away
 
-    def _again(
-        self, argv: Sequence[str], kinds: Collection[Kind], waits: Sequence[float], limit: float
-    ) -> Done:
-        """Runs a command, and runs it again after errors of these kinds."""
-        done = self.run(argv, limit=limit)
-        for wait in waits:
-            if not done.code or _kind(argv, done) not in kinds:
-                break
-            done = self._later(argv, done, wait, limit=limit)
-        return done
-
-    def _later(self, argv: Sequence[str], done: Done, wait: float, **options: Any) -> Done:
-        self.say(f"{self.job.name}: {detail_of(done.errors)}; trying again in {wait:.0f} s")
-        self.sleep(wait)
-        return self.run(argv, **options)
+    def bill(self) -> str:
+        """What exists of the slice, whether it costs, and how it is deleted."""
+        job = self.job
+        delete = f"hyla-lm tpu delete --name={job.name} --project={job.project} --zone={job.zone}"
+        delete += f" --slices={job.slices}" if job.slices > 1 else ""
+        texts = {State.ABSENT: NOTHING_LEFT, State.LOST: GONE, State.QUEUED: QUEUED}
+        try:
+            found = self.insist(self.find, BILL_TRIES)
+        except (UserError, KeyboardInterrupt) as error:
+            why = str(error).rstrip(".") or "interrupted"
+            return UNSEEN.format(name=job.name, why=why, delete=delete)
+        text = texts.get(found.state, BILLED)
+        return text.format(name=job.name, words=found.words, delete=delete)
 
     def _checked(self, argv: Sequence[str], done: Done) -> Done:
         if done.code:
-            errors = done.errors or f"it ended with status {done.code}"
-            raise self.error(answer_of(argv, done.code, errors), errors, argv)
+            raise self.error(verdict_of(argv, done), f"gcloud: {detail_of(done)}")
         return done
 
-    def error(self, answer: Answer, errors: str, argv: Sequence[str] = ()) -> CloudError:
-        """The error as a sentence for the user."""
-        sentence = answer.sentence.format(
-            name=self.job.name,
-            project=self.job.project,
-            zone=self.job.zone,
-            accelerator=self.job.slice.accelerator,
-            valid_for=self.job.valid_for,
-            detail=detail_of(errors),
-            attempts=1 + len(CONNECTION_WAITS),
-            command=shlex.join(argv),
-        )
-        return CloudError(answer.kind, sentence)
+    def error(self, verdict: Verdict, sentence: str) -> CloudError:
+        """An error about the slice, without secrets."""
+        return CloudError(verdict, f"{self.job.hide(sentence)}.")
 
 
-def _kind(argv: Sequence[str], done: Done) -> Kind:
-    return answer_of(argv, done.code, done.errors).kind
+def leaving(cloud: Cloud, action: Callable[[], None], deletes: bool = False) -> None:
+    """Does something, and in whatever way that ended `deletes` the slice and prints the bill.
+
+    A second Ctrl-C ends the deletion, with the bill.
+    """
+    ended: BaseException | None = None
+    try:
+        action()
+    except BaseException as error:
+        ended = error
+    try:
+        if deletes:
+            cloud.insist(cloud.delete, DELETE_TRIES)
+    except UserError as error:
+        if ended is not None:
+            cloud.say(str(error))
+        ended = ended or error
+    finally:
+        cloud.say(cloud.bill())
+    if ended is not None:
+        raise ended
+
+
+def _failure_in(state: dict[str, Any]) -> str:
+    """Why a request failed, in Google's words."""
+    try:
+        return str(state["failedData"]["error"]["message"])
+    except (KeyError, TypeError):
+        return ""

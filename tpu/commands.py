@@ -1,4 +1,4 @@
-"""The gcloud commands of a Job: pure functions, one for each command."""
+"""The gcloud commands of a Job and the scripts for its hosts: pure functions, one for each."""
 
 import hashlib
 from shlex import join, quote
@@ -6,12 +6,12 @@ from shlex import join, quote
 from hyla_lm.tpu.job import Job
 
 TPUS = ("gcloud", "compute", "tpus")
-# --best-effort exists in the alpha track alone.
+# Only the alpha track tunnels.
 ALPHA_TPUS = ("gcloud", "alpha", "compute", "tpus")
 HOME = "$HOME/hyla_lm"
 STOP_SECONDS = 120
 # For the slowest install; the steps of INSTALL have limits of their own, on the host.
-INSTALL_SECONDS, DOCTOR_SECONDS = 3600.0, 1200.0
+INSTALL_SECONDS = 3600.0
 # A connection that is silent for a minute is given up; without these ssh waits for hours.
 KEEP_ALIVE = ("ServerAliveInterval=15", "ServerAliveCountMax=4", "ConnectTimeout=30")
 # Without this JAX falls back to the CPU where the TPU cannot be opened, and trains there.
@@ -30,6 +30,7 @@ tar -xzf "$code/src.tar.gz" -C "$code/src\""""
 
 
 def place(job: Job) -> list[str]:
+    """Where the slice is."""
     return [f"--project={job.project}", f"--zone={job.zone}", "--quiet"]
 
 
@@ -40,24 +41,20 @@ def create(job: Job) -> list[str]:
         "--subnetwork": job.subnetwork,
         "--service-account": job.service_account,
     }
+    if job.slices == 1:
+        nodes = [f"--node-id={job.name}"]
+    else:
+        nodes = [f"--node-count={job.slices}", f"--node-prefix={job.name}"]
     return [
-        *(ALPHA_TPUS if job.capacity == "best-effort" else TPUS),
-        *("queued-resources", "create", job.name),
-        *_node_flags(job),
+        *(*TPUS, "queued-resources", "create", job.name),
+        *nodes,
         f"--accelerator-type={job.slice.accelerator}",
         f"--runtime-version={job.runtime}",
-        *([] if job.capacity == "on-demand" else [f"--{job.capacity}"]),
-        *([f"--valid-until-duration={job.valid_for}"] if job.valid_for else []),
+        *([job.capacity] if job.capacity else []),
         *[f"{flag}={value}" for flag, value in options.items() if value],
         *(["--internal-ips"] if job.internal_ips else []),
         *place(job),
     ]
-
-
-def _node_flags(job: Job) -> list[str]:
-    if job.slices == 1:
-        return [f"--node-id={job.name}"]
-    return [f"--node-count={job.slices}", f"--node-prefix={job.name}"]
 
 
 def describe_resource(job: Job) -> list[str]:
@@ -83,7 +80,6 @@ def ssh(job: Job, script: str, worker: str = "all") -> list[list[str]]:
 
     The workers are counted through all slices.
     """
-    # Only the alpha track tunnels.
     tpus = ALPHA_TPUS if job.tunnel else TPUS
     route = ["--tunnel-through-iap"] if job.tunnel else []
     route += ["--internal-ip"] if job.internal_ips and not job.tunnel else []
@@ -145,10 +141,3 @@ def _worker(job: Job, verb: str, otherwise: str) -> str:
 def tail(job: Job, lines: int, follow: bool) -> str:
     how = f"-n {lines} -F" if follow else f"-n {lines}"
     return f'tail {how} "{HOME}/jobs/{job.name}/log"'
-
-
-def doctor(job: Job) -> str:
-    """Checks a host with the code installed there."""
-    bucket = [f"--bucket={job.training.workdir}"] if job.training.workdir else []
-    options = join([f"--accelerator-type={job.slice.accelerator}", *bucket])
-    return f'cd "{code_folder(job)}/src" && "../venv/bin/python" -m hyla_lm.tpu.doctor {options}'

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from hyla_lm.errors import UserError
@@ -11,12 +12,25 @@ TOPOLOGIES = {
     **{1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4"},
     **{32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"},
 }
-CAPACITIES = ("on-demand", "spot", "reserved", "best-effort")
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 ACCELERATOR = re.compile(r"v5litepod-([1-9]\d*)")
-DURATION = re.compile(r"([1-9]\d*[dhms])+")
 VARIABLE = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD")
+LOGIN = re.compile(r"(?<=://)[^/\s]+(?=@)")
+ASSIGNED = re.compile(r"(\w*(?:KEY|TOKEN|SECRET|PASSWORD)\w*=)\S+")
+HIDDEN = "***"
+
+
+def hide(text: str, secrets: Collection[str] = ()) -> str:
+    """The text without these secrets, logins in addresses, and values of names such as HF_TOKEN.
+
+    A secret of a few characters is hidden where it stands as a word, since it may be in any word.
+    """
+    for secret in secrets:
+        pattern = re.escape(secret)
+        text = re.sub(pattern if len(secret) >= 6 else rf"(?<!\w){pattern}(?!\w)", HIDDEN, text)
+    return ASSIGNED.sub(rf"\1{HIDDEN}", LOGIN.sub(HIDDEN, text))
 
 
 @dataclass(frozen=True)
@@ -70,7 +84,22 @@ class Training:
             )
         for variable in self.environment:
             if not VARIABLE.fullmatch(variable):
-                raise UserError(f"--env={variable} must be NAME=VALUE.")
+                raise UserError("--env must be NAME=VALUE, with a name of letters, digits and _.")
+
+    @property
+    def secrets(self) -> list[str]:
+        """The values of variables whose names are those of secrets."""
+        pairs = [variable.partition("=") for variable in self.environment]
+        return [value for name, _, value in pairs if value and SECRET.search(name.upper())]
+
+    def without_secrets(self) -> "Training":
+        """The same training, to be printed."""
+        names = {variable: variable.partition("=")[0] for variable in self.environment}
+        environment = tuple(
+            f"{name}={HIDDEN}" if SECRET.search(name.upper()) else variable
+            for variable, name in names.items()
+        )
+        return dataclasses.replace(self, environment=environment)
 
     def arguments(self) -> list[str]:
         """The arguments after `hyla-lm`."""
@@ -116,14 +145,13 @@ class Job:
     zone: str
     slice: Slice = dataclasses.field(default_factory=lambda: Slice("v5litepod-16"))
     runtime: str = "v2-alpha-tpuv5-lite"
-    capacity: str = "on-demand"
+    capacity: str = ""  # --spot or --reserved; on demand without
     network: str = ""
     subnetwork: str = ""
     service_account: str = ""
     internal_ips: bool = False
     tunnel: bool = False
     slices: int = 1
-    valid_for: str = ""
     training: Training = Training()
     code: Code = Code()
 
@@ -133,15 +161,11 @@ class Job:
                 f"--name={self.name} must be at most 40 of a-z, 0-9 and -, begin with a letter and "
                 "not end with -."
             )
-        if self.capacity not in CAPACITIES:
-            raise UserError(f"The capacity {self.capacity} must be one of {', '.join(CAPACITIES)}.")
         for flag, value in (("--project", self.project), ("--zone", self.zone)):
             if not value:
                 raise UserError(f"{flag} is missing: give it.")
         if self.slices < 1:
             raise UserError(f"--slices={self.slices} must be 1 or more.")
-        if self.valid_for and not DURATION.fullmatch(self.valid_for):
-            raise UserError(f"--valid-for={self.valid_for} must be a time such as 6h or 2d.")
         self._check_values()
 
     def _check_values(self) -> None:
@@ -157,8 +181,8 @@ class Job:
         for flag, value in pairs:
             if value.startswith("-") or not value.isprintable():
                 raise UserError(
-                    f"{flag}={value!r} begins with - or has a line break, so a program would read "
-                    "it as something else: change it."
+                    f"{flag}={hide(value)!r} begins with - or has a line break, so a program would "
+                    "read it as something else: change it."
                 )
 
     @property
@@ -170,6 +194,18 @@ class Job:
     def hosts(self) -> int:
         """The number of machines of all slices."""
         return self.slices * self.slice.hosts
+
+    def hide(self, text: str) -> str:
+        """The text without the secrets of the job."""
+        logins = LOGIN.findall(self.code.repository)
+        passwords = [login.rpartition(":")[2] for login in logins]
+        return hide(text, [*self.training.secrets, *logins, *passwords])
+
+    def without_secrets(self) -> "Job":
+        """The same job, to be printed."""
+        repository = LOGIN.sub(HIDDEN, self.code.repository)
+        code = dataclasses.replace(self.code, repository=repository)
+        return dataclasses.replace(self, code=code, training=self.training.without_secrets())
 
     def check_run(self) -> None:
         """Raises UserError unless the job has a training command and a version of the code."""

@@ -23,10 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hyla_lm.tpu import metadata
-
-PREEMPTED, PEER_LOST = 75, 69
-ABORTED = 128 + signal.SIGABRT  # how JAX's distributed service ends a process
+PREEMPTED = 75
 WHOLE = "commit_success.txt"  # what Orbax writes last in a bucket
 NOT_FOUND = 127
 LOOK_SECONDS = 0.05
@@ -89,30 +86,22 @@ def start(folder: Path, workdir: str, command: Sequence[str]) -> dict[str, Any]:
 
 
 def watch(folder: Path, lock: int, workdir: str, command: Sequence[str]) -> int:
-    """Runs the command and writes down how it ended.
-
-    The command gets its place among the hosts, and SIGTERM when Google announces that this machine
-    will be taken away: it then saves, together with the other hosts, and ends.
-    """
-    # When a machine is shut down every process gets SIGTERM; the trainer's answer is waited for.
+    """Runs the command and writes down how it ended."""
+    # A machine that is taken away sends every process SIGTERM, also this one, which waits until
+    # the trainer has saved.
     signal.signal(signal.SIGTERM, lambda *_: None)
     before = _read(folder)
     copy_last = copy_log(folder / "log", workdir)
     began_at = newest_checkpoint(workdir)
     try:
-        environment = {**metadata.place(), **os.environ}
-        trainer = subprocess.Popen(command, pass_fds=(lock,), process_group=0, env=environment)
+        trainer = subprocess.Popen(command, pass_fds=(lock,), process_group=0)
         _write(folder, {**before, "pid": trainer.pid})
-        metadata.watch(lambda notice: _announce(notice, trainer.pid))
         code = trainer.wait()
         _signal(os.killpg, trainer.pid, signal.SIGKILL)
     except OSError as error:
         print(error)
         code = NOT_FOUND
     code = 128 - code if code < 0 else code
-    if code == ABORTED:
-        print("JAX ended this trainer: another host's trainer did not answer", flush=True)
-        code = PEER_LOST
     reached = newest_checkpoint(workdir)
     stuck = reached == began_at
     failures = (before.get("failures", 0) if stuck else 0) + (code not in (0, PREEMPTED))
@@ -123,11 +112,6 @@ def watch(folder: Path, lock: int, workdir: str, command: Sequence[str]) -> int:
     )
     copy_last()
     return code
-
-
-def _announce(notice: str, trainer: int) -> None:
-    print(f"{notice}: the trainer is asked to save and end", flush=True)
-    _signal(os.kill, trainer, signal.SIGTERM)
 
 
 def status(folder: Path) -> dict[str, Any]:
@@ -180,13 +164,12 @@ def copy_log(log: Path, workdir: str, seconds: float = COPY_SECONDS) -> Callable
 
     def copy_when_grown() -> None:
         copied = -1
-        while True:
-            last = ended.wait(seconds)
+        is_last = False
+        while not is_last:
+            is_last = ended.wait(seconds)
             size = log.stat().st_size
             if size != copied:
                 copied = size if _copy(log, target) else -1
-            if last:
-                return
 
     thread = threading.Thread(target=copy_when_grown, daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""A cloud on this machine: stand-ins for gcloud, kubectl, and what the hosts have on their PATH."""
+"""A cloud on this machine: stand-ins for gcloud and for what the hosts have on their PATH."""
 
 import io
 import json
@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from hyla_lm.tpu import launch
-from hyla_lm.tpu.programs import Done, run_for_real
+from hyla_lm.tpu import cli
+from hyla_lm.tpu.gcloud import Done, run_for_real
 from tests.tpu import fake_gcloud
 
 ROOT = Path(__file__).parents[2]
@@ -54,6 +54,7 @@ class FakeCloud:
         self.home, self.capture = home, capture
         self.file = home / "state.json"
         self.waits: list[float] = []
+        self.interrupted_sleeps = 0
         self.file.write_text(json.dumps(FRESH))
         self.plan("hang")
 
@@ -85,7 +86,7 @@ class FakeCloud:
         """Status and everything printed, of the launcher with the options of a job."""
         files = ["--gin_file=gin/c4_50m_hyla.gin", "--gin_file=gin/c4_rows.gin"]
         training = [*files, f"--workdir={self.home}/run"]
-        code = launch.main([command, *PLACE, *CODE, *training, *flags], self.sleep, self.clock)
+        code = cli.main([command, *PLACE, *CODE, *training, *flags], self.sleep, self.clock)
         printed = self.capture.readouterr()
         return code, printed.out + printed.err
 
@@ -96,6 +97,9 @@ class FakeCloud:
     def sleep(self, seconds: float) -> None:
         """Returns at once, or when the first host's trainer has ended if that is soon."""
         self.waits.append(seconds)
+        if self.interrupted_sleeps:
+            self.interrupted_sleeps -= 1
+            raise KeyboardInterrupt
         deadline = time.monotonic() + 0.1
         while '"running"' in self.trainer(0) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -103,6 +107,10 @@ class FakeCloud:
     def trainer(self, host: int) -> str:
         path = self.home / f"host-{host}/hyla_lm/jobs/hyla/status.json"
         return path.read_text() if path.exists() else ""
+
+    @property
+    def is_empty(self) -> bool:
+        return self.state["resource"] is None and self.state["node"] is None
 
     def wait_for_end(self, host: int) -> None:
         """Until the trainer of a host has ended."""
@@ -141,9 +149,11 @@ def runs_gcloud_here(path: Path) -> Callable[..., Done]:
     def run(
         argv: Sequence[str], *, stream: bool = False, stdin: str = "", limit: float | None = None
     ) -> Done:
-        assert argv[0] == "gcloud" and not stream, argv
+        assert argv[0] == "gcloud" and limit is not None, argv
         with redirect_stdout(io.StringIO()) as output, redirect_stderr(io.StringIO()) as errors:
             code = GcloudHere(path, stdin, limit).answer(list(argv[1:]))
+        if stream:
+            print(output.getvalue())
         return Done(code, output.getvalue(), errors.getvalue())
 
     return run
@@ -153,12 +163,6 @@ def write_program(path: Path, text: str) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
-
-
-@pytest.fixture(autouse=True)
-def no_metadata_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the tests run on a machine of Google's."""
-    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
 
 
 @pytest.fixture
@@ -174,6 +178,14 @@ def cloud(
     for name, text in HOST_PROGRAMS.items():
         write_program(tmp_path / "host_bin" / name, text)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setattr(cli, "run_for_real", runs_gcloud_here(state))
     fake = FakeCloud(tmp_path, capfd)
     yield fake
     fake_gcloud.Cloud(str(state)).lose_hosts()
+
+
+@pytest.fixture
+def active(cloud: FakeCloud) -> FakeCloud:
+    """A cloud whose slice is ready."""
+    cloud.set(resource="ACTIVE", node="READY")
+    return cloud

@@ -24,6 +24,8 @@ class Cloud:
         fault = self.fault_of(line)
         if fault is not None:
             self.change(fault.get("set", {}))
+            if fault.get("interrupts"):
+                raise KeyboardInterrupt
             if not fault.get("goes_on"):
                 sys.stdout.write(fault.get("stdout", ""))
                 sys.stderr.write(fault.get("stderr", ""))

@@ -1,6 +1,6 @@
 """Weeks of a training in seconds: a cloud with a clock of its own, and random faults.
 
-python -m tests.tpu.soak prints the table of tpu/README.md.
+python -m tests.tpu.soak prints what went wrong, and what that cost.
 """
 
 import json
@@ -9,48 +9,55 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from hyla_lm.tpu.answers import LOST_CONNECTION
+from hyla_lm.tpu.cli import read_job
 from hyla_lm.tpu.cloud import Cloud
-from hyla_lm.tpu.launch import read_job
-from hyla_lm.tpu.programs import TIMED_OUT, Done
+from hyla_lm.tpu.gcloud import LOST_CONNECTION, TIMED_OUT, Done
 from hyla_lm.tpu.supervise import supervise
-from tests.tpu.answers import answer
+from tests.tpu.answers import BUSY, FINAL, HOST_AWAY, NOT_THERE, PASSING, PIP_FAILED, PREEMPTED
 
 HOUR = 3600.0
 TRAINING_HOURS, CHECKPOINT_HOURS, MOST_HOURS = 180.0, 0.25, 2000.0
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 JOB = (
     *("supervise", "--name=hyla", "--project=my-project", "--zone=us-west4-a", "--spot"),
-    *("--repository=https://example.com/hyla_lm.git", f"--revision={COMMIT}"),
+    *("--repository=https://example.com/hyla_lm.git", f"--revision={'0' * 40}"),
     *("--gin_file=gin/a.gin", "--workdir=gs://b/run"),
 )
-# Answers that a command gets instead of its own: how often, and for how many calls in a row.
-REFUSALS = {
-    "describe": {"read_rate": (0.004, 6), "unavailable": (0.003, 3), "no_network": (0.002, 12)},
-    "create": {"write_rate": (0.2, 6), "no_capacity": (0.3, 3), "retriable_invalid": (0.15, 2)},
-    "delete": {"busy_request": (0.3, 2)},
-    "install": {"pip_failed": (0.3, 4)},
+# Hours of training between two, on average.
+EVENTS = {
+    **{"preempted": 14.0, "host away": 35.0, "host away a while": 25.0, "trainer ended": 20.0},
+    "killed before the join": 30.0,
+}
+
+
+def refused(text: str) -> Done:
+    return Done(1, errors=text)
+
+
+# What a command gets instead of its own answer: how often, and at most how many times in a row.
+FAULTS: dict[str, dict[str, tuple[float, int, Done]]] = {
+    "describe": {
+        "read rate": (0.004, 6, refused(PASSING["read_rate"])),
+        "unavailable": (0.003, 3, refused(PASSING["unavailable"])),
+        "offline": (0.002, 12, refused(PASSING["offline"])),
+        "token error": (0.003, 1, refused(FINAL["revoked"])),
+        "not found": (0.001, 1, refused(NOT_THERE)),
+        "null": (0.003, 1, Done(0, '{"state": null}')),
+        "no JSON": (0.003, 1, Done(0, "{half a line")),
+    },
+    "create": {
+        "write rate": (0.2, 6, refused(PASSING["write_rate"])),
+        "no capacity": (0.3, 3, refused(PASSING["no_capacity"])),
+        "retriable": (0.15, 2, refused(PASSING["retriable"])),
+    },
+    "delete": {"busy": (0.3, 2, refused(BUSY))},
+    "install": {"pip": (0.2, 3, refused(PIP_FAILED))},
+    "status": {
+        "half a line": (0.01, 1, Done(0, '{"state": "runn')),
+        "banner": (0.01, 1, Done(0, "{welcome}\n")),
+        "null of a trainer": (0.01, 1, Done(0, '{"state": null}')),
+    },
 }
 HANGS = 0.002
-# Hours between two, on average.
-EVENTS = {"preempted": 14.0, "host away": 35.0, "host away a while": 25.0, "trainer ended": 20.0}
-VERDICTS = {
-    "first request": "waits in the queue, installs, starts",
-    "preempted": "deleted and asked for again; place in the queue kept",
-    "host away": "made again after 20 minutes",
-    "host away a while": "tried again",
-    "trainer ended": "started again on all hosts",
-    "request failed": "deleted and asked for again, ever later",
-    "gcloud hangs": "ended after its time, tried again",
-    "read_rate": "asked again",
-    "unavailable": "asked again",
-    "no_network": "asked again",
-    "no_capacity": "tried again, ever later",
-    "write_rate": "tried again",
-    "retriable_invalid": "tried again, ever later",
-    "busy_request": "tried again",
-    "pip_failed": "installed again",
-}
 
 
 class Soak:
@@ -60,11 +67,12 @@ class Soak:
         self.random = random.Random(seed)
         self.now, self.trained, self.saved, self.billed = 0.0, 0.0, 0.0, 0.0
         self.resource, self.node, self.served_at = "", "", 0.0
-        self.away_until, self.trainer, self.installed = 0.0, {}, False
-        self.trainer: dict[str, Any]
-        self.cause, self.lost = "first request", Counter[str]()
+        self.away_until, self.fails_at, self.installed = 0.0, 0.0, False
+        self.trainer: dict[str, Any] = {}
         self.times, self.streak = Counter[str](), Counter[str]()
         self.next = {name: self.random.expovariate(1 / mean) for name, mean in EVENTS.items()}
+        self.said: list[str] = []
+        self.interrupt_at, self.is_interrupted = float("inf"), False
 
     def clock(self) -> float:
         return self.now
@@ -79,15 +87,18 @@ class Soak:
 
     def _pass(self, hours: float) -> None:
         assert self.now < MOST_HOURS * HOUR, "the training never ends"
+        if self.now >= self.interrupt_at:
+            self.interrupt_at, self.is_interrupted = float("inf"), True
+            raise KeyboardInterrupt
         self.billed += hours if self.node else 0
         if self.resource == "WAITING_FOR_RESOURCES" and self.now >= self.served_at:
             failed = self.random.random() < 0.1
             self.resource, self.node = ("FAILED", "") if failed else ("ACTIVE", "READY")
-            if failed:
-                self._blame("request failed")
         if self.trainer.get("state") != "running":
-            self.lost[self.cause] += hours
-            self.lost["all"] += hours
+            return
+        if self.fails_at:  # the others wait in vain
+            if self.now >= self.fails_at:
+                self.trainer, self.fails_at = {"state": "exited", "code": 69, "failures": 1}, 0.0
             return
         self.trained += hours
         self.saved = self.trained - self.trained % CHECKPOINT_HOURS
@@ -101,85 +112,67 @@ class Soak:
 
     def _happen(self, name: str) -> None:
         """The training stops, and what it did since its checkpoint is lost."""
-        self._blame(name)
-        self.lost[name] += self.trained - self.saved
-        self.lost["all"] += self.trained - self.saved
+        self.times[name] += 1
         self.trained = self.saved
-        self.trainer = {"state": "exited", "code": self.random.choice((1, 69, 75)), "failures": 0}
+        code = self.random.choice((1, 69, 75, 134, 137))
+        self.trainer = {"state": "exited", "code": code, "failures": 0}
         if name == "preempted":
             self.resource, self.node = "SUSPENDED", ""
             self.trainer, self.installed = {}, False
+        elif name == "killed before the join":
+            self.trainer, self.fails_at = {"state": "running"}, self.now + 300
         elif name != "trainer ended":
             self.away_until = self.now + (HOUR / 6 if name.endswith("while") else 1e9)
 
-    def _blame(self, name: str) -> None:
-        self.cause = name
-        self.times[name] += 1
-
-    def __call__(
-        self,
-        argv: Sequence[str],
-        *,
-        stream: bool = False,
-        stdin: str = "",
-        limit: float | None = None,
-    ) -> Done:
+    def __call__(self, argv: Sequence[str], *, limit: float | None = None, **_: object) -> Done:
         """Answers as gcloud does."""
         assert limit is not None
         verb = next(word for word in ("create", "describe", "delete", "ssh") if word in argv)
         if self.random.random() < HANGS:
-            self._blame_if_idle("gcloud hangs")
+            self.times["hangs"] += 1
             self.sleep(limit)
             return Done(TIMED_OUT, errors=f"no answer in {limit:.0f} s")
         self.sleep(3)
         script = argv[-1]
-        refusal = self._refusal("install" if "pip install" in script else verb)
-        if refusal:
-            self._blame_if_idle(refusal)
-            return Done(1, errors=answer(refusal))
+        scripts = {"pip install": "install", 'worker" status': "status"}
+        verb = next((name for words, name in scripts.items() if words in script), verb)
+        if (fault := self._fault(verb)) is not None:
+            return fault
         if verb == "describe":
             return self._describe("queued-resources" in argv)
-        if verb == "ssh":
-            return self._ssh(argv, script)
         if verb == "create":
             self.resource, self.installed = "WAITING_FOR_RESOURCES", False
-            self.served_at, self.away_until = (
-                self.now + self.random.expovariate(1 / 1.5) * HOUR,
-                0.0,
-            )
+            self.served_at = self.now + self.random.expovariate(1 / 1.5) * HOUR
+            self.away_until = 0.0
+        elif verb != "delete":
+            return self._ssh(argv, script)
         elif "queued-resources" in argv:
+            assert self.trainer.get("state") != "running" or self.is_interrupted, "it trains"
             self.resource, self.node, self.trainer = "", "", {}
         return Done(0)
 
-    def _blame_if_idle(self, name: str) -> None:
-        """Counts a fault; it has the lost time until training goes on, unless an event has it."""
-        self.times[name] += 1
-        if self.trainer.get("state") != "running" and self.cause not in EVENTS:
-            self.cause = name
-
-    def _refusal(self, what: str) -> str:
-        for name, (chance, longest) in REFUSALS.get(what, {}).items():
+    def _fault(self, verb: str) -> Done | None:
+        for name, (chance, longest, answer) in FAULTS.get(verb, {}).items():
             if self.streak[name] == 0 and self.random.random() < chance:
                 self.streak[name] = self.random.randint(1, longest)
             if self.streak[name]:
                 self.streak[name] -= 1
-                return name
-        return ""
+                self.times[name] += 1
+                return answer
+        return None
 
     def _describe(self, of_request: bool) -> Done:
         state = self.resource if of_request else self.node
         if not state:
-            return Done(1, errors=answer("not_there"))
-        error = {"message": "There is no more capacity in the zone"}
-        more = {"failedData": {"error": error}} if state == "FAILED" else {}
-        return Done(0, json.dumps({"state": {"state": state, **more} if of_request else state}))
+            return refused(NOT_THERE)
+        return Done(0, json.dumps({"state": {"state": state} if of_request else state}))
 
     def _ssh(self, argv: Sequence[str], script: str) -> Done:
         if not self.node:
-            return Done(1, errors=answer("preempted_node"))
+            return refused(PREEMPTED)
         if self.now < self.away_until and "--worker=all" in argv:
             self.sleep(350)
-            return Done(LOST_CONNECTION, errors=answer("host_away"))
+            return Done(LOST_CONNECTION, errors=HOST_AWAY)
         if "pip install" in script:
             self.sleep(180)
             self.installed = True
@@ -191,31 +184,19 @@ class Soak:
         return Done(0, json.dumps(self.trainer))
 
 
-def soak(seed: int) -> Soak:
+def soak(seed: int, interrupt_at: float = float("inf")) -> Soak:
     """Supervises a training from nothing to its end, and deletes the slice."""
     world = Soak(seed)
-    cloud = Cloud(read_job(list(JOB)), world, world.sleep, lambda _: None, world.clock)
-    supervise(cloud, away_minutes=20, idle_minutes=120, delete_after=True)
+    world.interrupt_at = interrupt_at
+    cloud = Cloud(read_job(list(JOB)), world, world.sleep, world.said.append, world.clock)
+    try:
+        supervise(cloud, idle_minutes=120, delete_after=True)
+    except KeyboardInterrupt:
+        world.said.append("interrupted")
     return world
 
 
-def table(world: Soak) -> str:
-    """What went wrong, what was done, and what that cost."""
-    lines = ["| fault | times | verdict | hours lost |", "| --- | ---: | --- | ---: |"]
-    for name, verdict in VERDICTS.items():
-        times = world.times[name] if name != "first request" else 1
-        lines.append(f"| {name} | {times} | {verdict} | {world.lost[name]:.1f} |")
-    hours = world.now / HOUR
-    lines += [
-        f"| **all** | {world.times.total()} | trained in {hours:.1f} hours | "
-        f"{world.lost['all']:.1f} |",
-        "",
-        f"Trained {world.trained:.0f} hours in {hours:.1f}. Billed: {world.billed:.1f} hours of 16 "
-        f"chips, {16 * world.billed:.0f} chip-hours; {world.billed - world.trained:.1f} hours of "
-        "them without lasting progress. Nothing is left, so nothing more is billed.",
-    ]
-    return "\n".join(lines)
-
-
 if __name__ == "__main__":
-    print(table(soak(seed=0)))
+    done = soak(seed=0)
+    print("\n".join(f"{times:5} {name}" for name, times in done.times.items()))
+    print(f"trained {done.trained:.0f} h in {done.now / HOUR:.0f} h, billed {done.billed:.0f} h")

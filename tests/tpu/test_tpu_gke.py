@@ -6,17 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hyla_lm.tpu import gke
+from hyla_lm.tpu import cli
 from tests.tpu.conftest import write_program
 
-FLAGS = ["--name=hyla", "--image=i", "--gin_file=gin/a.gin", "--workdir=/mnt/r"]
-REFUSALS = {
-    'error: no matches for kind "JobSet" in version "jobset.x-k8s.io/v1alpha2"': "has no JobSet",
-    'Error from server (Forbidden): jobsets is forbidden: User "me"': "roles/container.developer",
-    'strict decoding error: unknown field "spec.failurePolicy.rules[0].'
-    'onJobFailureMessagePatterns"': "older than 0.10",
-    "Unable to connect to the server: dial tcp: i/o timeout": "kubectl failed (Unable to connect",
-}
+FLAGS = ["gke", "--name=hyla", "--image=i", "--gin_file=gin/a.gin", "--workdir=/mnt/r"]
 
 
 @pytest.fixture
@@ -30,30 +23,27 @@ def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_manifest_is_applied(kubectl: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert gke.main([*FLAGS, '--gin.A.b="$c: #d"']) == 0
+    assert cli.main([*FLAGS, '--gin.A.b="$c: #d"']) == 0
     assert (kubectl / "arguments").read_text() == "apply -f -\n"
     assert capsys.readouterr().out == "jobset/hyla: apply\n"
-    gke.main([*FLAGS, '--gin.A.b="$c: #d"', "--dry-run"])
+    cli.main([*FLAGS, '--gin.A.b="$c: #d"', "--dry-run"])
     manifest = capsys.readouterr().out
     assert (kubectl / "apply").read_text() == manifest
     assert r'"--gin.A.b=\"$c: #d\""' in manifest
 
 
-@pytest.mark.parametrize("errors", REFUSALS)
-def test_a_refusal_says_what_to_do(
-    kubectl: Path, capsys: pytest.CaptureFixture[str], errors: str
-) -> None:
-    (kubectl / "refusal").write_text(errors)
-    assert gke.main(FLAGS) == 2
-    assert REFUSALS[errors] in capsys.readouterr().err
+def test_what_kubectl_says_is_passed_on(kubectl: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (kubectl / "refusal").write_text('error: no matches for kind "JobSet" in version "v1"\n')
+    assert cli.main(FLAGS) == 2
+    assert 'kubectl: error: no matches for kind "JobSet"' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flag", ["--name=A", "--accelerator-type=v5litepod-3", "--workdir="])
 def test_a_mistake_reaches_no_cluster(
     kubectl: Path, capsys: pytest.CaptureFixture[str], flag: str
 ) -> None:
-    assert gke.main([*FLAGS, flag]) == 2
-    assert capsys.readouterr().err.startswith(f"hyla-lm tpu gke: {flag.partition('=')[0]}")
+    assert cli.main([*FLAGS, flag]) == 2
+    assert capsys.readouterr().err.startswith(f"hyla-lm tpu: {flag.partition('=')[0]}")
     assert not (kubectl / "arguments").exists()
 
 
@@ -72,7 +62,7 @@ JOB_FAILURES = {
 def test_a_preemption_uses_up_no_restart_and_a_mistake_is_final(
     capsys: pytest.CaptureFixture[str], message: str
 ) -> None:
-    assert gke.main([*FLAGS, "--dry-run"]) == 0
+    assert cli.main([*FLAGS, "--dry-run"]) == 0
     spec = yaml.safe_load(capsys.readouterr().out)["spec"]
     rules = spec["failurePolicy"]["rules"]
     [rule] = [
