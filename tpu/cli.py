@@ -1,6 +1,7 @@
 """Trains on Cloud TPU v5e: hyla-lm tpu COMMAND --help; @FILE reads options from a file."""
 
 import argparse
+import dataclasses
 import signal
 import sys
 import time
@@ -15,7 +16,7 @@ from hyla_lm.errors import UserError
 from hyla_lm.tpu import commands, gke
 from hyla_lm.tpu.cloud import SSH_SECONDS, Cloud, State, leaving
 from hyla_lm.tpu.gcloud import DryRun, run_for_real
-from hyla_lm.tpu.job import Code, Job, Slice, Training, hide
+from hyla_lm.tpu.job import Job, Training, hide
 from hyla_lm.tpu.supervise import create, read_status, start, supervise
 
 LOG_LINES = 100
@@ -57,31 +58,13 @@ def _launch(argv: list[str], sleep: Callable[[float], None], clock: Callable[[],
     _run(cloud, options)
 
 
-def read_job(argv: list[str]) -> Job:
-    """The job of a command line of the launcher; raises UserError for invalid options."""
-    return job_of(*parse(parser(), expand(argv)))
-
-
 def job_of(options: argparse.Namespace, bindings: Sequence[str]) -> Job:
     """The job that options describe; raises UserError for invalid options."""
-    return Job(
-        name=options.name,
-        project=options.project,
-        zone=options.zone,
-        slice=Slice(options.accelerator_type),
-        runtime=options.runtime_version,
-        capacity="--spot" if options.spot else "--reserved" if options.reserved else "",
-        network=options.network,
-        subnetwork=options.subnetwork,
-        service_account=options.service_account,
-        internal_ips=options.internal_ips,
-        tunnel=options.tunnel_through_iap,
-        slices=options.slices,
-        training=Training(
-            options.workdir, tuple(options.gin_file), tuple(bindings), tuple(options.env)
-        ),
-        code=Code(options.repository, options.revision, options.archive, options.python),
+    training = Training(
+        options.workdir, tuple(options.gin_file), tuple(bindings), tuple(options.env)
     )
+    names = [field.name for field in dataclasses.fields(Job) if field.name != "training"]
+    return Job(**{name: getattr(options, name) for name in names}, training=training)
 
 
 def _run(cloud: Cloud, options: argparse.Namespace) -> None:

@@ -48,9 +48,9 @@ def create(job: Job) -> list[str]:
     return [
         *(*TPUS, "queued-resources", "create", job.name),
         *nodes,
-        f"--accelerator-type={job.slice.accelerator}",
-        f"--runtime-version={job.runtime}",
-        *([job.capacity] if job.capacity else []),
+        f"--accelerator-type={job.accelerator_type}",
+        f"--runtime-version={job.runtime_version}",
+        *(["--spot"] if job.spot else ["--reserved"] if job.reserved else []),
         *[f"{flag}={value}" for flag, value in options.items() if value],
         *(["--internal-ips"] if job.internal_ips else []),
         *place(job),
@@ -80,9 +80,9 @@ def ssh(job: Job, script: str, worker: str = "all") -> list[list[str]]:
 
     The workers are counted through all slices.
     """
-    tpus = ALPHA_TPUS if job.tunnel else TPUS
-    route = ["--tunnel-through-iap"] if job.tunnel else []
-    route += ["--internal-ip"] if job.internal_ips and not job.tunnel else []
+    tpus = ALPHA_TPUS if job.tunnel_through_iap else TPUS
+    route = ["--tunnel-through-iap"] if job.tunnel_through_iap else []
+    route += ["--internal-ip"] if job.internal_ips and not job.tunnel_through_iap else []
     alive = [f"--ssh-flag=-o{option}" for option in KEEP_ALIVE]
     flags = [*route, *alive, *place(job), f"--command={script}"]
     if worker == "all":
@@ -95,18 +95,18 @@ def ssh(job: Job, script: str, worker: str = "all") -> list[list[str]]:
 
 def code_folder(job: Job) -> str:
     """The folder of a version of the package on the hosts; each version has its own."""
-    archive = hashlib.sha256(job.code.archive.encode()).hexdigest()
-    return f"{HOME}/code/{(job.code.revision or archive)[:12]}"
+    archive = hashlib.sha256(job.archive.encode()).hexdigest()
+    return f"{HOME}/code/{(job.revision or archive)[:12]}"
 
 
 def install(job: Job) -> str:
     """Installs the package, unless it is installed."""
-    if job.code.archive:
-        fetch = FETCH_ARCHIVE.format(archive=quote(job.code.archive))
+    if job.archive:
+        fetch = FETCH_ARCHIVE.format(archive=quote(job.archive))
     else:
-        names = {"repository": job.code.repository, "revision": job.code.revision}
+        names = {"repository": job.repository, "revision": job.revision}
         fetch = FETCH_COMMIT.format(**{key: quote(value) for key, value in names.items()})
-    return INSTALL.format(code=code_folder(job), fetch=fetch, python=quote(job.code.python))
+    return INSTALL.format(code=code_folder(job), fetch=fetch, python=quote(job.python))
 
 
 def start(job: Job) -> str:

@@ -161,7 +161,7 @@ def _end(process: subprocess.Popen, group: int | None) -> None:
 
 
 class DryRun:
-    """Prints each command, a question only once, and answers like a cloud without errors."""
+    """Prints each command, a question once after each change, and answers like a cloud without errors."""
 
     def __init__(self, exists: bool):
         self.exists, self.has_trained = exists, False
@@ -173,6 +173,7 @@ class DryRun:
             print(line)
         if words[:2] == ["queued-resources", "create"] or words[1] == "delete":
             self.exists = words[1] == "create"
+            self._asked.clear()
         if words[1] == "ssh":
             answer = {"state": "exited", "code": 0} if self.has_trained else {}
             self.has_trained = self.has_trained or "worker start" in argv[-1]

@@ -109,16 +109,82 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Code:
-    """The version of the package that hosts install: a commit of a repository, or an archive."""
+class Job:
+    """A slice of TPUs and the training on it; queued resource and node share the name.
 
+    The fields are the options of the launcher.
+    """
+
+    name: str
+    project: str
+    zone: str
+    accelerator_type: str = "v5litepod-16"
+    runtime_version: str = "v2-alpha-tpuv5-lite"
+    spot: bool = False
+    reserved: bool = False
+    network: str = ""
+    subnetwork: str = ""
+    service_account: str = ""
+    internal_ips: bool = False
+    tunnel_through_iap: bool = False
+    slices: int = 1
     repository: str = ""
     revision: str = ""
     archive: str = ""
     python: str = "3.12"
+    training: Training = Training()
 
-    def check(self) -> None:
-        """Raises UserError unless it names exactly one version."""
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name):
+            raise UserError(
+                f"--name={self.name} must be at most 40 of a-z, 0-9 and -, begin with a letter and "
+                "not end with -."
+            )
+        for flag, value in (("--project", self.project), ("--zone", self.zone)):
+            if not value:
+                raise UserError(f"{flag} is missing: give it.")
+        if self.slices < 1:
+            raise UserError(f"--slices={self.slices} must be 1 or more.")
+        Slice(self.accelerator_type)  # raises UserError for one that is not offered
+        texts = {f"--{name.replace('_', '-')}": value for name, value in vars(self).items()}
+        pairs = [*texts.items(), ("--workdir", self.training.workdir)]
+        pairs += [("--gin_file", name) for name in self.training.gin_files]
+        for flag, value in pairs:
+            if isinstance(value, str) and (value.startswith("-") or not value.isprintable()):
+                raise UserError(
+                    f"{flag}={hide(value)!r} begins with - or has a line break, so git, gcloud or "
+                    "a shell would read it as something else: change it."
+                )
+
+    @property
+    def slice(self) -> Slice:
+        """One of its slices; they are all alike."""
+        return Slice(self.accelerator_type)
+
+    @property
+    def nodes(self) -> list[str]:
+        """The names of its nodes, one a slice."""
+        return [self.name] if self.slices == 1 else [f"{self.name}-{i}" for i in range(self.slices)]
+
+    @property
+    def hosts(self) -> int:
+        """The number of machines of all slices."""
+        return self.slices * self.slice.hosts
+
+    def hide(self, text: str) -> str:
+        """The text without the secrets of the job."""
+        logins = LOGIN.findall(self.repository)
+        passwords = [login.rpartition(":")[2] for login in logins]
+        return hide(text, [*self.training.secrets, *logins, *passwords])
+
+    def without_secrets(self) -> "Job":
+        """The same job, to be printed."""
+        repository, training = LOGIN.sub(HIDDEN, self.repository), self.training.without_secrets()
+        return dataclasses.replace(self, repository=repository, training=training)
+
+    def check_run(self) -> None:
+        """Raises UserError unless the job has a training command and one version of the code."""
+        self.training.check()
         if bool(self.archive) == bool(self.repository):
             raise UserError(
                 "The hosts need one version of the package: "
@@ -134,80 +200,3 @@ class Code:
                 f"--revision={self.revision} must be a whole commit, so that all hosts run the "
                 "same code: git rev-parse gives its 40 digits."
             )
-
-
-@dataclass(frozen=True)
-class Job:
-    """A slice of TPUs and the training on it; queued resource and node share the name."""
-
-    name: str
-    project: str
-    zone: str
-    slice: Slice = dataclasses.field(default_factory=lambda: Slice("v5litepod-16"))
-    runtime: str = "v2-alpha-tpuv5-lite"
-    capacity: str = ""  # --spot or --reserved; on demand without
-    network: str = ""
-    subnetwork: str = ""
-    service_account: str = ""
-    internal_ips: bool = False
-    tunnel: bool = False
-    slices: int = 1
-    training: Training = Training()
-    code: Code = Code()
-
-    def __post_init__(self) -> None:
-        if not NAME.fullmatch(self.name):
-            raise UserError(
-                f"--name={self.name} must be at most 40 of a-z, 0-9 and -, begin with a letter and "
-                "not end with -."
-            )
-        for flag, value in (("--project", self.project), ("--zone", self.zone)):
-            if not value:
-                raise UserError(f"{flag} is missing: give it.")
-        if self.slices < 1:
-            raise UserError(f"--slices={self.slices} must be 1 or more.")
-        self._check_values()
-
-    def _check_values(self) -> None:
-        """Raises UserError for a value that git, gcloud or a shell would read as an option."""
-        values = {
-            **{"--project": self.project, "--zone": self.zone, "--runtime-version": self.runtime},
-            **{"--network": self.network, "--subnetwork": self.subnetwork},
-            **{"--service-account": self.service_account, "--workdir": self.training.workdir},
-            **{"--repository": self.code.repository, "--revision": self.code.revision},
-            **{"--archive": self.code.archive, "--python": self.code.python},
-        }
-        pairs = [*values.items(), *[("--gin_file", name) for name in self.training.gin_files]]
-        for flag, value in pairs:
-            if value.startswith("-") or not value.isprintable():
-                raise UserError(
-                    f"{flag}={hide(value)!r} begins with - or has a line break, so a program would "
-                    "read it as something else: change it."
-                )
-
-    @property
-    def nodes(self) -> list[str]:
-        """The names of its nodes, one a slice."""
-        return [self.name] if self.slices == 1 else [f"{self.name}-{i}" for i in range(self.slices)]
-
-    @property
-    def hosts(self) -> int:
-        """The number of machines of all slices."""
-        return self.slices * self.slice.hosts
-
-    def hide(self, text: str) -> str:
-        """The text without the secrets of the job."""
-        logins = LOGIN.findall(self.code.repository)
-        passwords = [login.rpartition(":")[2] for login in logins]
-        return hide(text, [*self.training.secrets, *logins, *passwords])
-
-    def without_secrets(self) -> "Job":
-        """The same job, to be printed."""
-        repository = LOGIN.sub(HIDDEN, self.code.repository)
-        code = dataclasses.replace(self.code, repository=repository)
-        return dataclasses.replace(self, code=code, training=self.training.without_secrets())
-
-    def check_run(self) -> None:
-        """Raises UserError unless the job has a training command and a version of the code."""
-        self.training.check()
-        self.code.check()

@@ -227,7 +227,6 @@ class _Supervisor:
 
     def _restart(self) -> None:
         self._begin_idle()
-        self.cloud.say(f"restart, attempt {self.attempt + 1}")
         # Where one host's trainer ended the others may still wait for it.
         self.cloud.ssh(commands.stop(self.cloud.job))
         start(self.cloud)

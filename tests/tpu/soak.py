@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from hyla_lm.tpu.cli import read_job
+from hyla_lm.cli.parser import parse
+from hyla_lm.tpu import cli
 from hyla_lm.tpu.cloud import Cloud
 from hyla_lm.tpu.gcloud import LOST_CONNECTION, TIMED_OUT, Done
 from hyla_lm.tpu.supervise import supervise
@@ -188,7 +189,8 @@ def soak(seed: int, interrupt_at: float = float("inf")) -> Soak:
     """Supervises a training from nothing to its end, and deletes the slice."""
     world = Soak(seed)
     world.interrupt_at = interrupt_at
-    cloud = Cloud(read_job(list(JOB)), world, world.sleep, world.said.append, world.clock)
+    job = cli.job_of(*parse(cli.parser(), JOB))
+    cloud = Cloud(job, world, world.sleep, world.said.append, world.clock)
     try:
         supervise(cloud, idle_minutes=120, delete_after=True)
     except KeyboardInterrupt:

@@ -190,7 +190,7 @@ def test_a_shell_can_run_what_a_dry_run_prints(cloud: FakeCloud) -> None:
     file.write_text("# the job\n" + "\n".join([*flags, "--spot"]))
     assert cli.main(["supervise", f"@{file}", "--dry-run"]) == 0
     lines = cloud.capture.readouterr().out.splitlines()
-    assert sum("resources describe" in line for line in lines) == 1
+    assert sum("resources describe" in line for line in lines) == 2
     for line in lines:
         subprocess.run(["sh", "-c", line], capture_output=True, check="describe" not in line)
     for host in (0, 1):
