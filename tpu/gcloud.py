@@ -161,7 +161,7 @@ def _end(process: subprocess.Popen, group: int | None) -> None:
 
 
 class DryRun:
-    """Prints each command, a question once after each change, and answers like a cloud without errors."""
+    """Prints each command, a question once after a change, and answers as if all went well."""
 
     def __init__(self, exists: bool):
         self.exists, self.has_trained = exists, False
