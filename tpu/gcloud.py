@@ -55,7 +55,7 @@ _OLD_GCLOUD = re.compile(r"[Ii]nvalid choice|unrecognized arguments")
 _QUOTA = re.compile(r"[Qq]uota")
 _MISSING = re.compile(r"NOT_FOUND|was not found")
 _NO_CONNECTION = re.compile(r"return code \[255\]")
-_OWN_ERROR = re.compile(r"ERROR: \(gcloud[\w.-]*\) ")
+_OWN_ERROR = re.compile(r"ERROR: (\(gcloud[\w.-]*\) |(?=gcloud crashed))")
 _MESSAGE = re.compile(r'"message": "((?:[^"\\]|\\.)*)"')
 _CHATTER = ("#####", "SSH: ", "Using ssh batch size", "Retrying: ")
 

@@ -1,19 +1,17 @@
 """A cloud on this machine: stand-ins for gcloud and for what the hosts have on their PATH."""
 
-import io
 import json
 import re
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hyla_lm.tpu import cli
-from hyla_lm.tpu.gcloud import Done, run_for_real
+from hyla_lm.tpu.gcloud import Done
 from tests.tpu import fake_gcloud
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +55,16 @@ class FakeCloud:
         self.interrupted_sleeps = 0
         self.file.write_text(json.dumps(FRESH))
         self.plan("hang")
+
+    def gcloud(
+        self, argv: Sequence[str], *, stream: bool = False, limit: float | None = None
+    ) -> Done:
+        """Stands in for `run_for_real`; thousands of calls would be processes."""
+        assert argv[0] == "gcloud" and limit is not None, argv
+        done = fake_gcloud.Cloud(self.file, limit).answer(argv[1:])
+        if stream:
+            print(done.output)
+        return done
 
     @property
     def state(self) -> dict[str, Any]:
@@ -127,38 +135,6 @@ class FakeCloud:
             time.sleep(0.01)
 
 
-class GcloudHere(fake_gcloud.Cloud):
-    """The stand-in for gcloud without a process of its own; what it runs on hosts has one."""
-
-    def __init__(self, path: Path, stdin: str, limit: float | None):
-        super().__init__(str(path))
-        self.stdin, self.limit = stdin, limit
-
-    def run_in(self, variables: dict[str, str], script: str) -> int:
-        named = [f"{name}={value}" for name, value in variables.items()]
-        argv = ["env", "-i", *named, "bash", "-c", script]
-        done = run_for_real(argv, stdin=self.stdin, limit=self.limit)
-        sys.stdout.write(done.output)
-        sys.stderr.write(done.errors)
-        return done.code
-
-
-def runs_gcloud_here(path: Path) -> Callable[..., Done]:
-    """`run_for_real` of the cloud in a file, where thousands of calls would be processes."""
-
-    def run(
-        argv: Sequence[str], *, stream: bool = False, stdin: str = "", limit: float | None = None
-    ) -> Done:
-        assert argv[0] == "gcloud" and limit is not None, argv
-        with redirect_stdout(io.StringIO()) as output, redirect_stderr(io.StringIO()) as errors:
-            code = GcloudHere(path, stdin, limit).answer(list(argv[1:]))
-        if stream:
-            print(output.getvalue())
-        return Done(code, output.getvalue(), errors.getvalue())
-
-    return run
-
-
 def write_program(path: Path, text: str) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"#!/bin/sh\n{text}\n")
@@ -169,19 +145,13 @@ def write_program(path: Path, text: str) -> None:
 def cloud(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Any:
-    """An empty cloud whose gcloud is first on PATH; its trainers are ended with the test."""
-    state = tmp_path / "state.json"
-    write_program(
-        tmp_path / "bin" / "gcloud",
-        f'exec {sys.executable} -IS {fake_gcloud.__file__} "{state}" "$@"',
-    )
+    """An empty cloud; its trainers are ended with the test."""
     for name, text in HOST_PROGRAMS.items():
         write_program(tmp_path / "host_bin" / name, text)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    monkeypatch.setattr(cli, "run_for_real", runs_gcloud_here(state))
     fake = FakeCloud(tmp_path, capfd)
+    monkeypatch.setattr(cli, "run_for_real", fake.gcloud)
     yield fake
-    fake_gcloud.Cloud(str(state)).lose_hosts()
+    fake_gcloud.Cloud(fake.file).lose_hosts()
 
 
 @pytest.fixture

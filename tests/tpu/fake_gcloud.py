@@ -1,23 +1,29 @@
 """Stands in for gcloud: keeps a cloud in a JSON file and runs what ssh is given, in folders.
 
-Usage: fake_gcloud.py STATE_FILE ARGUMENT…; `faults` in the state say which calls go wrong.
+`faults` in the state say which calls go wrong.
 """
 
 import json
 import os
 import re
-import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-GONE = "ERROR: (gcloud.compute.tpus) NOT_FOUND: Resource 'projects/p/locations/z/x' was not found\n"
+from hyla_lm.tpu.gcloud import Done, run_for_real
+
+GONE = Done(1, errors="ERROR: (gcloud.compute.tpus) NOT_FOUND: Resource 'x' was not found\n")
 
 
 class Cloud:
-    def __init__(self, path: str):
-        self.path, self.home = path, os.path.dirname(path)
-        with open(path) as file:
-            self.state = json.load(file)
+    """The cloud in a file, for one call of gcloud."""
 
-    def answer(self, argv: list[str]) -> int:
+    def __init__(self, path: Path, limit: float | None = None):
+        self.path, self.home, self.limit = path, path.parent, limit
+        self.state = json.loads(path.read_text())
+
+    def answer(self, argv: Sequence[str]) -> Done:
+        """What gcloud prints when it is called, and its status."""
         line = " ".join(argv)
         self.state["calls"].append(argv)
         self.save()
@@ -27,9 +33,8 @@ class Cloud:
             if fault.get("interrupts"):
                 raise KeyboardInterrupt
             if not fault.get("goes_on"):
-                sys.stdout.write(fault.get("stdout", ""))
-                sys.stderr.write(fault.get("stderr", ""))
-                return fault.get("code", 0)
+                texts = fault.get("stdout", ""), fault.get("stderr", "")
+                return Done(fault.get("code", 0), *texts)
         words = [word for word in argv if not word.startswith("-")]
         words = words[words.index("tpus") + 1 :]
         return {
@@ -41,7 +46,7 @@ class Cloud:
             ("tpu-vm", "ssh"): self.ssh,
         }[(words[0], words[1])](argv)
 
-    def fault_of(self, line: str) -> dict | None:
+    def fault_of(self, line: str) -> dict[str, Any] | None:
         """The first fault that fits and is due: after `skip` calls, for `times` calls."""
         for fault in self.state["faults"]:
             if not re.search(fault["on"], line) or fault.get("times", 1) == 0:
@@ -71,69 +76,67 @@ class Cloud:
                     end_group(json.load(file).get("pid"))
             os.system(f"rm -rf '{self.home}/{host}'")
 
-    def create(self, argv: list[str]) -> int:
+    def create(self, argv: Sequence[str]) -> Done:
         if self.state["resource"] is not None or self.state["node"] is not None:
-            return self.fail("ERROR: (gcloud.compute.tpus) ALREADY_EXISTS: it already exists\n")
+            return Done(
+                1, errors="ERROR: (gcloud.compute.tpus) ALREADY_EXISTS: it already exists\n"
+            )
         self.change({"resource": "CREATING", "to_come": list(self.state["grants"])})
-        return 0
+        return Done(0)
 
-    def describe_resource(self, argv: list[str]) -> int:
+    def describe_resource(self, argv: Sequence[str]) -> Done:
         if self.state["resource"] is None:
-            return self.fail(GONE)
+            return GONE
         if self.state.get("to_come"):
             self.change({"resource": self.state["to_come"].pop(0)})
             if self.state["resource"] in self.state["node_with"]:
                 self.change({"node": "READY"})
         failed = {"failedData": {"error": {"message": self.state["failure"]}}}
         more = failed if self.state["resource"] == "FAILED" else {}
-        print(json.dumps({"state": {"state": self.state["resource"], **more}}))
-        return 0
+        return Done(0, json.dumps({"state": {"state": self.state["resource"], **more}}))
 
-    def describe_node(self, argv: list[str]) -> int:
+    def describe_node(self, argv: Sequence[str]) -> Done:
         if self.state["node"] is None:
-            return self.fail(GONE)
-        print(json.dumps({"state": self.state["node"]}))
-        return 0
+            return GONE
+        return Done(0, json.dumps({"state": self.state["node"]}))
 
-    def delete_resource(self, argv: list[str]) -> int:
+    def delete_resource(self, argv: Sequence[str]) -> Done:
         if self.state["resource"] is None:
-            return self.fail(GONE)
+            return GONE
         leaves = "--force" not in argv or self.state["delete_leaves_node"]
         self.change({"resource": None} if leaves else {"resource": None, "node": None})
-        return 0
+        return Done(0)
 
-    def delete_node(self, argv: list[str]) -> int:
+    def delete_node(self, argv: Sequence[str]) -> Done:
         if self.state["node"] is None:
-            return self.fail(GONE)
+            return GONE
         self.change({"node": None})
-        return 0
+        return Done(0)
 
-    def ssh(self, argv: list[str]) -> int:
+    def ssh(self, argv: Sequence[str]) -> Done:
         if self.state["node"] != "READY":
-            return self.fail(GONE)
+            return GONE
         options = dict(word[2:].split("=", 1) for word in argv if re.match("--[a-z-]+=", word))
         everyone = range(self.state["hosts"])
         hosts = everyone if options["worker"] == "all" else [int(options["worker"])]
-        codes = [self.run_on(host, options["command"]) for host in hosts]
-        return next((code for code in codes if code), 0)
+        ended = [self.run_on(host, options["command"]) for host in hosts]
+        code = next((done.code for done in ended if done.code), 0)
+        return Done(code, *("".join(texts) for texts in zip(*map(texts_of, ended), strict=True)))
 
-    def run_on(self, host: int, script: str) -> int:
-        home = f"{self.home}/host-{host}"
-        os.makedirs(home, exist_ok=True)
+    def run_on(self, host: int, script: str) -> Done:
+        """Runs a script where the folder of a host is its home."""
+        home = self.home / f"host-{host}"
+        home.mkdir(exist_ok=True)
         path = f"{self.home}/host_bin:/usr/bin:/bin"
-        variables = {"HOME": home, "PATH": path, "HOST": str(host), "CLOUD": self.home}
-        return self.run_in(variables, script)
-
-    def run_in(self, variables: dict[str, str], script: str) -> int:
-        return os.spawnve(os.P_WAIT, "/bin/bash", ["bash", "-c", script], variables)
-
-    def fail(self, errors: str) -> int:
-        sys.stderr.write(errors)
-        return 1
+        variables = [f"HOME={home}", f"PATH={path}", f"HOST={host}", f"CLOUD={self.home}"]
+        return run_for_real(["env", "-i", *variables, "bash", "-c", script], limit=self.limit)
 
     def save(self) -> None:
-        with open(self.path, "w") as file:
-            json.dump(self.state, file)
+        self.path.write_text(json.dumps(self.state))
+
+
+def texts_of(done: Done) -> tuple[str, str]:
+    return done.output, done.errors
 
 
 def end_group(pid: int | None) -> None:
@@ -141,7 +144,3 @@ def end_group(pid: int | None) -> None:
         os.killpg(pid or 0, 9 if pid else 0)
     except ProcessLookupError:
         return
-
-
-if __name__ == "__main__":
-    sys.exit(Cloud(sys.argv[1]).answer(sys.argv[2:]))

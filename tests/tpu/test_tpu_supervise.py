@@ -9,7 +9,7 @@ from hyla_lm.tpu.gcloud import TIMED_OUT, Done
 from hyla_lm.tpu.supervise import LOOK_SECONDS, USER_MISTAKE, Action, decide
 from hyla_lm.tpu.worker import PREEMPTED
 from tests.tpu.answers import BUSY, FINAL, HOST_AWAY, NO_HOST, NOT_THERE, PASSING, PIP_FAILED
-from tests.tpu.conftest import FakeCloud, runs_gcloud_here
+from tests.tpu.conftest import FakeCloud
 
 
 @pytest.mark.parametrize(
@@ -169,13 +169,12 @@ def test_a_gcloud_that_hangs_is_run_again(
     cloud: FakeCloud, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hung: list[str] = []
-    run_here = runs_gcloud_here(cloud.file)
 
     def run(argv, **options):
         if verb in " ".join(argv) and not hung:
             hung.append(verb)
             return Done(TIMED_OUT, errors="no answer in 120 s")
-        return run_here(argv, **options)
+        return cloud.gcloud(argv, **options)
 
     monkeypatch.setattr(cli, "run_for_real", run)
     cloud.plan("exit 0")
