@@ -217,7 +217,7 @@ class Cloud:
         return CloudError(verdict, f"{self.job.hide(sentence)}.")
 
 
-def leaving(cloud: Cloud, action: Callable[[], None], deletes: bool = False) -> None:
+def leaving(cloud: Cloud, action: Callable[[], object], deletes: bool = False) -> None:
     """Does something, and in whatever way that ended `deletes` the slice and prints the bill.
 
     A second Ctrl-C ends the deletion, with the bill.
