@@ -5,13 +5,13 @@ and line, and handed to gin, which builds the classes and writes the text of wha
 """
 
 import dataclasses
-import os
 import sys
 import threading
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import gin
@@ -93,8 +93,12 @@ def read(gin_files: Sequence[GinFile], bindings: Sequence[str], *classes: type) 
         gin.clear_config()
         try:
             gin.parse_config("\n".join(text_lines))
-            built = tuple(_build(cls) for cls in classes)
+            built = tuple(gin.get_configurable(cls)() for cls in classes)
             text = gin.operative_config_str()
+        except UserError as error:
+            raise UserError(str(error).splitlines()[0]) from None  # gin adds where it was building
+        except GIN_ERRORS as error:
+            raise UserError(f"These settings cannot be built: {first_line(error)}.") from error
         finally:
             gin.clear_config()
         used = {(key.scope, key.name) for key in _values_of(text, "")}
@@ -186,9 +190,14 @@ def _source(name: str, parsed: Iterable[tuple[str, Statement]]) -> _Source:
 
 
 def _import(where: str, module: str) -> None:
-    """Imports a module, also one of the current folder, which hides no other: it comes last."""
-    if not {"", os.getcwd()} & set(sys.path):
-        sys.path.append(os.getcwd())
+    """Imports a module, also one of the current folder.
+
+    That comes last in Python's path, so that it hides no module, and only where it has this one.
+    """
+    here, first = Path.cwd(), module.partition(".")[0]
+    is_here = (here / f"{first}.py").is_file() or (here / first).is_dir()
+    if is_here and not {"", str(here)} & set(sys.path):
+        sys.path.append(str(here))
     try:
         import_module(module)
     except GIN_ERRORS as error:
@@ -298,12 +307,3 @@ def _used(values: Iterable[Any]) -> Iterator[tuple[str, str]]:
 def _merged(sources: Iterable[_Source]) -> dict[Key, Any]:
     """The values of several sources, of which later ones win."""
     return {key: value for source in sources for key, value in source.values.items()}
-
-
-def _build(cls: type) -> Any:
-    try:
-        return gin.get_configurable(cls)()
-    except UserError as error:
-        raise UserError(str(error).splitlines()[0]) from None  # gin adds where it was building
-    except GIN_ERRORS as error:
-        raise UserError(f"{cls.__name__} cannot be built: {first_line(error)}.") from error
