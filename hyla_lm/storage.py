@@ -191,7 +191,8 @@ def written_aside(path: PathLike) -> Iterator[Path]:
     try:
         yield aside
         if bucket_of(path):
-            write_whole(path, aside.read_bytes())
+            with bucket_errors(path):
+                place.write_bytes(aside.read_bytes())
         else:
             aside.replace(place)
     finally:

@@ -18,13 +18,15 @@ COLLECTING = ["-c", "from hyla_lm.data.docstrings import *; collect(installed_ro
 def workers_of(pid: int) -> list[int]:
     """The worker processes that a process has started."""
     listed = Path(f"/proc/{pid}/task").glob("*/children")
-    children = [child for path in listed for child in path.read_text().split()]
-    return [int(child) for child in children if b"spawn_main" in command_of(child)]
+    children = [child for path in listed for child in content_of(path).split()]
+    commands = {int(child): content_of(Path(f"/proc/{int(child)}/cmdline")) for child in children}
+    return [child for child, command in commands.items() if b"spawn_main" in command]
 
 
-def command_of(pid: str) -> bytes:
+def content_of(path: Path) -> bytes:
+    """Of a file of a process or thread; empty once that is gone."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
+        return path.read_bytes()
     except OSError:
         return b""
 
