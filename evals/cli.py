@@ -11,10 +11,11 @@ from hyla_lm.cli import parser as parsers
 from hyla_lm.cli.parser import Parser
 from hyla_lm.evals.experiments.benchmarks import BENCHMARKS
 from hyla_lm.evals.interventions import command as interventions
-from hyla_lm.evals.latent_codes import look
+from hyla_lm.evals.latent_codes import command as latent_codes
+from hyla_lm.evals.latent_codes.command import count
 from hyla_lm.signals import signals
 
-EXPERIMENT = "what to compare (evals/README.md)"
+REPORT = "write the report of a folder's results again"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,36 +29,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """The parser of all commands on experiments."""
     parser = Parser("hyla-lm evals", description=__doc__)
-    others = ("latent_codes", "look", "interventions", "report")
+    others = ("latent_codes", "interventions", "report")
     commands = parser.add_subparsers(required=True, metavar="|".join([*BENCHMARKS, *others]))
     for suite, benchmark in BENCHMARKS.items():
         command = commands.add_parser(
             suite,
             help=f"train the rows of an experiment on {suite} and report them",
-            epilog="--gin.Class.field=value sets a binding in all runs.",
+            epilog=parsers.EPILOG,
         )
         command.set_defaults(run=_train, suite=suite)
         add = command.add_argument
         add("--workdir", required=True, help="folder of the runs, results and report")
-        add("--experiment", default=next(iter(benchmark.experiments)), help=EXPERIMENT)
+        first = next(iter(benchmark.experiments))
+        add("--experiment", default=first, help="what to compare (evals/README.md)")
         add("--preset", default=next(iter(benchmark.presets)), help=" or ".join(benchmark.presets))
         add("--variants", type=_names, default=(), help="rows, such as softmax,hyla; all")
         add("--seeds", type=_seeds, default=(0, 1, 2), help="such as 0,1,2 (default)")
         add("--grid", action="store_true", help="train all points of the grid and choose by row")
-        add("--steps", type=look.count, help="a shortened schedule; default: the whole one")
+        add("--steps", type=count, help="a shortened schedule; default: the whole one")
         add("--split", help="covering, published or published_new_jax; default: the preset's")
-        add("--runs_at_once", type=look.count, help="trained together; default: 3, 24 on a GPU")
-    every = commands.add_parser("latent_codes", help="look inside all finished runs of a folder")
-    every.set_defaults(run=_look_at_all)
-    every.add_argument("folder", type=Path, help="the --workdir of the runs")
-    look.add_choices(every)
-    single = commands.add_parser("look", help="look inside the latent code of one run")
-    single.set_defaults(run=look.run)
-    look.add_arguments(single)
-    changed = commands.add_parser("interventions", help=interventions.HELP)
-    changed.set_defaults(run=interventions.run)
-    interventions.add_arguments(changed)
-    report = commands.add_parser("report", help="write the report of a folder's results again")
+        add("--runs_at_once", type=count, help="trained together; default: 3, 24 on a GPU")
+    for name, module in (("latent_codes", latent_codes), ("interventions", interventions)):
+        command = commands.add_parser(name, help=module.HELP, description=module.HELP)
+        command.set_defaults(run=module.run)
+        module.add_arguments(command)
+    report = commands.add_parser("report", help=REPORT, description=REPORT)
     report.set_defaults(run=_report)
     report.add_argument("folder", type=Path, help="folder that has results/")
     for command in commands.choices.values():
@@ -99,14 +95,6 @@ def _train(options: argparse.Namespace, bindings: list[str]) -> None:
         train(request, options.runs_at_once)
         write_report(workdir)
     print(f"{workdir / 'report.md'}; curves: tensorboard --logdir {workdir}")
-
-
-def _look_at_all(options: argparse.Namespace, bindings: list[str]) -> None:
-    from hyla_lm.evals.latent_codes.table import look_at_all
-
-    look.check_extra()
-    look_at_all(options.folder, look.chosen(options), options.tsne_examples, options.command)
-    _report(options, bindings)
 
 
 def _report(options: argparse.Namespace, bindings: list[str]) -> None:

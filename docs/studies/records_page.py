@@ -38,7 +38,7 @@ from hyla_lm.tools.compare.intervals import Interval
 
 PAGE = RESULTS.parents[1] / "records.md"
 PICTURE = PAGE.with_suffix(".png")
-SIGNIFICANT = 0.05
+SIGNIFICANT, SMALLEST_P = 0.05, 0.001
 HEAD = """# Record book
 
 Small language models of one text, that differ in their attention alone: softmax, linear, HYLA,
@@ -92,10 +92,11 @@ One run of {steps} steps and another seed at each rate, the same rates for each 
 The best, in bold, trains the seeds. Where it is the first or the last rate, a better one may
 lie beyond.
 """
-DIFFERENCE_TEXT = """Differences from {baseline}, in bits per byte: below 0 is better. Intervals
-are of 95 %, paired by document, as in
-[`hyla-lm compare`](comparing.md#what-the-intervals-mean); p is that over seeds, where there
-are some, adjusted for the pairs of a size (Holm).
+DIFFERENCE_TEXT = f"""Differences from {BASELINE}, in bits per byte: below 0 is better. Intervals
+are of 95 %. Over documents they are of these very runs, paired by document, as in
+[`hyla-lm compare`](comparing.md#what-the-intervals-mean). Over seeds they are Welch's, so each
+method's seeds may vary in their own way; they are of these documents, and wide with three seeds.
+p is that over seeds, where there are some, adjusted for the pairs of a size (Holm).
 """
 
 
@@ -120,7 +121,7 @@ def page(folder: Path) -> str:
     parts = [HEAD, state(folder, sizes)]
     if cells:
         parts += ["## Results\n", picture(), results_table(cells), costs_note(folder)]
-        parts += [difference_text(), difference_table(cells), BUDGET_TEXT, budget_table(cells)]
+        parts += [DIFFERENCE_TEXT, difference_table(cells), BUDGET_TEXT, budget_table(cells)]
         parts += scaling_text([cell for found in cells.values() for cell in found])
     parts += [TUNING_TEXT.format(steps=TUNING_STEPS), tuning_table(folder, sizes)]
     parts += [CORPUS.format(packages=packages, digest=COMMITTED.read_text().strip())]
@@ -170,24 +171,20 @@ def costs_note(folder: Path) -> str:
     return COSTS.format(machines=machines, revisions=", ".join(f"`{one}`" for one in made))
 
 
-def difference_text() -> str:
-    return DIFFERENCE_TEXT.format(baseline=BASELINE)
-
-
 def difference_table(cells: dict[str, list[Cell]]) -> str:
-    rows = [["size", "attention", "difference", "over documents", "over seeds too", "p", "verdict"]]
+    rows = [["size", "attention", "difference", "over documents", "over seeds", "p", "verdict"]]
     for size, found in cells.items():
         rows += [[size, *difference_row(pair)] for pair in pairs(found)]
     return markdown(rows)
 
 
 def difference_row(pair: Pair) -> list[str]:
-    one = pair.difference
     verdict = "no difference found"
     if pair.p < SIGNIFICANT:
-        verdict = "better" if one.value < 0 else "worse"
-    intervals = [interval(one.over_documents), interval(one.over_seeds)]
-    return [pair.method, f"{one.value:+.4f}", *intervals, f"{pair.p:.3f}", verdict]
+        verdict = "better" if pair.value < 0 else "worse"
+    intervals = [interval(pair.over_documents), interval(pair.over_seeds)]
+    p = f"{pair.p:.3f}" if pair.p >= SMALLEST_P else f"< {SMALLEST_P}"
+    return [pair.method, f"{pair.value:+.4f}", *intervals, p, verdict]
 
 
 def interval(found: Interval | None) -> str:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from hyla_lm.evals.experiments import results
 from hyla_lm.evals.experiments.benchmarks import BENCHMARKS
-from hyla_lm.evals.experiments.means import NONE, Mean, markdown, shown
 from hyla_lm.evals.experiments.results import Point, Section
 from hyla_lm.evals.experiments.rows import Estimate, Experiment, Row
 from hyla_lm.evals.latent_codes import table as latent_table
-from hyla_lm.evals.pictures import Axes, Figure, plt, save
+from hyla_lm.evals.pictures import Figure, panels, plt, save
+from hyla_lm.evals.tables import NONE, Mean, markdown, shown
 from hyla_lm.storage import write_whole
 
 FIGURE_ONLY = "figure only"
@@ -23,7 +23,6 @@ DECIDE_CEILING = {
         "filter_ambiguous",
     )
 }
-PUBLISHED, MEASURED = "# Published against measured", "# Measured"
 HEADER = """
 R2 and accuracy are times 100. Errors are standard errors over seeds; published figures have three.
 `hyla-lm evals report FOLDER` makes this page from the JSON files in `FOLDER/results`.
@@ -35,51 +34,45 @@ def write_report(folder: Path) -> None:
     sections = results.sections(results.read(folder / "results"))
     decoded = latent_table.read(folder)
     is_published = any(section.benchmark.is_published for section in sections)
-    parts = [PUBLISHED if is_published else MEASURED, HEADER]
+    parts = ["# Published against measured" if is_published else "# Measured", HEADER]
     for section in sections:
-        parts += [section_text(section), *latent_table.text(section, decoded)]
+        parts += [*section_lines(section), *latent_table.text(section, decoded)]
         save(folder / f"{section.name}.png", picture(section))
-    parts += [untrained_text(e) for e in _untrained(section.runs[0].suite for section in sections)]
+    for suite in dict.fromkeys(section.runs[0].suite for section in sections):
+        for experiment in BENCHMARKS[suite].experiments.values():
+            parts += untrained_lines(experiment) if experiment.rows[0].measured else []
     write_whole(folder / "report.md", "\n".join(parts).encode())
 
 
-def section_text(section: Section) -> str:
+def section_lines(section: Section) -> list[str]:
     """An experiment's conditions, tables, figure and commands."""
     benchmark, experiment = section.benchmark, section.experiment
     lines = [f"## {benchmark.title}: {experiment.title}", "", *conditions(section), ""]
     if experiment.note:
         lines += [experiment.note, ""]
+    of_point = "Each row at its point of the grid with the best mean"
     if section.has_grid:
-        lines += [
-            "Each row at its point of the grid with the best mean "
-            f"{benchmark.chosen_by.title} figure:",
-            "",
-        ]
+        lines += [f"{of_point} {benchmark.chosen_by.title} figure:", ""]
     lines += [*table(section, section.best(benchmark.chosen_by)), ""]
     if section.has_grid:
         unsaid = " (the paper does not say by which it chose)" * benchmark.is_published
+        looks = f"which looks at what is to be predicted{unsaid}"
         lines += [
-            f"Each row at its point with the best mean {benchmark.main.title} figure, which "
-            f"looks at what is to be predicted{unsaid}:",
-            "",
-            *table(section, section.best(benchmark.main)),
-            "",
+            f"Each row at its point with the best mean {benchmark.main.title} figure, {looks}:"
         ]
+        lines += ["", *table(section, section.best(benchmark.main)), ""]
     commands = dict.fromkeys(run.command for run in section.runs)
-    return "\n".join(
-        [*lines, f"![{benchmark.metric}]({section.name}.png)", "", "```", *commands, "```", ""]
-    )
+    return [*lines, f"![{benchmark.metric}]({section.name}.png)", "", "```", *commands, "```", ""]
 
 
 def conditions(section: Section) -> list[str]:
     """Bullets: preset, split, seeds, schedule, optimizer and device."""
     runs, benchmark = section.runs, section.benchmark
-    steps = sorted({run.steps for run in runs})
-    share, said = runs[0].share, " or ".join(f"{count:,}" for count in steps)
+    steps = " or ".join(f"{count:,}" for count in sorted({run.steps for run in runs}))
     whole = "published" if benchmark.is_published else "whole"
-    schedule = f"{said} steps a run, the {whole} schedule"
-    if share != 1:
-        schedule = f"{said} steps a run: **{100 * share:.3g} % of the schedule**"
+    schedule = f"{steps} steps a run, the {whole} schedule"
+    if runs[0].share != 1:
+        schedule = f"{steps} steps a run: **{100 * runs[0].share:.3g} % of the schedule**"
     points = _listed(f"`{results.point_name(run.point)}`" for run in runs)
     made_by = _listed(
         f"{run.summary['device']}, jax {run.summary['jax']}, "
@@ -87,16 +80,15 @@ def conditions(section: Section) -> list[str]:
         for run in runs
     )
     owner = "the paper's " if benchmark.is_published else ""
-    lines = [
+    changed = _listed(f"`{b}`" for b in runs[0].bindings)
+    return [
         f"- Preset `{runs[0].preset}`; split {_listed(f'`{run.split}`' for run in runs)}; seeds "
         f"{', '.join(map(str, sorted({run.seed for run in runs})))}.",
+        *([f"- **Changed**: {changed}."] if changed else []),
         f"- {schedule}; optimizer {points}.",
         f"- “{benchmark.main.title}” is {owner}{benchmark.metric}.",
         f"- Made on {made_by}.",
     ]
-    if runs[0].bindings:
-        lines.insert(1, f"- **Changed**: {_listed(f'`{b}`' for b in runs[0].bindings)}.")
-    return lines
 
 
 def table(section: Section, rows: Sequence[tuple[Row, Point]]) -> list[str]:
@@ -110,34 +102,25 @@ def table(section: Section, rows: Sequence[tuple[Row, Point]]) -> list[str]:
     body = []
     for row, point in rows:
         measured = point.mean(benchmark.main)
+        words = row.setting.name.replace("-", ", ").replace("_", " ")
+        cells = [f"{row.label}, {words}" if words else row.label, shown(measured)]
         beside = [estimate(row.published), difference(measured, row.published)]
-        cells = [label_of(row), shown(measured), *beside * benchmark.is_published]
-        cells += [seeds(point, measured)]
+        cells += [*beside * benchmark.is_published, seeds(point, measured)]
         cells += [shown(point.mean(column), column.digits) for column in columns]
         cells += [estimate(ceiling_of(section, row), NONE)] * has_ceiling
         body.append(cells + [f"`{point.name}`"] * section.has_grid)
     return markdown(header, body)
 
 
-def untrained_text(experiment: Experiment) -> str:
+def untrained_lines(experiment: Experiment) -> list[str]:
     """The section of an experiment that needs no training."""
-    rows = [
-        [
-            row.label,
-            estimate(row.measured),
-            estimate(row.published),
-            difference(Mean(*row.measured, 1), row.published),
-        ]
-        for row in experiment.rows
-        if row.measured
-    ]
+    rows = []
+    for row in experiment.rows:
+        measured = Mean(*row.measured, 1) if row.measured else None
+        beside = [estimate(row.published), difference(measured, row.published)]
+        rows.append([row.label, shown(measured), *beside])
     lines = markdown(["", "measured", "published", "difference"], rows)
-    return "\n".join([f"## {experiment.title}", "", experiment.note, "", *lines, ""])
-
-
-def label_of(row: Row) -> str:
-    words = row.setting.name.replace("-", ", ").replace("_", " ")
-    return f"{row.label}, {words}" if words else row.label
+    return [f"## {experiment.title}", "", experiment.note, "", *lines, ""]
 
 
 def estimate(value: Estimate | None, missing: str = FIGURE_ONLY) -> str:
@@ -161,70 +144,52 @@ def ceiling_of(section: Section, row: Row) -> Estimate | None:
     return None if changed & DECIDE_CEILING else row.setting.ceiling
 
 
-def _untrained(names: Iterable[str]) -> list[Experiment]:
-    experiments = [
-        e for name in dict.fromkeys(names) for e in BENCHMARKS[name].experiments.values()
-    ]
-    return [e for e in experiments if e.rows[0].measured]
-
-
 def _listed(values: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(values))
 
 
 def picture(section: Section) -> Figure:
     """The published metric with standard errors, each row at the point chosen for it."""
-    figure = _curves(section) if section.experiment.x_label else _bars(section)
+    share = section.runs[0].share
+    measured = "measured" if share == 1 else f"measured at {100 * share:.3g} % of the schedule"
+    figure = (_curves if section.experiment.x_label else _bars)(section, measured)
     figure.suptitle(f"{section.benchmark.title}: {section.experiment.title}", fontsize=10)
     return figure
 
 
-def _bars(section: Section) -> Figure:
+def _bars(section: Section, measured: str) -> Figure:
     rows = section.best(section.benchmark.chosen_by)
     figure, axes = plt.subplots(figsize=(8, 1.4 + 0.42 * len(rows)), layout="constrained")
     for place, (row, point) in enumerate(rows):
-        measured = point.mean(section.benchmark.main)
-        if measured:
-            axes.barh(place - 0.2, measured.value, 0.38, xerr=measured.error, color="tab:blue")
+        ours = point.mean(section.benchmark.main)
+        if ours:
+            axes.barh(place - 0.2, ours.value, 0.38, xerr=ours.error, color="tab:blue")
         if row.published:
             mean, error = row.published
             axes.barh(place + 0.2, mean, 0.38, xerr=error, color="lightgray")
     axes.set_yticks(range(len(rows)), [row.label for row, _ in rows])
     published = "; gray: published" * section.benchmark.is_published
-    axes.set_xlabel(f"{section.benchmark.metric} × 100 (blue: {_measured(section)}{published})")
+    axes.set_xlabel(f"{section.benchmark.metric} × 100 (blue: {measured}{published})")
     axes.invert_yaxis()
     return figure
 
 
-def _curves(section: Section) -> Figure:
+def _curves(section: Section, measured: str) -> Figure:
     rows = section.best(section.benchmark.chosen_by)
-    panels = dict.fromkeys(row.setting.panel for row, _ in rows)
-    size = (1.5 + 3.2 * len(panels), 3.6)
-    figure, grid = plt.subplots(
-        1, len(panels), figsize=size, sharey=True, squeeze=False, layout="constrained"
-    )
-    for panel, axes in zip(panels, grid[0], strict=True):
+    titles = dict.fromkeys(row.setting.panel for row, _ in rows)
+    figure, grid = panels(1, len(titles), 1.5 + 3.2 * len(titles), 3.6, sharey=True)
+    for title, axes in zip(titles, grid[0], strict=True):
         for label in dict.fromkeys(row.label for row, _ in rows):
-            _curve(axes, section, label, panel)
-        axes.set(xlabel=section.experiment.x_label, title=panel)
+            points = [
+                (row.setting.x, mean.value, mean.error or 0.0)
+                for row, point in rows
+                if (row.label, row.setting.panel) == (label, title)
+                and (mean := point.mean(section.benchmark.main)) is not None
+            ]
+            x, y, errors = zip(*points, strict=True) if points else ((), (), ())
+            axes.errorbar(x, y, errors, marker="o", capsize=3, label=label)
+        axes.set(xlabel=section.experiment.x_label, title=title)
         axes.grid(alpha=0.3)
-    grid[0][0].set_ylabel(f"{section.benchmark.metric} × 100, {_measured(section)}", fontsize=8)
+    grid[0][0].set_ylabel(f"{section.benchmark.metric} × 100, {measured}", fontsize=8)
     grid[0][0].legend(fontsize=8)
     return figure
-
-
-def _curve(axes: Axes, section: Section, label: str, panel: str) -> None:
-    x, y, errors = [], [], []
-    for row, point in section.best(section.benchmark.chosen_by):
-        mean = point.mean(section.benchmark.main)
-        is_here = (row.label, row.setting.panel) == (label, panel)
-        if is_here and mean is not None and row.setting.x is not None:
-            x.append(row.setting.x)
-            y.append(mean.value)
-            errors.append(mean.error or 0.0)
-    axes.errorbar(x, y, errors, marker="o", capsize=3, label=label)
-
-
-def _measured(section: Section) -> str:
-    share = section.runs[0].share
-    return "measured" if share == 1 else f"measured at {100 * share:.3g} % of the schedule"

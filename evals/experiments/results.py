@@ -2,15 +2,16 @@
 
 import json
 import zlib
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from hyla_lm.errors import UserError
 from hyla_lm.evals.experiments.benchmarks import BENCHMARKS
-from hyla_lm.evals.experiments.means import Mean, mean_of, write_json
 from hyla_lm.evals.experiments.rows import Benchmark, Column, Experiment, Row
+from hyla_lm.evals.tables import Mean, grouped, mean_of, write_json
 
 SHORT = {"learning_rate": "lr", "weight_decay": "wd", "warmup_steps": "warmup"}
 
@@ -37,15 +38,14 @@ class Result:
     summary: Mapping[str, Any]
 
     @property
-    def name(self) -> str:
-        place = (self.suite, self.preset, self.experiment, self.row)
-        return "-".join([*place, point_name(self.point), f"seed{self.seed}"])
-
-    @property
     def folder(self) -> Path:
         """The folder of the run, below the working folder."""
         place = Path(self.suite, self.preset, self.experiment, self.row)
         return place / point_name(self.point) / f"seed{self.seed}"
+
+    @property
+    def name(self) -> str:
+        return "-".join(self.folder.parts)
 
     def metric(self, column: Column) -> float | None:
         """A metric of the summary, scaled; None where the run diverged or lacks it."""
@@ -77,10 +77,9 @@ def _read(path: Path) -> Result:
     try:
         result = Result(**json.loads(path.read_text()))
         rows = BENCHMARKS[result.suite].experiments[result.experiment].rows
-    except (ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{path} is not the result of a run ({error!r}): move it away.") from error
-    if result.row not in [row.name for row in rows]:
-        raise UserError(f"{path} is of a row {result.row!r} that is not known: move it away.")
+        next(row for row in rows if row.name == result.row)
+    except (ValueError, TypeError, KeyError, StopIteration) as error:
+        raise UserError(f"{path} is not the result of a known run ({error!r}): move it.") from error
     return result
 
 
@@ -88,15 +87,14 @@ def _read(path: Path) -> Result:
 class Point:
     """The runs of a row at one point of the grid, a seed each."""
 
-    runs: tuple[Result, ...]
+    runs: Sequence[Result]
 
     @property
     def name(self) -> str:
         return point_name(self.runs[0].point)
 
     def mean(self, column: Column) -> Mean | None:
-        values = [run.metric(column) for run in self.runs]
-        return mean_of([value for value in values if value is not None])
+        return mean_of(run.metric(column) for run in self.runs)
 
     def rank(self, column: Column) -> tuple[int, float]:
         """Sorts points: by seeds that did not diverge, then by the mean."""
@@ -108,7 +106,7 @@ class Point:
 class Section:
     """The runs of one table: one experiment under one preset, split and schedule."""
 
-    runs: tuple[Result, ...]
+    runs: Sequence[Result]
 
     @property
     def benchmark(self) -> Benchmark:
@@ -131,12 +129,14 @@ class Section:
     def has_grid(self) -> bool:
         return any(len(points) > 1 for _, points in self.rows)
 
-    @property
+    @cached_property
     def rows(self) -> list[tuple[Row, list[Point]]]:
         """The rows that have runs, in the experiment's order, with their points."""
-        of_row = grouped(self.runs, lambda run: run.row)
+        of_row = {runs[0].row: runs for runs in grouped(self.runs, lambda run: run.row)}
         return [
-            (row, _points(of_row[row.name])) for row in self.experiment.rows if row.name in of_row
+            (row, [Point(p) for p in grouped(of_row[row.name], lambda run: point_name(run.point))])
+            for row in self.experiment.rows
+            if row.name in of_row
         ]
 
     def best(self, column: Column) -> list[tuple[Row, Point]]:
@@ -146,22 +146,7 @@ class Section:
 
 def sections(results: Iterable[Result]) -> list[Section]:
     """One section for each set of results that may be compared."""
-
-    def compared(run: Result) -> Hashable:
-        return (run.suite, run.preset, run.experiment, run.share, *run.bindings)
-
-    return [Section(runs) for runs in grouped(results, compared).values()]
-
-
-def _points(runs: Iterable[Result]) -> list[Point]:
-    return [Point(group) for group in grouped(runs, lambda run: point_name(run.point)).values()]
-
-
-def grouped(
-    runs: Iterable[Result], key: Callable[[Result], Hashable]
-) -> dict[Hashable, tuple[Result, ...]]:
-    """Runs grouped by a key; groups in the order of their first run."""
-    groups: dict[Hashable, tuple[Result, ...]] = {}
-    for run in runs:
-        groups[key(run)] = (*groups.get(key(run), ()), run)
-    return groups
+    compared = grouped(
+        results, lambda run: (run.suite, run.preset, run.experiment, run.share, *run.bindings)
+    )
+    return [Section(runs) for runs in compared]

@@ -3,7 +3,7 @@
 Values are R2 and accuracy times 100, mean and standard error, as in the paper's tables.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 Estimate = tuple[float, float]
@@ -78,61 +78,3 @@ class Benchmark:
     experiments: Mapping[str, Experiment]
     presets: Mapping[str, str]
     is_published: bool = True
-
-
-def attention(name: str) -> tuple[str, ...]:
-    return (f'ModelConfig.attention = "{name}"',)
-
-
-def table_a1(published: Mapping[str, Estimate], setting: Setting) -> Experiment:
-    """The 14 rows of Table A1, with one column of its values."""
-    rows = [
-        Row(name, label, attention(name), published[name], setting=setting)
-        for name, label in ATTENTION_LABELS.items()
-    ]
-    rows += [
-        Row(
-            f"{name}_moe",
-            f"{ATTENTION_LABELS[name]} + MoE",
-            (*attention(name), 'ModelConfig.feedforward = "moe"'),
-            published[f"{name}_moe"],
-            setting=setting,
-        )
-        for name in BASIC
-    ]
-    return Experiment("Table A1, model ablations", tuple(rows), TABLE_A1_NOTE)
-
-
-def crossed(settings: Sequence[Setting]) -> tuple[Row, ...]:
-    """Softmax, linear attention and HYLA in every setting."""
-    return tuple(
-        Row(
-            name,
-            ATTENTION_LABELS[name],
-            (*attention(name), *setting.bindings),
-            setting=setting,
-        )
-        for name in BASIC
-        for setting in settings
-    )
-
-
-BASIC = ("softmax", "linear", "hyla")
-ATTENTION_LABELS = {
-    "softmax": "Softmax attention",
-    "linear": "Linear attention",
-    "hyla": "HYLA",
-    "linear_rms_head": "Linear attention + RMSHead",
-    "linear_rms_head_nonlinear_value": "Linear attention + RMSHead + nonlinear value",
-    "hyla_no_rms_head": "HYLA − RMSHead",
-    "hyla_no_nonlinearity": "HYLA − nonlinearity",
-    "hyla_no_nonlinearity_no_rms_head": "HYLA − nonlinearity − RMSHead",
-    "hyla_softmax_no_rms_head": "HYLA − RMSHead + softmax",
-    "hyla_deep": "HYLA + deep value network",
-    "hyla_softmax": "HYLA + softmax",
-}
-TABLE_A1_NOTE = (
-    "The paper defines neither “nonlinear value” nor “+ softmax”. Here the first is the sum over "
-    "keys of a · φ(v) in each head, the second a softmax over keys and then RMSHead. MoE: 5 "
-    "experts of the full size, 2 a token, as its reviews say."
-)

@@ -5,7 +5,7 @@ a result in results/ when it is finished. Finished runs are not run again; stopp
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -21,6 +21,7 @@ from hyla_lm.evals.experiments.benchmarks import BENCHMARKS
 from hyla_lm.evals.experiments.results import Result
 from hyla_lm.evals.experiments.rows import Benchmark, Row
 from hyla_lm.evals.populations.train_many import open_member, train_many
+from hyla_lm.evals.tables import grouped
 from hyla_lm.evals.tasks.generated import GeneratedConfig
 from hyla_lm.package import folder
 
@@ -106,20 +107,18 @@ def plan(request: Request) -> list[PlannedRun]:
     rows = chosen_rows(request, benchmark)
     published = read_experiment([request.gin_file], []).train.steps
     share = (request.steps or published) / published
+    grid = benchmark.grid if request.grid else {}
+    points = [
+        [f"OptimizerConfig.{name} = {value}" for name, value in zip(grid, values, strict=True)]
+        for values in product(*grid.values())
+    ]
     runs = []
-    for row, point, seed in product(rows, _points(benchmark, request.grid), request.seeds):
+    for row, point, seed in product(rows, points, request.seeds):
         steps = round(published * share * row.setting.schedule)
         bindings = (*row.bindings, *point, f"TrainConfig.steps = {steps}", f"SEED = {seed}")
         _check_bindings(request, benchmark, bindings)
         runs.append(_planned(request, row, seed, share, (*bindings, *request.bindings)))
     return runs
-
-
-def _points(benchmark: Benchmark, grid: bool) -> list[tuple[str, ...]]:
-    """The bindings of each point of the grid; one empty point without a grid."""
-    values = {f"OptimizerConfig.{name}": values for name, values in benchmark.grid.items() if grid}
-    points = product(*values.values())
-    return [tuple(f"{k} = {v}" for k, v in zip(values, point, strict=True)) for point in points]
 
 
 def chosen_rows(request: Request, benchmark: Benchmark) -> list[Row]:
@@ -130,7 +129,7 @@ def chosen_rows(request: Request, benchmark: Benchmark) -> list[Row]:
     if any(row.measured for row in rows):
         raise UserError(
             f"--experiment={request.experiment} has nothing to train: every report of "
-            f"{request.suite} has its table, and its note says what measures it."
+            f"{request.suite} has its table."
         )
     known = list(dict.fromkeys([r.variant for r in rows] + [r.name for r in rows]))
     for name in request.variants:
@@ -141,12 +140,10 @@ def chosen_rows(request: Request, benchmark: Benchmark) -> list[Row]:
 
 def populations(runs: Sequence[PlannedRun], at_once: int) -> list[list[PlannedRun]]:
     """Runs that share a compiled program and have saved the same step, `at_once` at a time."""
-    groups: dict[tuple[str, int], list[PlannedRun]] = {}
-    for run in runs:
-        groups.setdefault((run.row.name, run.saved_step), []).append(run)
+    groups = grouped(runs, lambda run: (run.row.name, run.saved_step))
     return [
         group[start : start + at_once]
-        for group in groups.values()
+        for group in groups
         for start in range(0, len(group), at_once)
     ]
 
@@ -183,21 +180,16 @@ def _planned(
     task.prepare_task(e.train.batch_size)
     point = {name: getattr(e.optimizer, name) for name in results.SHORT}
     folder = request.folder / row.name / results.point_name(point) / f"seed{seed}"
-    _check_unchanged(folder, e.text)
+    config = folder / "config.gin"
+    if config.is_file():  # a finished run is not opened again, so nothing else would notice
+        check_same_run(_settings(config.read_text()), _settings(e.text), epath.Path(folder))
     return PlannedRun(row, seed, point, task.split, e.train.steps, share, bindings, folder)
 
 
-def _check_unchanged(folder: Path, gin: str) -> None:
-    """Raises UserError if the folder's run has other settings, apart from CheckpointConfig."""
-    path = folder / "config.gin"
-    if path.is_file():
-        check_same_run(_settings(path.read_text()), _settings(gin), epath.Path(folder))
-
-
 def _settings(gin: str) -> dict[str, str]:
+    """The settings of a run that decide its metrics."""
     lines = (line.partition(" = ") for line in gin.splitlines() if " = " in line)
-    settings = {name: value for name, _, value in lines}
-    return {name: value for name, value in settings.items() if not name.startswith(SAVING)}
+    return {name: value for name, _, value in lines if not name.startswith(SAVING)}
 
 
 def _check_bindings(request: Request, benchmark: Benchmark, bindings: Sequence[str]) -> None:
@@ -212,6 +204,6 @@ def _check_bindings(request: Request, benchmark: Benchmark, bindings: Sequence[s
             )
 
 
-def _check_known(option: str, name: str, known: Sequence[str] | Mapping[str, object]) -> None:
+def _check_known(option: str, name: str, known: Iterable[str]) -> None:
     if name not in known:
         raise UserError(f"{option}={name} is not known: use one of {', '.join(known)}.")

@@ -7,14 +7,10 @@ import argparse
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hyla_lm.errors import UserError
-from hyla_lm.evals.experiments.means import write_json
-from hyla_lm.evals.latent_codes.look import check_extra, count
-
-if TYPE_CHECKING:
-    from hyla_lm.run.restored import RestoredRun
+from hyla_lm.evals.latent_codes.command import count
+from hyla_lm.evals.tables import write_json
 
 HELP = "run trained models with other latent codes than their own"
 RESULTS = "results"
@@ -47,15 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
     """Measures every run that has no result yet, then writes the report."""
+    from hyla_lm.evals.interventions.measure import Subject, measure
     from hyla_lm.evals.interventions.report import write_report
     from hyla_lm.parallel.mesh import all_devices
     from hyla_lm.run.restored import open_run
 
-    check_extra()
-    if bindings:
-        raise UserError(f"evals interventions takes no bindings: leave out {bindings[0]}.")
     for workdir in options.runs:
-        restored = open_run(workdir, None, (), (), all_devices()[:1])
+        restored = open_run(workdir, None, (), bindings, all_devices()[:1])
         experiment = restored.program.experiment
         empty = Changed(
             "_".join(dict.fromkeys(experiment.model.pattern)),
@@ -71,7 +65,8 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
             print(f"{path} is there, so this run is not measured again", flush=True)
             continue
         print(empty.name, flush=True)
-        _write(path, empty, restored, options.seed)
+        found = measure(Subject(restored, options.seed), options.examples)
+        write_json(path, {**asdict(empty), "found": found}, digits=5)
     write_report(options.out, read(options.out))
     print(options.out / "report.md")
 
@@ -82,10 +77,3 @@ def read(folder: Path) -> list[Changed]:
     if not paths:
         raise UserError(f"{folder} has no results: give runs to hyla-lm evals interventions.")
     return [Changed(**json.loads(path.read_text())) for path in paths]
-
-
-def _write(path: Path, empty: Changed, restored: "RestoredRun", seed: int) -> None:
-    from hyla_lm.evals.interventions.measure import Subject, measure
-
-    measured = measure(Subject(restored, seed), empty.examples)
-    write_json(path, {**asdict(empty), "found": measured}, digits=5)

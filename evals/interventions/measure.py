@@ -8,10 +8,10 @@ L layers, H heads.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,15 +30,20 @@ EXAMPLES_AT_ONCE = 128
 MEAN_EXAMPLES = 128
 Batch = dict[str, jax.Array]
 Layers = list[Operands]
-R2s = dict[str, dict[str, float]]
 
 
-@dataclass(frozen=True)
-class Masks:
-    """Which codes, by layer and head, and which values, by layer, are replaced."""
+class Change(NamedTuple):
+    """What is put in the place of a batch's own operands.
 
-    codes_LxH: np.ndarray
-    values_L: np.ndarray
+    `codes` says in which layers and heads, `values` in which layers; they broadcast. `target` is
+    the donor's, where there is a donor.
+    """
+
+    name: str
+    other: Layers
+    codes: Any = True
+    values: Any = False
+    target: Any = None
 
 
 class Subject:
@@ -55,7 +60,7 @@ class Subject:
             raise UserError("interventions need attention with one code a pair of tokens.")
         assert isinstance(run.program.model.io, Features)
         model = Decoder(self.config, replace(run.program.model.io, answers=None))
-        self._task, self._params, self._seed = task, run.params, seed
+        self._params, self._seed = run.params, seed
         self.table_CxK = np.asarray(task.tables[SET])
         self._key = task.evaluation_key(SET)
         self._draw = jax.jit(partial(task.draw, combinations_CxM=jnp.asarray(self.table_CxK)))
@@ -93,19 +98,17 @@ class Subject:
         layers: Layers = self._observe(self._params, batch["features"])
         return layers
 
-    def predict(self, batch: Batch, other: Layers, masks: Masks) -> np.ndarray:
-        """The answers, B, if the masked codes and values are those of `other`."""
-        answer_B = self._predict(
-            self._params, batch["features"], other, masks.codes_LxH, masks.values_L
-        )
-        return np.asarray(answer_B)
-
-    def masks(self, codes: Any = True, values: Any = False) -> Masks:
-        """Masks that are broadcast to all layers and heads."""
+    def predict(
+        self, batch: Batch, other: Layers, codes: Any = True, values: Any = False
+    ) -> np.ndarray:
+        """The answers, B, if the chosen codes and values are those of `other`; see Change."""
         layers, heads = self.config.num_layers, self.config.num_heads
-        return Masks(
-            np.broadcast_to(np.asarray(codes), (layers, heads)),
-            np.broadcast_to(np.asarray(values), (layers,)),
+        codes_LxH, values_L = (
+            np.broadcast_to(codes, (layers, heads)),
+            np.broadcast_to(values, layers),
+        )
+        return np.asarray(
+            self._predict(self._params, batch["features"], other, codes_LxH, values_L)
         )
 
 
@@ -127,27 +130,26 @@ def _predict(
     return apply_changed(model, params, change, features)[:, -1, 0]
 
 
-def measure(subject: Subject, examples: int) -> R2s:
+def measure(subject: Subject, examples: int) -> dict[str, dict[str, float]]:
     """R2 by intervention over the first examples of the evaluation set, in whole batches."""
     means = _means(subject)
     answers: dict[str, list[np.ndarray]] = defaultdict(list)
-    own: list[np.ndarray] = []
-    donors: dict[str, list[np.ndarray]] = defaultdict(list)
+    targets: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
     for start in range(0, examples, EXAMPLES_AT_ONCE):
         batch = subject.examples(start, EXAMPLES_AT_ONCE)
-        own.append(np.asarray(batch["target"]))
-        for name, other, masks, donor_target in _changes(subject, batch, means, start):
-            answers[name].append(subject.predict(batch, other, masks))
-            if donor_target is not None:
-                donors[name].append(np.asarray(donor_target))
-    target = np.concatenate(own)
-    measured = {}
-    for name, parts in answers.items():
-        answer = np.concatenate(parts)
-        measured[name] = {"own_r2": r2(answer, target)}
-        if name in donors:
-            measured[name]["donor_r2"] = r2(answer, np.concatenate(donors[name]))
-    return measured
+        for change in _changes(subject, batch, means, start):
+            answer_B = subject.predict(batch, change.other, change.codes, change.values)
+            answers[change.name].append(answer_B)
+            targets[change.name]["own_r2"].append(batch["target"])
+            if change.target is not None:
+                targets[change.name]["donor_r2"].append(change.target)
+    return {
+        name: {
+            toward: r2(np.concatenate(parts), np.concatenate(target))
+            for toward, target in targets[name].items()
+        }
+        for name, parts in answers.items()
+    }
 
 
 def r2(answer: np.ndarray, target: np.ndarray) -> float:
@@ -157,22 +159,14 @@ def r2(answer: np.ndarray, target: np.ndarray) -> float:
 
 def _means(subject: Subject) -> Layers:
     """The mean operands of each held-out function, with a leading axis of functions."""
-    table, draw = subject.table_CxK, np.random.default_rng(0)
-    of_functions = []
+    draw, of_functions = np.random.default_rng(0), []
     points = subject.examples(0, MEAN_EXAMPLES)["features"][..., :-1].shape
-    for terms_K in table:
+    for terms_K in subject.table_CxK:
         x_BxNxL = jnp.asarray(draw.random(points), jnp.float32)
         batch = subject.sequences(x_BxNxL, np.broadcast_to(terms_K, (len(x_BxNxL), len(terms_K))))
-        of_functions.append(_map(lambda x: x.mean(0), subject.observe(batch)))
+        of_functions.append(jax.tree.map(lambda x: x.mean(0), subject.observe(batch)))
     stacked: Layers = jax.tree.map(lambda *x: jnp.stack(x), *of_functions)
     return stacked
-
-
-def _of(subject: Subject, means: Layers, batch: Batch) -> Layers:
-    """The means of the sequences' functions."""
-    same_BxC = (np.asarray(batch["terms"])[:, None] == subject.table_CxK).all(-1)
-    function_B = np.argmax(same_BxC, axis=1)
-    return _map(lambda x_C: x_C[function_B], means)
 
 
 def _shuffled(own: Layers, start: int) -> Layers:
@@ -184,53 +178,47 @@ def _shuffled(own: Layers, start: int) -> Layers:
 
     keys = jax.random.split(jax.random.key(start), len(own))
     return [
-        layer._replace(codes=_map(partial(shuffle, key=key), layer.codes))
+        layer._replace(codes=jax.tree.map(partial(shuffle, key=key), layer.codes))
         for layer, key in zip(own, keys, strict=True)
     ]
 
 
-def _map(function: Callable[[jax.Array], jax.Array], tree: Any) -> Any:
-    return jax.tree.map(function, tree)
-
-
-# Name, the replacement, what of it is taken, and the donor's targets where there is a donor.
-Change = tuple[str, Layers, Masks, Any]
-
-
 def _changes(subject: Subject, batch: Batch, means: Layers, start: int) -> Iterator[Change]:
-    everywhere, heads, layers = subject.masks(), subject.config.num_heads, subject.config.num_layers
+    heads, layers = subject.config.num_heads, subject.config.num_layers
     own = subject.observe(batch)
-    yield "none", own, subject.masks(values=True), None
+    yield Change("none", own, values=True)
     stranger, cousin = (subject.donors(batch, shared, start) for shared in (0, 1))
     theirs, target = subject.observe(stranger), stranger["target"]
-    yield "swap, no term shared", theirs, everywhere, target
-    yield "swap, a term shared", subject.observe(cousin), everywhere, cousin["target"]
+    yield Change("swap, no term shared", theirs, target=target)
+    yield Change("swap, a term shared", subject.observe(cousin), target=cousin["target"])
     for layer in range(layers):
         only = (np.arange(layers) == layer)[:, None]
-        yield f"swap in layer {layer}", theirs, subject.masks(only), target
-    yield "swap of values", theirs, subject.masks(False, True), target
-    yield "swap of both", theirs, subject.masks(True, True), target
+        yield Change(f"swap in layer {layer}", theirs, only, target=target)
+    yield Change("swap of values", theirs, False, True, target)
+    yield Change("swap of both", theirs, True, True, target)
     relatives = subject.observe(subject.relatives(batch, start))
-    yield "same function, other points", relatives, everywhere, None
-    of_task, of_stranger = (_of(subject, means, x) for x in (batch, stranger))
-    yield "mean of the function", of_task, everywhere, None
-    yield "mean of another function", of_stranger, everywhere, target
+    yield Change("same function, other points", relatives)
+
+    def mean_of(other: Batch) -> Layers:
+        same_BxC = (np.asarray(other["terms"])[:, None] == subject.table_CxK).all(-1)
+        layers: Layers = jax.tree.map(lambda x_C: x_C[np.argmax(same_BxC, axis=1)], means)
+        return layers
+
+    yield Change("mean of the function", mean_of(batch))
+    yield Change("mean of another function", mean_of(stranger), target=target)
     count = len(batch["target"])
-    grand = _map(lambda x_C: jnp.broadcast_to(x_C.mean(0), (count, *x_C.shape[1:])), means)
-    yield "mean of all", grand, everywhere, None
-    yield (
-        "another sequence",
-        _map(lambda x: jnp.roll(x, 1, axis=0), own),
-        everywhere,
-        jnp.roll(batch["target"], 1),
+    grand: Layers = jax.tree.map(
+        lambda x_C: jnp.broadcast_to(x_C.mean(0), (count, *x_C.shape[1:])), means
     )
-    frozen = _map(lambda x: jnp.broadcast_to(x[:1], x.shape), own)
-    yield "frozen to one sequence", frozen, everywhere, None
-    yield "shuffled by pair", _shuffled(own, start), everywhere, None
-    zero = _map(jnp.zeros_like, own)
-    for layer in range(layers):
-        for head in range(heads):
-            only = np.zeros((layers, heads), bool)
-            only[layer, head] = True
-            yield f"layer {layer}, head {head} to 0", zero, subject.masks(only), None
-            yield f"layer {layer}, head {head} to its mean", grand, subject.masks(only), None
+    yield Change("mean of all", grand)
+    rolled: Layers = jax.tree.map(lambda x: jnp.roll(x, 1, axis=0), own)
+    yield Change("another sequence", rolled, target=jnp.roll(batch["target"], 1))
+    frozen: Layers = jax.tree.map(lambda x: jnp.broadcast_to(x[:1], x.shape), own)
+    yield Change("frozen to one sequence", frozen)
+    yield Change("shuffled by pair", _shuffled(own, start))
+    zero: Layers = jax.tree.map(jnp.zeros_like, own)
+    for layer, head in np.ndindex(layers, heads):
+        only = np.zeros((layers, heads), bool)
+        only[layer, head] = True
+        yield Change(f"layer {layer}, head {head} to 0", zero, only)
+        yield Change(f"layer {layer}, head {head} to its mean", grand, only)

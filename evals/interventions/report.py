@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from hyla_lm.evals.experiments.means import Mean, markdown, mean_of, shown
 from hyla_lm.evals.interventions.command import Changed
-from hyla_lm.evals.pictures import Figure, plt, save
+from hyla_lm.evals.pictures import Figure, panels, save
+from hyla_lm.evals.tables import Mean, markdown, mean_of, shown
 from hyla_lm.storage import write_whole
 
 ORDER = ("softmax", "linear", "hyla")
 HEAD = "layer "
+COLOURS = {"own_r2": "tab:blue", "donor_r2": "tab:orange"}
+COSTLY = 5
 HEADER = """# Interventions on latent codes
 
 R2 times 100 on held-out functions of fuzzy logic, all queries together. Errors are standard errors
@@ -31,50 +33,40 @@ def mean_over_seeds(
 ) -> Mean | None:
     """R2 times 100 of one cell; None where it was not measured."""
     cells = [run.found.get(change, {}) for run in results if run.attention == attention]
-    return mean_of([100 * cell[toward] for cell in cells if toward in cell])
+    return mean_of(100 * cell[toward] for cell in cells if toward in cell)
 
 
 def write_report(folder: Path, results: Sequence[Changed]) -> None:
     """Writes report.md and interventions.png from the results alone."""
     changes = list(dict.fromkeys(name for run in results for name in run.found))
     whole = [name for name in changes if not name.startswith(HEAD)]
-    steps = sorted({run.step for run in results})
-    examples = sorted({run.examples for run in results})
+    columns = [(attention, toward) for attention in methods(results) for toward in COLOURS]
+    header = ["codes", *(f"{a}, {toward.removesuffix('_r2')}" for a, toward in columns)]
+    rows = [
+        [change, *(shown(mean_over_seeds(results, a, change, toward), 1) for a, toward in columns)]
+        for change in whole
+    ]
+    steps = ", ".join(f"{n:,}" for n in sorted({run.step for run in results}))
+    examples = ", ".join(f"{n:,}" for n in sorted({run.examples for run in results}))
     lines = [
         HEADER,
-        f"- Checkpoints of step {_listed(steps)}; {_listed(examples)} examples.",
+        f"- Checkpoints of step {steps}; {examples} examples.",
         f"- Runs: {', '.join(run.name for run in results)}.",
         "",
         "![R2 after interventions](interventions.png)",
         "",
-        *_table(results, whole),
+        *markdown(header, rows),
         "",
         "## One head at a time",
         "",
         "The lowest R2 that replacing the codes of one head leaves, in each layer, and how many of "
-        "its heads cost more than 5.",
+        f"its heads cost more than {COSTLY}.",
         "",
         *_heads(results, [name for name in changes if name.startswith(HEAD)]),
         "",
     ]
     save(folder / "interventions.png", _picture(results, whole))
     write_whole(folder / "report.md", "\n".join(lines).encode())
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    return ", ".join(f"{number:,}" for number in numbers)
-
-
-def _table(results: Sequence[Changed], changes: Sequence[str]) -> list[str]:
-    columns = [
-        (attention, toward) for attention in methods(results) for toward in ("own_r2", "donor_r2")
-    ]
-    header = ["codes", *(f"{a}, {toward.removesuffix('_r2')}" for a, toward in columns)]
-    rows = [
-        [change, *(shown(mean_over_seeds(results, a, change, toward), 1) for a, toward in columns)]
-        for change in changes
-    ]
-    return markdown(header, rows)
 
 
 def _heads(results: Sequence[Changed], changes: Sequence[str]) -> list[str]:
@@ -85,13 +77,13 @@ def _heads(results: Sequence[Changed], changes: Sequence[str]) -> list[str]:
         names = [c for c in changes if c.startswith(f"{layer},") and c.endswith(f" to {kind}")]
         cells = []
         for attention in methods(results):
-            runs = [run.found for run in results if run.attention == attention]
-            left = [[100 * run[name]["own_r2"] for name in names] for run in runs]
-            costly = [
-                sum(100 * run["none"]["own_r2"] - x > 5 for x in of_run)
-                for run, of_run in zip(runs, left, strict=True)
-            ]
-            cells += [shown(mean_of([min(x) for x in left]), 1), shown(mean_of(costly), 1)]
+            lowest, costly = [], []
+            for run in (run.found for run in results if run.attention == attention):
+                whole = 100 * run["none"]["own_r2"]
+                left = [100 * run[name]["own_r2"] for name in names]
+                lowest.append(min(left))
+                costly.append(sum(whole - x > COSTLY for x in left))
+            cells += [shown(mean_of(lowest), 1), shown(mean_of(costly), 1)]
         rows.append([f"{layer}, to {kind}", *cells])
     titles = [f"{a}, {what}" for a in methods(results) for what in ("lowest", "heads")]
     return markdown(["replaced", *titles], rows)
@@ -100,20 +92,10 @@ def _heads(results: Sequence[Changed], changes: Sequence[str]) -> list[str]:
 def _picture(results: Sequence[Changed], changes: Sequence[str]) -> Figure:
     """Bars of R2 toward the own and the donor's function, one panel a method."""
     names = methods(results)
-    figure, grid = plt.subplots(
-        1,
-        len(names),
-        figsize=(3 + 2.6 * len(names), 4.6),
-        sharey=True,
-        squeeze=False,
-        layout="constrained",
-    )
+    figure, grid = panels(1, len(names), 3 + 2.6 * len(names), 4.6, sharey=True)
     for axes, attention in zip(grid[0], names, strict=True):
         for place, change in enumerate(changes):
-            for toward, shift, colour in (
-                ("own_r2", -0.2, "tab:blue"),
-                ("donor_r2", 0.2, "tab:orange"),
-            ):
+            for shift, (toward, colour) in zip((-0.2, 0.2), COLOURS.items(), strict=True):
                 mean = mean_over_seeds(results, attention, change, toward)
                 if mean:
                     height = max(mean.value, -100)

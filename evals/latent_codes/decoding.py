@@ -1,10 +1,10 @@
-"""What latent codes tell: a task's parts by logistic regression, ranks, dead units, similarity.
+"""What latent codes tell: a task's parts by logistic regression, ranks, dead units.
 
 Classifiers are tested on other tasks than they were fit on. Codes are standardised by the training
 codes; the solver is scikit-learn's lbfgs, with C = 1. For terms, which are rare, both classes have
 the same weight.
 
-Dimensions: B examples, C size of a code, K terms of a task, G groups of examples.
+Dimensions: B examples, C size of a code, K terms of a task.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
+from sklearn.metrics import f1_score, roc_auc_score
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
+
+from hyla_lm.evals.tasks.sraven_rules import RULES
 
 MAX_ITERATIONS = 2000
 Scores = dict[str, Any]
@@ -33,25 +35,21 @@ def decode_terms(
 ) -> dict[str, Scores]:
     """Scores of each test set under classifiers fit on `train`; sets are (code_BxC, terms_BxK).
 
-    Terms that all or no training tasks have are left out.
+    Terms that all or no training tasks have are left out. `mean` is over terms that the set has.
     """
     code_BxC, terms_BxK = train
-    scores: dict[str, dict[int, Scores]] = {name: {} for name in tests}
+    scores: dict[str, dict[str, Scores]] = {name: {} for name in tests}
     for part in parts:
-        label_B = has(terms_BxK, part)
+        label_B = (terms_BxK == part).any(1)
         if label_B.all() or not label_B.any():
             continue
         classifier = fit(code_BxC, label_B, "balanced")
         for name, (test_BxC, test_terms_BxK) in tests.items():
             certainty_B = classifier.decision_function(test_BxC)
-            truth_B = has(test_terms_BxK, part)
-            scores[name][part] = term_scores(truth_B, certainty_B, bool(2 * label_B.mean() > 1))
-    return {name: mean_of_parts(by_part) for name, by_part in scores.items()}
-
-
-def has(terms_BxK: np.ndarray, part: int) -> np.ndarray:
-    """Whether each task has the term."""
-    return (terms_BxK == part).any(1)
+            truth_B = (test_terms_BxK == part).any(1)
+            of_part = term_scores(truth_B, certainty_B, bool(2 * label_B.mean() > 1))
+            scores[name][str(part)] = of_part
+    return {name: {"mean": _means(of_set), "terms": of_set} for name, of_set in scores.items()}
 
 
 def term_scores(truth_B: np.ndarray, certainty_B: np.ndarray, majority: bool) -> Scores:
@@ -70,47 +68,41 @@ def term_scores(truth_B: np.ndarray, certainty_B: np.ndarray, majority: bool) ->
     }
 
 
-def mean_of_parts(by_part: Mapping[int, Scores]) -> Scores:
-    """Scores by part, and their means, as `mean`, over parts that the test set has."""
+def _means(by_part: Mapping[str, Scores]) -> Scores:
     present = [scores for scores in by_part.values() if scores["share"] > 0]
-    names = ("f1", "majority_f1", "always_f1", "auc")
-    means = {
-        name: float(np.mean([s[name] for s in present if s[name] is not None]))
-        for name in names
-        if any(s[name] is not None for s in present)
+    return {
+        name: float(np.mean(values))
+        for name in ("f1", "majority_f1", "always_f1", "auc")
+        if (values := [scores[name] for scores in present if scores[name] is not None])
     }
-    return {"mean": means, "terms": {str(part): scores for part, scores in by_part.items()}}
 
 
 def decode_rule(
-    train: tuple[np.ndarray, np.ndarray],
-    tests: Mapping[str, tuple[np.ndarray, np.ndarray]],
-    num_rules: int,
+    train: tuple[np.ndarray, np.ndarray], tests: Mapping[str, tuple[np.ndarray, np.ndarray]]
 ) -> dict[str, Scores]:
-    """Accuracy and F1 of the rule on each test set; sets are (code_BxC, rule_B)."""
+    """Accuracy and F1 of the rule on each test set, whose sets are (code_BxC, rule_B).
+
+    They are beside those of the most frequent rule of training.
+    """
     code_BxC, rule_B = train
     classifier = fit(code_BxC, rule_B, None)
-    majority = int(np.bincount(rule_B, minlength=num_rules).argmax())
-    return {
-        name: rule_scores(truth_B, classifier.predict(test_BxC), majority, num_rules)
-        for name, (test_BxC, truth_B) in tests.items()
-    }
+    majority = int(np.bincount(rule_B).argmax())
 
+    def f1(truth_B: np.ndarray, guess_B: np.ndarray) -> list[float]:
+        labels = range(len(RULES))
+        return f1_score(truth_B, guess_B, labels=labels, average=None, zero_division=0).tolist()
 
-def rule_scores(truth_B: np.ndarray, guess_B: np.ndarray, majority: int, num_rules: int) -> Scores:
-    """Scores of a guess, beside those of the most frequent rule of training."""
-    rules = list(range(num_rules))
-    always_B = np.full_like(truth_B, majority)
-    by_rule = f1_score(truth_B, guess_B, labels=rules, average=None, zero_division=0)
-    return {
-        "accuracy": float(accuracy_score(truth_B, guess_B)),
-        "majority_accuracy": float(accuracy_score(truth_B, always_B)),
-        "macro_f1": float(np.mean(by_rule)),
-        "majority_macro_f1": float(
-            f1_score(truth_B, always_B, labels=rules, average="macro", zero_division=0)
-        ),
-        "f1": [float(value) for value in by_rule],
-    }
+    scores = {}
+    for name, (test_BxC, truth_B) in tests.items():
+        guess_B, always_B = classifier.predict(test_BxC), np.full_like(truth_B, majority)
+        scores[name] = {
+            "accuracy": float(np.mean(guess_B == truth_B)),
+            "majority_accuracy": float(np.mean(always_B == truth_B)),
+            "macro_f1": float(np.mean(f1(truth_B, guess_B))),
+            "majority_macro_f1": float(np.mean(f1(truth_B, always_B))),
+            "f1": f1(truth_B, guess_B),
+        }
+    return scores
 
 
 def _f1(truth_B: np.ndarray, guess_B: np.ndarray) -> float:
@@ -135,26 +127,6 @@ def effective_rank(code_BxC: np.ndarray) -> float:
     values = values[values > floor]
     share = values / values.sum() if len(values) else values
     return float(np.exp(-np.sum(share * np.log(share)))) if len(values) else 0.0
-
-
-def mean_codes(code_BxC: np.ndarray, group_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The groups that occur, sorted, and the mean code of each."""
-    groups, index_B = np.unique(group_B, axis=0, return_inverse=True)
-    sums = np.zeros((len(groups), code_BxC.shape[1]))
-    np.add.at(sums, index_B.ravel(), code_BxC)
-    return groups, sums / np.bincount(index_B.ravel())[:, None]
-
-
-def cosine_similarity(mean_GxC: np.ndarray) -> np.ndarray:
-    """The cosine similarity of groups, GxG; 0 with a mean of zeros."""
-    length = np.linalg.norm(mean_GxC, axis=1, keepdims=True)
-    unit_GxC = np.divide(mean_GxC, length, out=np.zeros_like(mean_GxC), where=length > 0)
-    return unit_GxC @ unit_GxC.T
-
-
-def about_their_mean(mean_GxC: np.ndarray) -> np.ndarray:
-    """The group means minus their own mean."""
-    return mean_GxC - mean_GxC.mean(0)
 
 
 def dead_units(active: np.ndarray | None) -> dict[str, float | int] | None:

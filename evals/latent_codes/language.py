@@ -20,7 +20,7 @@ from hyla_lm.errors import UserError
 from hyla_lm.evals.latent_codes import figures as latent_figures
 from hyla_lm.evals.latent_codes.decoding import effective_rank
 from hyla_lm.evals.latent_codes.report import Report, value_units, write_npz
-from hyla_lm.evals.latent_codes.samples import Choices, CodeSample, active_units, any_active
+from hyla_lm.evals.latent_codes.samples import Choices, active_units, any_active
 from hyla_lm.model.inspection import attention_layers
 from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.run.restored import RestoredRun
@@ -32,7 +32,7 @@ FREQUENT = 15
 NAMES = ("self_code_NxQxH", "key_code_NxQxJxH", "key_position_NxQxJ")
 
 
-def report(run: RestoredRun, choices: Choices, tsne_examples: int, out: Path) -> Report:
+def report(run: RestoredRun, choices: Choices, out: Path) -> Report:
     """Ranks and dead units of a language model; writes codes and pictures to `out`."""
     task = run.program.task
     if not isinstance(task, LanguageModelTask):
@@ -45,7 +45,7 @@ def report(run: RestoredRun, choices: Choices, tsne_examples: int, out: Path) ->
         "token": _frequent(arrays["token_Q"], pieces),
         "position in row": (arrays["position_Q"], None),
     }
-    latent_figures.draw_tsne(out / "tsne.png", own[:, :tsne_examples], colours, choices.seed)
+    latent_figures.draw_tsne(out / "tsne.png", own, colours, choices.seed)
     strongest = others[:, :, 0]
     return {
         "task": "language model",
@@ -57,7 +57,7 @@ def report(run: RestoredRun, choices: Choices, tsne_examples: int, out: Path) ->
             "with the key that adds most": [effective_rank(code) for code in strongest],
         },
         "code_size": own.shape[-1],
-        "value_units": value_units([CodeSample(own, {}, active)]),
+        "value_units": value_units([active]),
     }
 
 

@@ -18,20 +18,17 @@ import numpy as np
 
 from hyla_lm.evals.tasks.sraven_rules import RULES, completions, row_likelihoods
 
-TIE = 1e-9  # Equal sums of float64 differ by 1e-15, different posteriors by far more.
-
 
 class Posterior(NamedTuple):
     """The posterior of the ninth panel given the other eight; arrays of length N.
 
-    The best solver picks one of the likeliest panels. The mean of `largest` is its expected
-    accuracy, the mean of `success` its actual one.
+    The best solver picks one of the likeliest panels: the mean of `largest` is its expected
+    accuracy.
     """
 
     consistent_panels: np.ndarray
     largest: np.ndarray
     of_truth: np.ndarray
-    success: np.ndarray
 
 
 def is_ambiguous(instance_Rx3xM: jax.Array, num_symbols: int) -> jax.Array:
@@ -74,7 +71,7 @@ def posterior(instances_NxRx3xM: np.ndarray, num_symbols: int) -> Posterior:
 
     def of_one(
         instance: np.ndarray, fits_AxMxP: np.ndarray, answer_AxMxP: np.ndarray
-    ) -> tuple[int, float, float, float]:
+    ) -> tuple[int, float, float]:
         is_whole_A = np.all(np.any(fits_AxMxP, axis=2), axis=1)
         mass_AxMxP = np.where(fits_AxMxP, likelihood_P, 0)[is_whole_A]
         mass_AxPxx = weights[None] * _outer(mass_AxMxP, np.multiply)
@@ -83,9 +80,7 @@ def posterior(instances_NxRx3xM: np.ndarray, num_symbols: int) -> Posterior:
         panels, index = np.unique(panel_AxPxx[likely], return_inverse=True)
         masses = np.bincount(index, mass_AxPxx[likely])
         of_truth = masses[panels == np.sum(instance[-1, 2] * places)].sum()
-        likeliest = masses > masses.max() * (1 - TIE)
-        success = (of_truth > masses.max() * (1 - TIE)) / likeliest.sum()
-        return len(panels), masses.max() / masses.sum(), of_truth / masses.sum(), success
+        return len(panels), masses.max() / masses.sum(), of_truth / masses.sum()
 
     tables = [np.asarray(table) for table in arranged(jnp.asarray(instances_NxRx3xM))]
     rows = [of_one(*row) for row in zip(instances_NxRx3xM, *tables, strict=True)]

@@ -11,7 +11,7 @@ C combinations.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from typing import Any, ClassVar
@@ -76,11 +76,10 @@ class FuzzyLogic(GeneratedConfig):
 
     def prepare_task(self, batch_size: int) -> "FuzzyLogicTask":
         known = np.array(list(combinations(self.known, self.num_terms)))
-        split = make_split(known, self)
-        tables = split.tables()
+        tables = make_split(known, self)
         if self.unknown:
             tables["unknown_terms"] = np.array(list(combinations(self.unknown, self.num_terms)))
-        return FuzzyLogicTask(self, tables, split.missing_parts())
+        return FuzzyLogicTask(self, tables)
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,6 @@ class FuzzyLogicTask(RegressionTask):
 
     config: FuzzyLogic
     tables: Mapping[str, np.ndarray]
-    missing_terms: list[int] = field(default_factory=list)
 
     @cached_property
     def io(self) -> Features:
@@ -99,20 +97,28 @@ class FuzzyLogicTask(RegressionTask):
     def sequence_length(self) -> int:
         return self.config.sequence_length
 
+    @property
+    def missing_terms(self) -> list[int]:
+        """Terms of held-out combinations that no training combination has."""
+        return np.setdiff1d(self.tables["held_out"], self.tables["train"]).tolist()
+
     def summary(self) -> dict[str, str]:
-        c, count = self.config, {name: len(table) for name, table in self.tables.items()}
+        c, unknown = self.config, len(self.tables.get("unknown_terms", ()))
         missing = ", ".join(map(str, self.missing_terms))
         return {
             "data": f"fuzzy logic, {c.num_terms} of {2**c.num_variables} terms over "
             f"{c.num_variables} variables, {c.sequence_length} examples",
-            "split": f"{c.split}, seed {c.seed}: {count['train']} combinations trained, "
-            f"{count['held_out']} held out, {count.get('unknown_terms', 0)} of unknown terms"
+            "split": f"{self.split_summary('combinations')}, {unknown} of unknown terms"
             + (f"; terms {missing} are held out but never trained" if missing else ""),
         }
 
     def example(self, key: jax.Array, combinations_CxM: jax.Array) -> dict[str, jax.Array]:
         c = self.config
-        return draw_example(key, combinations_CxM, c.num_variables, c.sequence_length)
+        terms_key, input_key = jax.random.split(key)
+        (choice,) = random_bits(terms_key, ())
+        terms_K = jnp.asarray(combinations_CxM)[below(choice, len(combinations_CxM))]
+        x_NxL = jax.random.uniform(input_key, (c.sequence_length, c.num_variables))
+        return example_of(x_NxL, terms_K)
 
 
 def term_bits(term: Any, num_variables: int) -> jax.Array:
@@ -127,19 +133,11 @@ def fuzzy_function(x_NxL: jax.Array, terms_K: jax.Array) -> jax.Array:
     return jnp.max(jnp.min(literal_NxKxL, axis=-1), axis=-1)
 
 
-def draw_example(
-    key: jax.Array, combinations_CxK: Any, num_variables: int, length: int
-) -> dict[str, jax.Array]:
-    """One sequence: `features` NxL+1, `target` of the query, `variance` of all targets, `terms`."""
-    terms_key, input_key = jax.random.split(key)
-    (choice,) = random_bits(terms_key, ())
-    terms_K = jnp.asarray(combinations_CxK)[below(choice, len(combinations_CxK))]
-    x_NxL = jax.random.uniform(input_key, (length, num_variables))
-    return example_of(x_NxL, terms_K)
-
-
 def example_of(x_NxL: jax.Array, terms_K: jax.Array) -> dict[str, jax.Array]:
-    """The sequence of these points: a token has inputs and target; the query's target is 0."""
+    """The sequence of these points: `features` NxL+1, the `target` of the query, and more.
+
+    A token has inputs and target; the query's target is shown as 0. `variance` is of all targets.
+    """
     target_N = fuzzy_function(x_NxL, terms_K)
     shown_N = target_N.at[-1].set(0)
     return {

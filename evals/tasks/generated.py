@@ -65,10 +65,12 @@ class GeneratedTask(ABC):
     """A task whose sets of examples draw from different combinations.
 
     `tables` has the combinations, CxM, of "train" and of each evaluation set. `described` names
-    the loss and the metric that a person watches.
+    the loss and the metric that a person watches, `closing` the metrics printed at the end, by
+    title.
     """
 
     described: ClassVar[tuple[str, str]] = ("loss_nats", "accuracy")
+    closing: ClassVar[Mapping[str, str]] = {"accuracy": "accuracy"}
     config: GeneratedConfig
     tables: Mapping[str, np.ndarray]
 
@@ -99,6 +101,22 @@ class GeneratedTask(ABC):
             return f"loss {values[loss]:.4f}  {watched} {values[watched]:.3f}"
         sets = self.evaluation_names()
         return "  ".join(f"{name} {watched} {values[f'{name}_{watched}']:.3f}" for name in sets)
+
+    def closing_lines(
+        self, model: Decoder, params: Any, validation: Mapping[str, float]
+    ) -> list[str]:
+        """See hyla_lm.tasks.protocol.Task: a line for each evaluation set."""
+        lines = [" " * 18 + "".join(f"{title:>20}" for title in self.closing)]
+        for name in self.evaluation_names():
+            values = [validation[f"{name}_{metric}"] for metric in self.closing.values()]
+            lines.append(f"  {name:<16}" + "".join(f"{value:>20.4f}" for value in values))
+        return lines
+
+    def split_summary(self, parts: str) -> str:
+        """How many of what is combined are trained and held out."""
+        trained, held_out = len(self.tables["train"]), len(self.tables["held_out"])
+        c = self.config
+        return f"{c.split}, seed {c.seed}: {trained} {parts} trained, {held_out} held out"
 
     @abstractmethod
     def example(self, key: jax.Array, combinations_CxM: jax.Array) -> dict[str, jax.Array]:

@@ -62,8 +62,8 @@ class Hyperteacher(GeneratedConfig):
 
     def prepare_task(self, batch_size: int) -> "HyperteacherTask":
         numbers = range(self.seed * self.num_modules, (self.seed + 1) * self.num_modules)
-        split = make_split(np.array(list(combinations(numbers, self.num_combined))), self)
-        return HyperteacherTask(self, split.tables())
+        combined = np.array(list(combinations(numbers, self.num_combined)))
+        return HyperteacherTask(self, make_split(combined, self))
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,7 @@ class HyperteacherTask(RegressionTask):
         return {
             "data": f"hyperteacher, {c.num_combined} of {c.num_modules} modules of "
             f"{c.hidden_dim} x {c.input_dim}, {c.sequence_length} examples",
-            "split": f"{c.split}, seed {c.seed}: {len(self.tables['train'])} combinations "
-            f"trained, {len(self.tables['held_out'])} held out",
+            "split": self.split_summary("combinations"),
         }
 
     def example(self, key: jax.Array, combinations_CxM: jax.Array) -> dict[str, jax.Array]:
@@ -111,7 +110,7 @@ class HyperteacherTask(RegressionTask):
         self, model: Decoder, params: Any, validation: Mapping[str, float]
     ) -> list[str]:
         """R2 of each evaluation set, and of lines through the shown points."""
-        lines = [f"  {name:<16}{self.r2_of_lines(name):>18.4f}" for name in self.evaluation_names()]
+        lines = [f"  {name:<16}{self.r2_of_lines(name):>20.4f}" for name in self.evaluation_names()]
         of_model = super().closing_lines(model, params, validation)
         return [*of_model, "R2 of least squares on the shown examples", *lines]
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property, reduce
 from itertools import combinations
 from math import gcd
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,10 +32,7 @@ from hyla_lm.evals.tasks.generated import GeneratedConfig, GeneratedTask
 from hyla_lm.evals.tasks.splits import make_split
 from hyla_lm.metrics import Metrics, Pair
 from hyla_lm.model.config import Features
-from hyla_lm.model.decoder import Decoder
 from hyla_lm.tasks.protocol import Batch
-
-CHANCE = 0.5
 
 
 @configurable
@@ -61,7 +58,7 @@ class Match3(GeneratedConfig):
             )
 
     def prepare_task(self, batch_size: int) -> "Match3Task":
-        tables = make_split(zero_triples(self.modulus), self).tables()
+        tables = make_split(zero_triples(self.modulus), self)
         before_last = self.num_triples - 1
         most = most_taken(3 * before_last, before_last, self.modulus)
         for name, table_Cx3 in tables.items():
@@ -77,6 +74,10 @@ class Match3(GeneratedConfig):
 class Match3Task(GeneratedTask):
     """The prepared task; see hyla_lm.tasks.protocol.Task."""
 
+    closing: ClassVar[Mapping[str, str]] = {
+        "accuracy (chance .5)": "accuracy",
+        "of whole sequences": "sequence_accuracy",
+    }
     config: Match3
     tables: Mapping[str, np.ndarray]
 
@@ -93,8 +94,7 @@ class Match3Task(GeneratedTask):
         return {
             "data": f"Match3, {self.sequence_length} integers modulo {c.modulus}, "
             f"{3 * c.num_triples} of them in triples that sum to 0",
-            "split": f"{c.split}, seed {c.seed}: {len(self.tables['train'])} triples trained, "
-            f"{len(self.tables['held_out'])} held out",
+            "split": self.split_summary("triples"),
         }
 
     def example(self, key: jax.Array, combinations_CxM: jax.Array) -> dict[str, jax.Array]:
@@ -121,16 +121,6 @@ class Match3Task(GeneratedTask):
             "accuracy": (jnp.sum(weight_B[:, None] * right_BxN), labels),
             "sequence_accuracy": (jnp.sum(weight_B * right_BxN.all(1)), count),
         }
-
-    def closing_lines(
-        self, model: Decoder, params: Any, validation: Mapping[str, float]
-    ) -> list[str]:
-        """Accuracy of labels and of whole sequences on each evaluation set."""
-        lines = [f"{'accuracy on':<18}{'labels':>10}{'chance':>10}{'sequences':>13}"]
-        for name in self.evaluation_names():
-            labels, whole = (validation[f"{name}_{k}"] for k in ("accuracy", "sequence_accuracy"))
-            lines.append(f"  {name:<16}{labels:>10.4f}{CHANCE:>10.4f}{whole:>13.4f}")
-        return lines
 
 
 def zero_triples(modulus: int) -> np.ndarray:

@@ -1,14 +1,13 @@
 """Regression in context: a query after examples of a function, with R2 as in the paper."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from hyla_lm.evals.tasks.generated import GeneratedTask
 from hyla_lm.metrics import Metrics, Pair
-from hyla_lm.model.decoder import Decoder
 from hyla_lm.tasks.protocol import Batch
 
 
@@ -16,6 +15,7 @@ class RegressionTask(GeneratedTask):
     """Examples have the `target` of the query, which is last, and the `variance` of all targets."""
 
     described: ClassVar[tuple[str, str]] = ("mse", "r2")
+    closing: ClassVar[Mapping[str, str]] = {"R2 of sequences": "r2", "pooled R2": "r2_pooled"}
 
     def score(
         self, output_BxTxO: jax.Array, batch: Batch, weight_B: jax.Array
@@ -30,16 +30,6 @@ class RegressionTask(GeneratedTask):
         shown = dict(means)
         spread = shown.pop("target_squared") - shown.pop("target") ** 2
         return {**shown, "r2_pooled": 1 - shown["mse"] / spread if spread > 0 else float("nan")}
-
-    def closing_lines(
-        self, model: Decoder, params: Any, validation: Mapping[str, float]
-    ) -> list[str]:
-        """R2 of each evaluation set: the mean over sequences, as in the paper, and pooled."""
-        lines = [f"{'R2 of':<18}{'mean of sequences':>18}{'pooled':>10}"]
-        for name in self.evaluation_names():
-            r2, pooled = validation[f"{name}_r2"], validation[f"{name}_r2_pooled"]
-            lines.append(f"  {name:<16}{r2:>18.4f}{pooled:>10.4f}")
-        return lines
 
 
 def regression_metrics(

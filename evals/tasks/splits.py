@@ -9,7 +9,6 @@ the same code since JAX 0.5, which changed the default of jax_threefry_partition
 
 import hashlib
 import json
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -21,30 +20,10 @@ from hyla_lm.evals.tasks.generated import GeneratedConfig
 MAX_DRAWS = 1000
 
 
-@dataclass(frozen=True)
-class Split:
-    """Combinations to train on and to hold out, each CxM part numbers."""
+def make_split(combinations_CxM: np.ndarray, config: GeneratedConfig) -> dict[str, np.ndarray]:
+    """The combinations, each CxM part numbers, of "train" and of the evaluation sets, by name.
 
-    train_CxM: np.ndarray
-    held_out_CxM: np.ndarray
-
-    def tables(self) -> dict[str, np.ndarray]:
-        """The combinations of "train" and of the evaluation sets, by name."""
-        return {
-            "train": self.train_CxM,
-            "in_distribution": self.train_CxM,
-            "held_out": self.held_out_CxM,
-        }
-
-    def missing_parts(self) -> list[int]:
-        """Parts of held-out combinations that no training combination has."""
-        return sorted(
-            set(self.held_out_CxM.ravel().tolist()) - set(self.train_CxM.ravel().tolist())
-        )
-
-
-def make_split(combinations_CxM: np.ndarray, config: GeneratedConfig) -> Split:
-    """Holds out a fraction of the combinations, rounded down.
+    A fraction of them is held out, rounded down.
 
     Raises UserError if a side is empty, if no draw covers every part, or if a published split is
     not known.
@@ -61,7 +40,7 @@ def make_split(combinations_CxM: np.ndarray, config: GeneratedConfig) -> Split:
         return _cut(combinations_CxM, _published_order(config, count), held_out)
     for draw in range(MAX_DRAWS):
         split = _cut(combinations_CxM, _hashed_order(count, seed, draw), held_out)
-        if len(np.unique(split.train_CxM)) == len(np.unique(combinations_CxM)):
+        if len(np.unique(split["train"])) == len(np.unique(combinations_CxM)):
             return split
     raise UserError(
         f"{name}.held_out_fraction = {fraction} leaves {count - held_out} of {count} combinations "
@@ -69,9 +48,10 @@ def make_split(combinations_CxM: np.ndarray, config: GeneratedConfig) -> Split:
     )
 
 
-def _cut(combinations_CxM: np.ndarray, order: list[int], held_out: int) -> Split:
+def _cut(combinations_CxM: np.ndarray, order: list[int], held_out: int) -> dict[str, np.ndarray]:
     ordered = combinations_CxM[order]
-    return Split(ordered[held_out:], ordered[:held_out])
+    train, held_out_CxM = ordered[held_out:], ordered[:held_out]
+    return {"train": train, "in_distribution": train, "held_out": held_out_CxM}
 
 
 def _hashed_order(count: int, seed: int, draw: int) -> list[int]:

@@ -63,14 +63,18 @@ class Sraven(GeneratedConfig):
     def prepare_task(self, batch_size: int) -> "SravenTask":
         rules = range(len(RULES))
         multisets = np.array(list(combinations_with_replacement(rules, self.num_features)))
-        split = make_split(multisets, self)
-        return SravenTask(self, split.tables())
+        return SravenTask(self, make_split(multisets, self))
 
 
 @dataclass(frozen=True)
 class SravenTask(GeneratedTask):
     """The prepared task; see hyla_lm.tasks.protocol.Task."""
 
+    closing: ClassVar[Mapping[str, str]] = {
+        "accuracy": "accuracy",
+        "of unambiguous ones": "unambiguous_accuracy",
+        "of a feature": "feature_accuracy",
+    }
     config: Sraven
     tables: Mapping[str, np.ndarray]
 
@@ -88,8 +92,7 @@ class SravenTask(GeneratedTask):
         return {
             "data": f"SRAVEN, {c.num_features} features of {c.num_symbols} symbols, "
             f"{c.grid_rows} rows" + (", without ambiguous ones" if c.filter_ambiguous else ""),
-            "split": f"{c.split}, seed {c.seed}: {len(self.tables['train'])} rule multisets "
-            f"trained, {len(self.tables['held_out'])} held out",
+            "split": self.split_summary("rule multisets"),
         }
 
     def example(self, key: jax.Array, combinations_CxM: jax.Array) -> dict[str, jax.Array]:
@@ -126,15 +129,13 @@ class SravenTask(GeneratedTask):
         self, model: Decoder, params: Any, validation: Mapping[str, float]
     ) -> list[str]:
         """Accuracy on each evaluation set beside that of the best possible solver."""
-        header = ("accuracy on", "all", "unambiguous", "a feature", "best possible")
-        lines = ["{:<18}{:>10}{:>13}{:>11}{:>17}".format(*header)]
-        for name in self.evaluation_names():
-            kinds = ("accuracy", "unambiguous_accuracy", "feature_accuracy")
-            whole, clear, feature = (validation[f"{name}_{kind}"] for kind in kinds)
-            ceiling, error = self.ceiling(name)
-            accuracies = f"{whole:>10.4f}{clear:>13.4f}{feature:>11.4f}"
-            lines.append(f"  {name:<16}{accuracies}{ceiling:>9.3f} ± {error:.3f}")
-        return lines
+        header, *lines = super().closing_lines(model, params, validation)
+        ceilings = [self.ceiling(name) for name in self.evaluation_names()]
+        beside = [f"{value:>14.3f} ± {error:.3f}" for value, error in ceilings]
+        return [
+            f"{header}{'best possible':>20}",
+            *(line + text for line, text in zip(lines, beside, strict=True)),
+        ]
 
     def ceiling(self, name: str) -> tuple[float, float]:
         """The best possible accuracy on an evaluation set, and its standard error.

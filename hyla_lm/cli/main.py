@@ -43,7 +43,7 @@ COMMANDS: dict[str, Command] = {
 }
 FOLDERS = {
     "data": "rows and tokenizers of text: prepare, verify, tokenizer",
-    "evals": "experiments on small tasks: fuzzy_logic, sraven, …, look, report",
+    "evals": "experiments on small tasks: fuzzy_logic, sraven, …, latent_codes, report",
     "tpu": "launch on Cloud TPU: create, run, supervise, delete and more",
 }
 

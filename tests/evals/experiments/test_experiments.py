@@ -6,12 +6,13 @@ import pytest
 
 from hyla_lm.config.experiment import Experiment
 from hyla_lm.config.read_experiment import read_experiment
-from hyla_lm.evals.experiments.paper import BENCHMARKS, PRESETS
+from hyla_lm.evals.experiments.benchmarks import BENCHMARKS, PRESETS
 from hyla_lm.evals.experiments.runner import PlannedRun, Request, plan
 
 TRAINED = [
     (suite, name)
     for suite, benchmark in BENCHMARKS.items()
+    if benchmark.is_published
     for name, e in benchmark.experiments.items()
     if not e.rows[0].measured
 ]

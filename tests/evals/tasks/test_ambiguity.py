@@ -31,7 +31,7 @@ def test_one_answer_is_not_ambiguous() -> None:
     instance = jnp.array([[[1], [2], [3]], [[4], [5], [6]], [[0], [1], [2]]])
     assert not is_ambiguous(instance, 8)
     found = posterior(np.asarray(instance)[None], 8)
-    assert found == (1, 1, 1, 1)
+    assert found == (1, 1, 1)
 
 
 def test_the_papers_criterion_wants_every_feature_to_differ() -> None:

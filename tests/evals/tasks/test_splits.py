@@ -15,18 +15,18 @@ def test_covering_splits_hold_every_pair_once_and_train_every_term() -> None:
     """Of random splits of this size 13.7 % miss a term, so some of these seeds need more draws."""
     for seed in range(40):
         split = make_split(PAIRS, FuzzyLogic(held_out_fraction=0.7, seed=seed))
-        together = np.concatenate([split.train_CxM, split.held_out_CxM])
-        assert (len(split.held_out_CxM), len(together)) == (46, 66)
+        together = np.concatenate([split["train"], split["held_out"]])
+        assert (len(split["held_out"]), len(together)) == (46, 66)
         np.testing.assert_array_equal(np.unique(together, axis=0), PAIRS)
-        assert len(np.unique(split.train_CxM)) == 12 and split.missing_parts() == []
+        assert len(np.unique(split["train"])) == 12
 
 
 def test_a_covering_split_never_changes_and_is_that_of_its_seed() -> None:
     split, other = (
         make_split(PAIRS, FuzzyLogic(held_out_fraction=0.7, seed=seed)) for seed in (0, 1)
     )
-    assert split.train_CxM[:4].tolist() == [[8, 9], [1, 6], [7, 9], [5, 10]]
-    assert sorted(split.train_CxM.tolist()) != sorted(other.train_CxM.tolist())
+    assert split["train"][:4].tolist() == [[8, 9], [1, 6], [7, 9], [5, 10]]
+    assert sorted(split["train"].tolist()) != sorted(other["train"].tolist())
 
 
 @pytest.mark.parametrize(("seed", "missing"), [(0, []), (1, []), (2, [5, 6]), (2024, [5])])

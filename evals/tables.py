@@ -1,20 +1,19 @@
-"""Means over seeds, tables of them in Markdown, and the files of results: for every report."""
+"""Means over seeds, tables of them in Markdown, and files of results: for every report."""
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from hyla_lm.storage import write_whole
 
 NONE = "–"
+T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Mean:
+class Mean(NamedTuple):
     """Mean and standard error over `count` seeds; one seed has no error."""
 
     value: float
@@ -22,12 +21,13 @@ class Mean:
     count: int
 
 
-def mean_of(values: Sequence[float]) -> Mean | None:
-    """The mean of the values; None without values."""
-    if not values:
+def mean_of(values: Iterable[float | None]) -> Mean | None:
+    """The mean of the values that are there; None without any."""
+    present = [value for value in values if value is not None]
+    if not present:
         return None
-    error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-    return Mean(mean(values), error, len(values))
+    error = stdev(present) / math.sqrt(len(present)) if len(present) > 1 else None
+    return Mean(mean(present), error, len(present))
 
 
 def shown(value: Mean | None, digits: int = 2) -> str:
@@ -38,10 +38,18 @@ def shown(value: Mean | None, digits: int = 2) -> str:
     return f"{value.value:.{digits}f}{error}"
 
 
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """The lines of a table."""
     lines = [header, ["---"] * len(header), *rows]
     return [f"| {' | '.join(cells)} |" for cells in lines]
+
+
+def grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
+    """The items by a key; groups in the order of their first item."""
+    groups: dict[Hashable, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return list(groups.values())
 
 
 def write_json(path: Path, content: Mapping[str, Any], digits: int | None = None) -> None:
