@@ -3,9 +3,10 @@
 import json
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from hyla_lm.storage import write_whole
 
@@ -13,7 +14,8 @@ NONE = "–"
 T = TypeVar("T")
 
 
-class Mean(NamedTuple):
+@dataclass(frozen=True)
+class Mean:
     """Mean and standard error over `count` seeds; one seed has no error."""
 
     value: float

@@ -5,7 +5,6 @@ configuration, metrics, checkpoints and summary that `hyla-lm train` writes, and
 resumes from its checkpoints.
 """
 
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -69,7 +68,6 @@ class PopulationRun(Run):
     """Many runs that the trainer trains as one; each writes what it would write by itself."""
 
     def __init__(self, members: Sequence[Member], until: int | None = None):
-        self.began = time.monotonic()
         self.population = Population([member.program for member in members])
         program = self.population.program
         self.program = replace(program, train_step=self._train_step)
@@ -95,7 +93,8 @@ class PopulationRun(Run):
             silent = Console(e.train.steps, self.first, prints=False)
             redone = (f"{VALIDATION}/",) if self._is_evaluated(self.first) else ()
             for run in self.runs:
-                run.begin(self.first, redone, self.console if run is self.runs[0] else silent)
+                console = self.console if run is self.runs[0] else silent
+                run.begin(self.first, redone, console)
             self.clock, self.log = self.runs[0].clock, _PopulationLog(self.runs)
             profiler = Profiler(e, self.folder, self.log, self.clock, self.console, self.watchdog)
             self.profiler = stack.enter_context(closing(profiler))
@@ -121,7 +120,7 @@ class PopulationRun(Run):
 
     def summaries(self) -> list[dict[str, Any]]:
         """The summary of each run, written where the runs are at their end."""
-        more = {"wall_seconds": time.monotonic() - self.began, "runs_at_once": len(self.runs)}
+        more = {"runs_at_once": len(self.runs)}
         params = (of_run(self.state.params, index) for index in range(len(self.runs)))
         return [run.finish(self.last, p, more) for run, p in zip(self.runs, params, strict=True)]
 

@@ -92,9 +92,9 @@ def test_a_variant(copy: Path) -> None:
 def test_a_task_learns_what_it_is_trained_on(copy: Path) -> None:
     apply(EXAMPLES["A task"], copy)
     trained, _ = outputs(EXAMPLES["A task"], copy)
-    accuracy = re.search(r"step 400/400  accuracy (\d.\d+)", trained)
+    accuracy = re.search(r"step 400/400  loss \S+  accuracy (\d.\d+)", trained)
     assert accuracy and float(accuracy[1]) > 0.9, trained
-    assert "accuracy on held-out pairs" in trained
+    assert "pairs trained" in trained and "\n  held_out" in trained
 
 
 def test_a_data_source(copy: Path) -> None:
