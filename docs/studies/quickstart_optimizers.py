@@ -1,6 +1,6 @@
 """Compares optimizers and schedules on the quickstart.
 
-    python docs/studies/quickstart_optimizers.py --workdir=runs/optimizers --output=FOLDER
+    python -m docs.studies.quickstart_optimizers --workdir=runs/optimizers --output=FOLDER
 
 Each pair of optimizer and schedule is tuned alike: one run of seed 0 at each learning rate. The
 best rate is trained with two more seeds. A run is a line of FOLDER/runs.jsonl; runs that have one
@@ -14,18 +14,16 @@ import shutil
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-
+from docs.studies.records import step_milliseconds
 from hyla_lm import ending
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
-from hyla_lm.parallel.sharding import BatchShard
-from hyla_lm.run.program import Program, make_program
+from hyla_lm.evals.tables import markdown
+from hyla_lm.run.program import make_program
 from hyla_lm.storage import write_whole
 
 GIN = "gin/quickstart.gin"
@@ -38,6 +36,7 @@ NAMES = {"adamw": "AdamW", "muon": "Muon", "cosine": "cosine", "wsd": "warmup-st
 SETTINGS = ("optimizer", "schedule", "learning_rate", "steps", "seed")
 BEGIN, END = "<!-- tables -->", "<!-- end of tables -->"
 Line = Mapping[str, Any]
+Table = tuple[list[str], list[list[str]]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -120,22 +119,28 @@ def best_rate(lines: Sequence[Line], optimizer: str, schedule: str) -> float:
     return min(of_seed, key=of_seed.__getitem__)
 
 
-def tables(output: Path) -> tuple[str, str, str]:
+def tables(output: Path) -> list[str]:
     """The runs of all rates, those of the best one and the step times as Markdown."""
     lines = lines_of(output)
-    tuning = [["", *(f"{rate:g}" for rate in RATES)]]
-    chosen = [["", "learning rate", *(f"seed {seed}" for seed in SEEDS), "mean", "spread"]]
+    tuning: Table = ["", *(f"{rate:g}" for rate in RATES)], []
+    seeds = (f"seed {seed}" for seed in SEEDS)
+    chosen: Table = ["", "learning rate", *seeds, "mean", "spread"], []
     for pair in PAIRS:
         found = bits(lines, *pair)
         if len(found) < len(RATES) + len(SEEDS) - 1:
             continue
         name, rate = " + ".join(NAMES[part] for part in pair), best_rate(lines, *pair)
         of_seeds = [found[rate, seed] for seed in SEEDS]
-        tuning.append([name, *(f"{found[one, SEEDS[0]]:.3f}" for one in RATES)])
+        tuning[1].append([name, *(f"{found[one, SEEDS[0]]:.3f}" for one in RATES)])
         spread = f"{max(of_seeds) - min(of_seeds):.3f}"
         means = [*(f"{x:.3f}" for x in of_seeds), f"**{statistics.mean(of_seeds):.3f}**", spread]
-        chosen.append([name, f"{rate:g}", *means])
-    return markdown(tuning), markdown(chosen), step_time(output)
+        chosen[1].append([name, f"{rate:g}", *means])
+    steps = json.loads((output / "step_time.json").read_text())
+    times = map(str, steps["processor_milliseconds"].values())
+    row = ["ms of processor a step", *times, f"**{steps['ratio']}**"]
+    of_step = markdown(["", "AdamW", "Muon", "ratio"], [row])
+    every = (markdown(*tuning), markdown(*chosen), of_step)
+    return ["\n".join(lines) for lines in every]
 
 
 def with_tables(page: str, output: Path) -> str:
@@ -147,46 +152,16 @@ def with_tables(page: str, output: Path) -> str:
     return "\n\n".join([before + mark, *tables(output), end + after])
 
 
-def step_time(output: Path) -> str:
-    """The step times as Markdown."""
-    found = json.loads((output / "step_time.json").read_text())
-    times = found["processor_milliseconds"]
-    rows = [["", "AdamW", "Muon", "ratio"]]
-    rows.append(["ms of processor a step", *map(str, times.values()), f"**{found['ratio']}**"])
-    return markdown(rows)
-
-
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-    rule = ["---"] + ["---:"] * (len(rows[0]) - 1)
-    return "\n".join(f"| {' | '.join(row)} |" for row in [rows[0], rule, *rows[1:]])
-
-
-def timed(rounds: int = 15, steps: int = 10) -> str:
-    """Milliseconds of the processor for a step of each optimizer, the median of rounds in turn."""
-    programs = {name: ready(name) for name in ("adamw", "muon")}
-    found: dict[str, list[float]] = {name: [] for name in programs}
-    for _ in range(rounds):
-        for name, (program, state, batch) in programs.items():
-            started = time.process_time()
-            for _ in range(steps):
-                state, _ = program.train_step(state, batch)
-            jax.block_until_ready(state)
-            programs[name] = (program, state, batch)
-            found[name].append(1000 * (time.process_time() - started) / steps)
-    medians = {name: round(statistics.median(times), 1) for name, times in found.items()}
-    ratio = round(statistics.median(m / a for a, m in zip(*found.values(), strict=True)), 2)
-    return json.dumps({"processor_milliseconds": medians, "ratio": ratio}, indent=1) + "\n"
-
-
-def ready(optimizer: str) -> tuple[Program, Any, Any]:
-    """A program with its state after the first step, so that it is compiled, and a batch."""
-    program = make_program(read_experiment([GIN], [f"OptimizerConfig.optimizer = '{optimizer}'"]))
-    train = program.experiment.train
-    batch = program.to_devices(
-        next(program.task.train_stream(BatchShard(train.batch_size, 0), None))
+def timed() -> str:
+    """Milliseconds of the processor for a step of each optimizer, and their ratio."""
+    times = step_milliseconds(
+        {
+            name: make_program(read_experiment([GIN], [f"OptimizerConfig.optimizer = '{name}'"]))
+            for name in ("adamw", "muon")
+        }
     )
-    state, _ = program.train_step(program.init(), batch)
-    return program, state, batch
+    ratio = round(times["muon"] / times["adamw"], 2)
+    return json.dumps({"processor_milliseconds": times, "ratio": ratio}, indent=1) + "\n"
 
 
 if __name__ == "__main__":

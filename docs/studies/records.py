@@ -207,33 +207,34 @@ def curve(run: ReadRun) -> list[list[float]]:
     return points
 
 
-def timed(size: str, rows: Path, rounds: int = 15, steps: int = 4) -> dict[str, Any]:
-    """Milliseconds of the processor for a step of each method, the median of rounds in turn."""
-    programs = {method: ready(size, method, rows) for method in METHODS}
-    found: dict[str, list[float]] = {method: [] for method in METHODS}
+def timed(size: str, rows: Path) -> dict[str, Any]:
+    """Milliseconds of the processor for a step of each method."""
+    programs = {}
+    for method in METHODS:
+        bindings = Setting(size, method, RATES[0], STEPS, SEEDS[0]).bindings
+        given = [*bindings, f'ROWS = "{rows.absolute()}"']
+        programs[method] = make_program(read_experiment([f"gin/records/{size}.gin"], given))
+    return {"cpu_milliseconds": step_milliseconds(programs), "machine": machine()}
+
+
+def step_milliseconds(
+    programs: Mapping[str, Program], rounds: int = 15, steps: int = 4
+) -> dict[str, float]:
+    """Milliseconds of the processor for a step of each program, the median of rounds in turn."""
+    states, batches, found = {}, {}, {}
+    for name, program in programs.items():
+        train = program.experiment.train
+        stream = program.task.train_stream(BatchShard(train.batch_size, 0), None)
+        batches[name], found[name] = program.to_devices(next(stream)), []
+        states[name], _ = program.train_step(program.init(), batches[name])  # compiles
     for _ in range(rounds):
-        for method, (program, state, batch) in programs.items():
+        for name, program in programs.items():
             started = time.process_time()
             for _ in range(steps):
-                state, _ = program.train_step(state, batch)
-            jax.block_until_ready(state)
-            programs[method] = (program, state, batch)
-            found[method].append(1000 * (time.process_time() - started) / steps)
-    medians = {method: round(statistics.median(times), 1) for method, times in found.items()}
-    return {"cpu_milliseconds": medians, "machine": machine()}
-
-
-def ready(size: str, method: str, rows: Path) -> tuple[Program, Any, Any]:
-    """A program with its state after the first step, so that it is compiled, and a batch."""
-    bindings = Setting(size, method, RATES[0], STEPS, SEEDS[0]).bindings
-    given = [*bindings, f'ROWS = "{rows.absolute()}"']
-    program = make_program(read_experiment([f"gin/records/{size}.gin"], given))
-    train = program.experiment.train
-    batch = program.to_devices(
-        next(program.task.train_stream(BatchShard(train.batch_size, 0), None))
-    )
-    state, _ = program.train_step(program.init(), batch)
-    return program, state, batch
+                states[name], _ = program.train_step(states[name], batches[name])
+            jax.block_until_ready(states[name])
+            found[name].append(1000 * (time.process_time() - started) / steps)
+    return {name: round(statistics.median(times), 1) for name, times in found.items()}
 
 
 def machine() -> str:

@@ -4,7 +4,7 @@ python -m docs.studies.records_page
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from docs.studies.records import (
@@ -33,6 +33,7 @@ from docs.studies.records_numbers import (
     sizes_begun,
 )
 from hyla_lm import ending
+from hyla_lm.evals.tables import markdown
 from hyla_lm.storage import write_whole
 from hyla_lm.tools.compare.intervals import Interval
 
@@ -131,11 +132,11 @@ def page(folder: Path) -> str:
 def state(folder: Path, sizes: Sequence[str]) -> str:
     """How far the runs have come."""
     tuning, seeds = len(METHODS) * len(RATES), len(METHODS) * len(SEEDS)
-    rows = [["size", "tuning runs", "runs of seeds"]]
+    rows = []
     for size in sizes:
         tuned, trained = ended(folder, size)
         rows.append([size, f"{tuned} of {tuning}", f"{trained} of {seeds}"])
-    return f"Runs that have ended:\n\n{markdown(rows)}"
+    return f"Runs that have ended:\n\n{table(['size', 'tuning runs', 'runs of seeds'], rows)}"
 
 
 def picture() -> str:
@@ -150,7 +151,7 @@ def results_table(cells: dict[str, list[Cell]]) -> str:
     """Quality and costs of each method and size."""
     head = ["size", "attention", "bits per byte", "seeds", "parameters", "GFLOPs a step"]
     head += ["CPU ms a step", "ratio", "CPU s a run", "memory GB"]
-    rows = [head]
+    rows = []
     for size, found in cells.items():
         base = {cell.method: cell for cell in found}.get(BASELINE)
         for cell in found:
@@ -160,7 +161,7 @@ def results_table(cells: dict[str, list[Cell]]) -> str:
             row += [f"{cell.step_seconds * 1000:.1f}", ratio]
             rows.append([*row, f"{cell.mean('cpu_seconds'):.0f}", f"{cell.mean('memory_gb'):.2f}"])
     tokens = next(iter(cells.values()))[0].tokens * STEPS
-    return f"{STEPS:,} steps and {tokens / 1e6:.2f}M tokens a run.\n\n{markdown(rows)}"
+    return f"{STEPS:,} steps and {tokens / 1e6:.2f}M tokens a run.\n\n{table(head, rows)}"
 
 
 def costs_note(folder: Path) -> str:
@@ -172,10 +173,11 @@ def costs_note(folder: Path) -> str:
 
 
 def difference_table(cells: dict[str, list[Cell]]) -> str:
-    rows = [["size", "attention", "difference", "over documents", "over seeds", "p", "verdict"]]
-    for size, found in cells.items():
-        rows += [[size, *difference_row(pair)] for pair in pairs(found)]
-    return markdown(rows)
+    head = ["size", "attention", "difference", "over documents", "over seeds", "p", "verdict"]
+    return table(
+        head,
+        ([size, *difference_row(p)] for size, found in cells.items() for p in pairs(found)),
+    )
 
 
 def difference_row(pair: Pair) -> list[str]:
@@ -192,7 +194,7 @@ def interval(found: Interval | None) -> str:
 
 
 def budget_table(cells: dict[str, list[Cell]]) -> str:
-    rows = [["size", "attention", "equal tokens", "equal FLOPs", "equal time"]]
+    rows = []
     for size, found in cells.items():
         budgets = {at: budget(found, at) for at in BUDGETS}
         for cell in found:
@@ -200,7 +202,7 @@ def budget_table(cells: dict[str, list[Cell]]) -> str:
             rows.append([size, cell.method, *read])
         flops, seconds = f"{budgets['flops'] / 1e12:.2f} TFLOPs", f"{budgets['seconds']:.0f} s"
         rows.append([size, "*spent*", f"{budgets['tokens'] / 1e6:.2f}M", flops, seconds])
-    return markdown(rows)
+    return table(["size", "attention", "equal tokens", "equal FLOPs", "equal time"], rows)
 
 
 def scaling_text(cells: Sequence[Cell]) -> list[str]:
@@ -211,7 +213,7 @@ def scaling_text(cells: Sequence[Cell]) -> list[str]:
 
 def tuning_table(folder: Path, sizes: Sequence[str]) -> str:
     """Bits per byte of each rate; a method whose rates are not all tried has none in bold."""
-    results, rows = read_all(folder), [["size", "attention", *(f"{rate:g}" for rate in RATES)]]
+    results, rows = read_all(folder), []
     for size in sizes:
         for method in METHODS:
             tuning = tuning_of(results, size, method)
@@ -220,7 +222,7 @@ def tuning_table(folder: Path, sizes: Sequence[str]) -> str:
                 best = best_rate(results, size, method)
                 told[best] = f"**{told[best]}**"
             rows.append([size, method, *(told.get(rate, "to come") for rate in RATES)])
-    return markdown(rows)
+    return table(["size", "attention", *(f"{rate:g}" for rate in RATES)], rows)
 
 
 def bits_text(bits: float | None) -> str:
@@ -231,9 +233,8 @@ def estimate(cell: Cell) -> str:
     return f"{cell.bits:.4f}" + ("" if cell.error is None else f" ± {cell.error:.4f}")
 
 
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-    rule = ["---", "---"] + ["---:"] * (len(rows[0]) - 2)
-    return "\n".join(f"| {' | '.join(row)} |" for row in [rows[0], rule, *rows[1:]]) + "\n"
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join(markdown(header, rows)) + "\n"
 
 
 if __name__ == "__main__":
