@@ -17,7 +17,7 @@ from hyla_lm.config.declare import configurable, setting
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
 from hyla_lm.evals.populations.population import check_updates, generated_task
-from hyla_lm.evals.populations.train_many import Member, open_member, train_many
+from hyla_lm.evals.populations.train_many import open_member, train_many
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.parallel.mesh import MeshConfig, make_mesh
 from hyla_lm.run.program import make_program
@@ -33,14 +33,14 @@ class SuiteConfig:
     )
     seeds: tuple[int, ...] = setting((0, 1, 2), "seeds of the small models, which train together")
     every: int | None = setting(
-        None, "train the suite every so many steps of the run; None trains it at the end"
+        None,
+        "train the suite every so many steps of the run; None trains it at the end",
+        minimum=1,
     )
     name: str = setting("", "name of its folder and in its tags")
 
     def check(self) -> None:
         title = type(self).__name__
-        if self.every is not None and self.every < 1:
-            raise UserError(f"{title}.every = {self.every} must be at least 1.")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
             raise UserError(
                 f"{title}.seeds = {self.seeds} must be different numbers from 0, at least one."
@@ -68,8 +68,11 @@ class SuiteConfig:
     def run(self, model: ModelConfig, folder: str, share: float) -> dict[str, float]:
         """See hyla_lm.tasks.protocol.Suite. Metrics are means over seeds, with standard errors."""
         with jax.set_mesh(make_mesh(MeshConfig(), jax.local_devices()[:1])):
-            members = [self._member(model, seed, folder) for seed in self.seeds]
-            until = steps_at(share, members[0])
+            members = [
+                open_member([self.gin_file], self._bindings(model, s), f"{folder}/seed{s}")
+                for s in self.seeds
+            ]
+            until = int(members[0].program.experiment.train.steps * share)
             metrics = mean_metrics(train_many(members, until)) if until else {}
         sound = len(self.seeds) - int(metrics.get("diverged_runs", len(self.seeds)))
         if sound:
@@ -77,10 +80,6 @@ class SuiteConfig:
             seeds = f"means over {sound} of {len(self.seeds)} seeds"
             print(f"suite {self.name}: {described} ({seeds})", flush=True)
         return metrics
-
-    def _member(self, model: ModelConfig, seed: int, folder: str) -> Member:
-        bindings = self._bindings(model, seed)
-        return open_member([self.gin_file], bindings, f"{folder}/seed{seed}")
 
     def _bindings(self, model: ModelConfig, seed: int) -> list[str]:
         attention = [
@@ -116,11 +115,6 @@ class TaskSuite(SuiteConfig):
     """The generated task of any gin file, trained with the run's attention."""
 
     check = SuiteConfig.check
-
-
-def steps_at(share: float, member: Member) -> int:
-    """The suite's step at a share of its run."""
-    return int(member.program.experiment.train.steps * share)
 
 
 def mean_metrics(summaries: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -34,18 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="nothing",
         help="fuzzy logic: inputs that are the same in all examples",
     )
-    add(
-        "--site",
-        choices=("self", "row"),
-        default="self",
-        help="SRAVEN: what the last query attends to, itself or the shown panels of its row",
-    )
-    add(
-        "--feature_order",
-        choices=("drawn", "identity"),
-        default="drawn",
-        help="SRAVEN: order of features in columns, drawn as in training or none",
-    )
 
 
 def count(text: str) -> int:
@@ -63,9 +51,7 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
     from hyla_lm.evals.latent_codes.report import lines
 
     path: Path = options.path
-    choices = Choices(
-        options.examples, options.seed, options.fixed, options.site, options.feature_order
-    )
+    choices = Choices(options.examples, options.seed, options.fixed)
     if (path / "results").is_dir():
         look_at_all(path, choices, options.command, bindings)
         write_report(path)

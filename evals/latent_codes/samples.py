@@ -1,10 +1,8 @@
 """Latent codes of a trained model on fresh examples of fuzzy logic or SRAVEN, with labels.
 
-The codes are of the last query token. In fuzzy logic they are of the token with itself. In SRAVEN
-they are of the token with itself (`site = "self"`, as in the paper's text) or with the two shown
-panels of its row, at the tokens of the queried feature (`site = "row"`, as in the paper's code).
+The codes are of the last token, the query, with itself.
 
-Dimensions: N layers, B examples, C size of a code, J keys a query, M features, K terms.
+Dimensions: N layers, B examples, C size of a code, M features, K terms.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,15 +38,12 @@ class Choices:
     """The examples and codes to look at.
 
     fixed: inputs of fuzzy logic that are the same in all examples: "nothing", the "context", as for
-    the paper's Figure 2, or the "query", as in its code's probe. order: the order of SRAVEN's
-    features, "drawn" as in training or "identity", as in the paper's code.
+    the paper's Figure 2, or the "query", as in its code's probe.
     """
 
     examples: int = 4096
     seed: int = 0
     fixed: str = "nothing"
-    site: str = "self"
-    order: str = "drawn"
 
 
 @dataclass(frozen=True)
@@ -76,8 +71,7 @@ class Collector:
         ) -> tuple[jax.Array, Examples, list[jax.Array | None]]:
             examples = draw(key, row_B, table)
             layers = attention_layers(model, params, examples.pop("features"))
-            key_BxJ = examples.pop("key_position")
-            codes = [last_query_codes(layer.code_BxHxTxS, key_BxJ) for layer in layers]
+            codes = [layer.code_BxHxTxS[:, :, -1, -1] for layer in layers]
             return jnp.stack(codes), examples, [active_units(layer) for layer in layers]
 
         self._look = look
@@ -106,14 +100,6 @@ def any_active(batches: Sequence[Sequence[np.ndarray | None]]) -> list[np.ndarra
     return [None if units[0] is None else np.any(units, axis=0) for units in layers]
 
 
-def last_query_codes(code_BxHxTxS: jax.Array, key_BxJ: jax.Array) -> jax.Array:
-    """The concatenated codes of the last query with J keys: BxJ*H."""
-    code_BxJxH = jnp.take_along_axis(
-        jnp.swapaxes(code_BxHxTxS[:, :, -1], 1, 2), key_BxJ[..., None], axis=1
-    )
-    return code_BxJxH.reshape(len(key_BxJ), -1)
-
-
 def active_units(layer: LayerView) -> jax.Array | None:
     """Whether each value unit is above 0 for any pair of tokens; None without a ReLU."""
     spec = layer.request.spec
@@ -127,15 +113,15 @@ def active_units(layer: LayerView) -> jax.Array | None:
 
 
 def draw_of(task: GeneratedTask, choices: Choices) -> Draw:
-    """Draws `features`, the `key_position`s, BxJ, of the last query, and labels.
+    """Draws `features` and labels.
 
     Raises UserError for a task that is neither fuzzy logic nor SRAVEN.
     """
     if isinstance(task, FuzzyLogicTask):
         return _fuzzy_draw(task, choices)
     if isinstance(task, SravenTask):
-        return _sraven_draw(task, choices)
-    raise UserError(f"--workdir holds a run of {type(task).__name__}, whose codes have no labels.")
+        return _sraven_draw(task)
+    raise UserError(f"the codes of a run of {type(task).__name__} have no labels.")
 
 
 def _fuzzy_draw(task: FuzzyLogicTask, choices: Choices) -> Draw:
@@ -149,17 +135,14 @@ def _fuzzy_draw(task: FuzzyLogicTask, choices: Choices) -> Draw:
             is_fixed_Nx1 = is_query_Nx1 == (choices.fixed == "query")
             x_BxNxL = jnp.where(is_fixed_Nx1, same_NxL, batch["features"][..., :-1])
             batch = jax.vmap(example_of)(x_BxNxL, batch["terms"])
-        last_Bx1 = jnp.full((len(row_B), 1), length - 1)
-        names = ("features", "terms", "target")
-        return {"key_position": last_Bx1, **{name: batch[name] for name in names}}
+        return {name: batch[name] for name in ("features", "terms", "target")}
 
     return draw
 
 
-def _sraven_draw(task: SravenTask, choices: Choices) -> Draw:
+def _sraven_draw(task: SravenTask) -> Draw:
+    """Draws instances with the rule of the feature that the last query asks for."""
     c = task.config
-    is_permuted = c.permute_features and choices.order == "drawn"
-    last_row = (c.grid_rows - 1) * COLUMNS * c.num_features
 
     def draw(key: jax.Array, row_B: jax.Array, table: jax.Array) -> Examples:
         def once(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -168,7 +151,7 @@ def _sraven_draw(task: SravenTask, choices: Choices) -> Draw:
                 instance_key, table, c.grid_rows, c.num_symbols, permute=False
             )
             order_3xM = orders(random_bits(order_key, (COLUMNS, c.num_features))[0])
-            if not is_permuted:
+            if not c.permute_features:
                 order_3xM = jnp.sort(order_3xM)
             return rules_M, permute_columns(plain, order_3xM), order_3xM
 
@@ -176,14 +159,9 @@ def _sraven_draw(task: SravenTask, choices: Choices) -> Draw:
             drawn: Any = draw_unambiguous(once, key, c.num_symbols)
             rules_M, instance, order_3xM = drawn if c.filter_ambiguous else once(key)
             tokens = tokenize(instance, c.num_symbols)
-            feature = order_3xM[-1, -1]
-            place_2 = jnp.argmax(order_3xM[:-1] == feature, axis=1)
-            row_2 = last_row + jnp.arange(COLUMNS - 1) * c.num_features + place_2
-            itself = jnp.array([task.sequence_length - 1])
             return {
                 "features": tokens["features"],
-                "key_position": itself if choices.site == "self" else row_2,
-                "rule": rules_M[feature],
+                "rule": rules_M[order_3xM[-1, -1]],
                 "target": tokens["target"][-1],
             }
 

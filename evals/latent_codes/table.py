@@ -47,13 +47,13 @@ class Decoded:
 
     @property
     def name(self) -> str:
-        return f"{self.result}-{self.codes.replace(', ', '_').replace(' ', '_')}"
+        return f"{self.result}-{self.codes.replace(' ', '_')}"
 
     @property
     def codes(self) -> str:
         """Which codes were looked at, in words."""
         if self.result.startswith("sraven"):
-            return f"{self.choices['site']}, order {self.choices['order']}"
+            return "last query"
         return f"fixed {self.choices['fixed']}"
 
 

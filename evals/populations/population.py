@@ -7,8 +7,8 @@ Dimensions: R runs, K steps of a dispatch, B batch.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -25,7 +25,7 @@ from hyla_lm.run.program import Program, init_params
 from hyla_lm.tasks.protocol import Batch
 from hyla_lm.train_step import StepOutput, TrainState, init_state, make_train_step
 
-SETTINGS_AT_A_TIME = 4  # whose compiled functions are held, the newest first
+SETTINGS_AT_A_TIME = 4  # whose compiled functions are held
 
 
 class Numbers(NamedTuple):
@@ -53,7 +53,7 @@ class Population:
         self.numbers: Numbers = jax.tree.map(
             lambda *leaves: jnp.stack(leaves), *map(_numbers_of, programs)
         )
-        self.functions = _functions_of(_Alike(_settings(self.program), self.program))
+        self.functions = functions_of(self.program)
 
     def init(self) -> TrainState:
         """The states before the first update."""
@@ -127,18 +127,17 @@ class Functions:
         )
 
 
-@dataclass(frozen=True)
-class _Alike:
-    """A program that equals every other of the same settings, but for its numbers."""
-
-    settings: str
-    program: Program = field(compare=False)
-
-
-@lru_cache(maxsize=SETTINGS_AT_A_TIME)
-def _functions_of(alike: _Alike) -> Functions:
+def functions_of(program: Program) -> Functions:
     """Populations of the same settings trace and compile their functions once."""
-    return Functions(alike.program)
+    key = repr((type(program.task).__name__, _fixed_settings(program)))
+    if key not in _FUNCTIONS:
+        while len(_FUNCTIONS) >= SETTINGS_AT_A_TIME:
+            del _FUNCTIONS[next(iter(_FUNCTIONS))]
+        _FUNCTIONS[key] = Functions(program)
+    return _FUNCTIONS[key]
+
+
+_FUNCTIONS: dict[str, Functions] = {}
 
 
 def generated_task(program: Program) -> GeneratedTask:
@@ -153,7 +152,7 @@ def generated_task(program: Program) -> GeneratedTask:
 
 def check_alike(programs: Sequence[Program]) -> None:
     """Raises UserError if runs differ in more than Numbers."""
-    first, sizes = _fixed_settings(programs[0]), _table_shapes(programs[0])
+    first = _fixed_settings(programs[0])
     for program in programs[1:]:
         for name, value in _fixed_settings(program).items():
             if value != first[name]:
@@ -161,11 +160,6 @@ def check_alike(programs: Sequence[Program]) -> None:
                     f"runs that train together differ in {name}: {first[name]!r} and {value!r}; "
                     "train them separately."
                 )
-        if _table_shapes(program) != sizes:
-            raise UserError(
-                "runs that train together have splits of different sizes "
-                f"({sizes} and {_table_shapes(program)}): train them separately."
-            )
 
 
 def check_updates(program: Program) -> None:
@@ -185,12 +179,8 @@ def check_updates(program: Program) -> None:
             )
 
 
-def _settings(program: Program) -> str:
-    """All that decides what the functions of a population compute, but for its numbers."""
-    return repr((type(program.task).__name__, _fixed_settings(program), _table_shapes(program)))
-
-
 def _fixed_settings(program: Program) -> Mapping[str, Any]:
+    """All that decides what the functions of a population compute, but for its numbers."""
     e = program.experiment
     same = replace(e.optimizer, learning_rate=0.0, weight_decay=0.0, warmup_steps=0)
     parts = {
@@ -201,13 +191,10 @@ def _fixed_settings(program: Program) -> Mapping[str, Any]:
         "LogConfig": as_dict(e.log),
     }
     parts["TrainConfig"]["task"]["seed"] = 0
+    tables = generated_task(program).tables
     return {
         f"{name}.{field}": value for name, part in parts.items() for field, value in part.items()
-    }
-
-
-def _table_shapes(program: Program) -> dict[str, tuple[int, ...]]:
-    return {name: table.shape for name, table in generated_task(program).tables.items()}
+    } | {"the sizes of splits": {name: table.shape for name, table in tables.items()}}
 
 
 def _numbers_of(program: Program) -> Numbers:

@@ -66,8 +66,8 @@ def test_several_triples_are_planted_and_no_other_is_made() -> None:
     check_sequences(task, "train", batch, 50)
 
 
-@pytest.mark.parametrize("modulus", [9, 10, 13])
-def test_zero_triples_are_of_different_integers_that_do_not_match_alone(modulus: int) -> None:
+def test_zero_triples_are_of_different_integers_that_do_not_match_alone() -> None:
+    modulus = 9
     expected = [
         abc
         for abc in combinations(range(modulus), 3)

@@ -29,7 +29,7 @@ def test_a_covering_split_never_changes_and_is_that_of_its_seed() -> None:
     assert sorted(split["train"].tolist()) != sorted(other["train"].tolist())
 
 
-@pytest.mark.parametrize(("seed", "missing"), [(0, []), (1, []), (2, [5, 6]), (2024, [5])])
+@pytest.mark.parametrize(("seed", "missing"), [(0, []), (2, [5, 6])])
 def test_published_splits_that_never_train_a_term_say_so(seed: int, missing: list[int]) -> None:
     task = FuzzyLogic(held_out_fraction=0.7, split="published", seed=seed).prepare_task(1)
     assert task.missing_terms == missing
