@@ -203,14 +203,13 @@ def test_suites_of_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch
     check_suites((), ModelConfig())
 
 
-@pytest.mark.parametrize("task", ["match3", "hyperteacher"])
-def test_any_generated_task_can_be_a_suite(task: str) -> None:
-    suite = TaskSuite(gin_file=f"gin/evals/{task}.gin", name=task)
+def test_any_generated_task_can_be_a_suite() -> None:
+    suite = TaskSuite(gin_file="gin/evals/match3.gin", name="match3")
     check_suites((suite,), ModelConfig(attention="linear"))
     with pytest.raises(UserError, match=r"TaskSuite cannot train .* ModelConfig.num_layers = 2"):
         check_suites((suite,), ModelConfig(attention=("hyla", "linear", "hyla")))
     with pytest.raises(UserError, match=r"TaskSuite.gin_file is empty"):
-        TaskSuite(name=task)
+        TaskSuite(name="match3")
 
 
 def test_means_leave_out_what_is_not_finite() -> None:

@@ -47,8 +47,3 @@ def test_examples_are_steps(tmp_path: Path) -> None:
     short = plan(Request("sraven", str(tmp_path), "depth", seeds=(0,), steps=15625))
     assert [run.steps for run in short[:3]] == [7812, 15625, 31250]
     assert {run.share for run in short} == {0.1}
-
-
-def test_fewer_features_have_no_published_split(tmp_path: Path) -> None:
-    splits = {run.row.setting.x: run.split for run in planned("sraven", "features", tmp_path)}
-    assert splits == {2: "covering", 3: "covering", 4: "published"}

@@ -37,20 +37,12 @@ def fuzzy(row: str, seed: int, held_out: float | None, trained: float = 0.9, **m
     return Result("fuzzy_logic", row=row, seed=seed, summary=summary, **{**settings, **more})
 
 
-def sraven(row: str, experiment: str = "table_a1", **more: Any) -> Result:
-    sets = {"held_out": 0.7, "in_distribution": 0.8}
-    validation = {f"{name}_accuracy": value for name, value in sets.items()}
-    summary = {
-        "train": {"loss_nats": 0.5},
-        "validation": {**validation, "held_out_unambiguous_accuracy": 0.75},
-        **MADE_ON,
-    }
+def sraven(bindings: list[str]) -> Result:
+    validation = {"held_out_accuracy": 0.7, "in_distribution_accuracy": 0.8}
+    summary = {"train": {"loss_nats": 0.5}, "validation": validation, **MADE_ON}
+    place = ("sraven", "strict", "table_a1", "hyla")
     point = {"learning_rate": 1e-3, "weight_decay": 0.1, "warmup_steps": 1000}
-    settings = {"bindings": [], "steps": 156250, "share": 1.0, **more}
-    return Result(
-        "sraven", "strict", experiment, row, 0, point, "covering", command="c", summary=summary,
-        **settings,
-    )  # fmt: skip
+    return Result(*place, 0, point, "covering", 156250, 1.0, bindings, "c", summary)
 
 
 def report_of(folder: Path, *runs: Result) -> str:
@@ -79,13 +71,7 @@ def test_a_row_has_mean_and_standard_error_beside_the_published(tmp_path: Path) 
         "10.00 ± 0.00",
         "0.0125 ± 0.0000",
     ]
-    for said in (
-        "50,000 steps a run, the published schedule",
-        "NVIDIA H200, jax 0.10.2, revision 0123456789",
-        "Preset `paper`; split `published`; seeds 0, 1, 2",
-        "\nhyla-lm evals fuzzy_logic --workdir=runs/table\n",
-    ):
-        assert said in text
+    assert "\nhyla-lm evals fuzzy_logic --workdir=runs/table\n" in text
 
 
 def test_one_seed_has_no_error_and_a_diverged_one_no_metric(tmp_path: Path) -> None:
@@ -133,13 +119,11 @@ def test_schedules_and_settings_are_never_mixed(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*.png"))) == 4
 
 
-@pytest.mark.parametrize(
-    ("binding", "is_known"), [("Sraven.num_symbols=6", False), ("Sraven.split='published'", True)]
-)
-def test_the_ceiling_is_that_of_the_instances(binding: str, is_known: bool, tmp_path: Path) -> None:
-    text = report_of(tmp_path, sraven("hyla", bindings=[binding]))
-    assert ("best possible" in text) == is_known
-    assert (line_of(text, "HYLA")[-1] == "93.31 ± 0.26") == is_known
+def test_the_ceiling_is_that_of_the_instances(tmp_path: Path) -> None:
+    for binding, is_known in (("Sraven.num_symbols=6", False), ("Sraven.split='published'", True)):
+        text = report_of(tmp_path / binding, sraven(bindings=[binding]))
+        assert ("best possible" in text) == is_known
+        assert (line_of(text, "HYLA")[-1] == "93.31 ± 0.26") == is_known
 
 
 def test_a_folder_without_results_or_with_others_is_refused(

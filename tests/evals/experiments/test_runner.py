@@ -59,32 +59,12 @@ def command(workdir: Path, *more: str) -> list[str]:
     return [*run, "--variants=softmax,hyla", "--seeds=0,1", *more]
 
 
-def test_seeds_of_a_row_train_together_and_each_leaves_a_result(
-    training: FakeTraining, tmp_path: Path
-) -> None:
-    assert main(command(tmp_path)) == 0
-    point = "lr0.001_wd0.1_warmup100"
-    assert training.populations == [
-        [f"softmax/{point}/seed0", f"softmax/{point}/seed1"],
-        [f"hyla/{point}/seed0", f"hyla/{point}/seed1"],
-    ]
-    paths = sorted((tmp_path / "results").iterdir())
-    assert len(paths) == 4
-    found = json.loads(paths[0].read_text())
-    assert (found["row"], found["seed"], found["preset"], found["split"]) == (
-        "hyla",
-        0,
-        "paper",
-        "published",
-    )
-    assert found["point"] == {"learning_rate": 0.001, "weight_decay": 0.1, "warmup_steps": 100}
-    assert (found["steps"], found["share"]) == (50000, 1.0)
-    assert found["command"].startswith("hyla-lm evals fuzzy_logic --workdir=")
-    assert found["summary"]["validation"]["held_out_r2"] == 0.49
-
-
 def test_finished_runs_stay_and_new_seeds_are_added(training: FakeTraining, tmp_path: Path) -> None:
     main(command(tmp_path))
+    point = "lr0.001_wd0.1_warmup100"
+    assert training.populations == [
+        [f"{row}/{point}/seed0", f"{row}/{point}/seed1"] for row in ("softmax", "hyla")
+    ]
     training.populations.clear()
     lost = next((tmp_path / "results").iterdir())
     lost.unlink()  # as a kill before it was written leaves it
@@ -126,24 +106,20 @@ def test_options_reach_the_runs(training: FakeTraining, tmp_path: Path) -> None:
     folder = tmp_path / "fuzzy_logic" / "strict" / "table_a1"
     e = read_experiment([str(folder / training.populations[0][0] / "config.gin")], [])
     assert (e.train.steps, e.train.task.split, e.model.mlp_dim) == (2500, "covering", 64)  # type: ignore
-    report = (tmp_path / "report.md").read_text()
-    assert "2,500 steps a run: **5 % of the schedule**" in report
-    assert "**Changed**: `ModelConfig.mlp_dim=64`" in report
 
 
-@pytest.mark.parametrize("suite", ["match3", "hyperteacher"])
 def test_a_task_of_ours_takes_its_gin_file_and_three_kinds_of_attention(
-    suite: str, training: FakeTraining, tmp_path: Path
+    training: FakeTraining, tmp_path: Path
 ) -> None:
-    assert main(["evals", suite, f"--workdir={tmp_path}", "--seeds=0,1"]) == 0
+    assert main(["evals", "hyperteacher", f"--workdir={tmp_path}", "--seeds=0,1"]) == 0
     point = "lr0.003_wd0.1_warmup100"
     assert training.populations == [
         [f"{attention}/{point}/seed{seed}" for seed in (0, 1)]
         for attention in ("softmax", "linear", "hyla")
     ]
-    folder = tmp_path / suite / "plain" / "attention"
+    folder = tmp_path / "hyperteacher" / "plain" / "attention"
     found = read_experiment([str(folder / training.populations[2][1] / "config.gin")], [])
-    assert found.text == read_experiment([f"gin/evals/{suite}.gin"], ["SEED = 1"]).text
+    assert found.text == read_experiment(["gin/evals/hyperteacher.gin"], ["SEED = 1"]).text
     report = (tmp_path / "report.md").read_text()
     assert report.startswith("# Measured\n") and "the whole schedule" in report
     assert "|  | held out | seeds | in distribution | training loss |" in report
@@ -188,9 +164,7 @@ def test_a_folder_with_another_configuration_is_refused(
     assert (tmp_path / "report.md").read_text().count("## Fuzzy logic") == 1
 
 
-def test_a_suite_from_its_command_to_its_report(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_suite_from_its_command_to_its_report(tmp_path: Path) -> None:
     """Nothing is faked here: two seeds of one small model train, are reported and shown."""
     small = ["num_layers=1", "model_dim=8", "num_heads=2", "mlp_dim=8"]
     arguments = [
@@ -217,9 +191,3 @@ def test_a_suite_from_its_command_to_its_report(
     (picture,) = tmp_path.glob("*.png")
     assert f"({picture.name})" in report
     assert picture.read_bytes().startswith(b"\x89PNG")
-
-    modified = (run / "metrics.jsonl").stat().st_mtime_ns
-    capsys.readouterr()
-    assert main(arguments) == 0
-    assert "2 runs, 2 of them finished; 0 populations" in capsys.readouterr().out
-    assert (run / "metrics.jsonl").stat().st_mtime_ns == modified

@@ -48,15 +48,6 @@ def subject(workdir: Path) -> Subject:
     return Subject(open_run(str(workdir), None, (), (), all_devices()[:1]), seed=0)
 
 
-def test_an_empty_mask_takes_nothing_of_the_donor(subject: Subject) -> None:
-    batch = subject.examples(0, EXAMPLES)
-    own = subject.predict(batch, subject.observe(batch))
-    theirs = subject.observe(subject.donors(batch, 0, 0))
-    kept = subject.predict(batch, theirs, False, False)
-    np.testing.assert_allclose(kept, own, atol=TOLERANCE)
-    assert np.abs(subject.predict(batch, theirs) - own).max() > 1e-3
-
-
 def test_codes_and_values_of_the_donor_give_its_answers(subject: Subject) -> None:
     """The query's token is the same in both, for its target is not shown."""
     batch = subject.examples(0, EXAMPLES)

@@ -42,13 +42,6 @@ def test_decoding_noise_is_chance() -> None:
     assert scores["f1"] < scores["always_f1"]
 
 
-def test_a_term_that_training_lacks_is_left_out() -> None:
-    without = TRAINED[(TRAINED != 5).all(1)]
-    tests = {"new": codes_of_terms(LEFT_OUT, 3, 0.1)}
-    scores = decode_terms(codes_of_terms(without, 1, 0.1), tests, range(TERMS))["new"]
-    assert set(scores["terms"]) == {"0", "1", "2", "3", "4"}
-
-
 def test_scores_of_those_that_do_not_look() -> None:
     truth, certainty = np.array([True, False, False, False]), np.array([1.0, 2, -1, -1])
     scores = term_scores(truth, certainty, majority=False)

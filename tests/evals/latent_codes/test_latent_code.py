@@ -1,7 +1,6 @@
 """Latent codes, value units and contributions, read from a model as its parameters make them."""
 
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,52 +15,12 @@ from hyla_lm.attention.attend import (
 )
 from hyla_lm.evals.latent_codes.decoding import dead_units
 from hyla_lm.evals.latent_codes.language import pick
-from hyla_lm.evals.latent_codes.samples import Choices, Collector, active_units, any_active, draw_of
+from hyla_lm.evals.latent_codes.samples import Choices, active_units, any_active, draw_of
 from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogic
 from hyla_lm.evals.tasks.generated import key_of
 from hyla_lm.evals.tasks.sraven import Sraven
 from hyla_lm.evals.tasks.sraven_rules import RULES, completions
-from hyla_lm.model.config import Features, ModelConfig
-from hyla_lm.model.decoder import Decoder
-from hyla_lm.model.inspection import LayerView, attention_layers
-
-SMALL: dict[str, Any] = dict(
-    num_layers=2,
-    model_dim=8,
-    num_heads=3,
-    head_dim=2,
-    mlp_dim=8,
-    causal=False,
-    positions="relative",
-    relative_buckets=6,
-    relative_max_distance=6,
-    dtype="float32",
-)
-
-
-def small_model(task: Any, **changes: Any) -> tuple[Decoder, Any]:
-    model = Decoder(ModelConfig(**{**SMALL, **changes}), task.io)
-    features = jnp.zeros((1, task.sequence_length, task.io.input_size))
-    params = jax.jit(model.init)(jax.random.key(3), features)["params"]
-    return model, jax.tree.map(
-        lambda p: p + 0.1 * jax.random.normal(jax.random.key(4), p.shape), params
-    )
-
-
-def test_codes_are_those_of_the_last_token_with_itself_in_each_layer() -> None:
-    task = FuzzyLogic(sequence_length=6).prepare_task(8)
-    model, params = small_model(task)
-    sample = Collector(model, params, task, Choices(examples=5, seed=7)).collect("held_out", "test")
-    key, table = key_of(7, "test held_out"), jnp.asarray(task.tables["held_out"])
-    features = jax.jit(task.draw)(key, jnp.arange(5), table)["features"]
-
-    @jax.jit
-    def by_layer(params: Any) -> list[jax.Array]:
-        layers = attention_layers(model, params, features)
-        return [layer.code_BxHxTxS[:, :, -1, -1] for layer in layers]
-
-    # Codes have length sqrt(3); float32 sums in another order were seen to differ by 1e-6.
-    np.testing.assert_allclose(sample.code_NxBxC, by_layer(params), atol=1e-5)
+from hyla_lm.model.inspection import LayerView
 
 
 @pytest.mark.parametrize("fixed", ["context", "query"])
@@ -92,39 +51,6 @@ def test_the_rule_of_a_sraven_query_is_that_of_the_feature_it_asks_for() -> None
         found |= np.asarray(fits[place] & (answer[place] == batch["target"]))
     assert found.all()
     assert len(np.unique(batch["rule"])) == len(RULES)
-
-
-def test_views_of_layers_make_the_model_s_own_attention() -> None:
-    """A scanned pattern, and every layer's output made again from its view."""
-    task = FuzzyLogic(sequence_length=6).prepare_task(8)
-    pattern = ("hyla_deep", "softmax")
-    model, params = small_model(task, num_layers=4, attention=pattern, scan_layers=True)
-    features = jax.random.uniform(jax.random.key(0), (2, 6, 5))
-    of_all_positions = model.clone(io=Features(5, 1))
-
-    @jax.jit
-    def look(params: Any) -> Any:
-        views = attention_layers(model, params, features)
-        everything: Any = dict(capture_intermediates=True, mutable=["intermediates"])
-        _, found = of_all_positions.apply({"params": params}, features, **everything)
-        return [(view.code_BxHxTxS, view.request) for view in views], found["intermediates"]
-
-    views, found = look(params)
-    params, found = jax.device_get((params, found))
-    for layer, (code, request) in enumerate(views):
-        name = f"block_{layer % 2}"
-        of_block = (params["blocks"][name], found["blocks"][name])
-        own, seen = jax.tree.map(lambda x, i=layer // 2: x[i], of_block)
-        assert request.spec == VARIANTS[pattern[layer % 2]]
-        y_BxTxHxU = jax.jit(attend_request, static_argnums=1)(request, "reference")
-        out = own["attention"]["out"]
-        made = np.einsum("bthu,hud->btd", y_BxTxHxU, out["kernel"]) + out["bias"]
-        np.testing.assert_allclose(made, seen["attention"]["__call__"][0], atol=1e-5)
-        of_keys_or_heads = (
-            code.sum(3) if request.spec.normalizes_over_keys else jnp.square(code).mean(1)
-        )
-        # RMSHead's epsilon of 1e-6 shortens codes whose scores are small.
-        np.testing.assert_allclose(of_keys_or_heads, 1, atol=0.05)
 
 
 def view_of(variant: str, v_BxSxHxU: np.ndarray, deep: np.ndarray | None = None) -> LayerView:

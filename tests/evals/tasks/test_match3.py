@@ -59,13 +59,6 @@ def test_labels_are_by_definition_and_triples_of_the_sets_table(
     check_sequences(task, name, batches[name], 300)
 
 
-def test_several_triples_are_planted_and_no_other_is_made() -> None:
-    task = Match3(modulus=101, num_triples=2).prepare_task(8)
-    draw = jax.jit(task.draw)
-    batch = jax.device_get(draw(task.train_key(0), ROWS[:50], task.tables["train"]))
-    check_sequences(task, "train", batch, 50)
-
-
 def test_zero_triples_are_of_different_integers_that_do_not_match_alone() -> None:
     modulus = 9
     expected = [

@@ -45,17 +45,6 @@ def test_tokens_are_panels_and_queries() -> None:
     assert tokens["target"].tolist() == [16 % 5, 17 % 5]
 
 
-@pytest.mark.full
-def test_filtered_instances_have_one_answer_and_still_follow_key_and_row() -> None:
-    filtered = Sraven(filter_ambiguous=True).prepare_task(8)
-    draw, rows = jax.jit(filtered.draw_for_evaluation), jnp.arange(256)
-    batch = jax.device_get(draw(filtered.train_key(0), rows, filtered.tables["train"]))
-    again = jax.device_get(draw(filtered.train_key(0), rows[::-1], filtered.tables["train"]))
-    assert not batch["ambiguous"].any()
-    np.testing.assert_array_equal(batch["instance"], again["instance"][::-1])
-    assert filtered.ceiling("held_out") == (1.0, 0.0)
-
-
 def test_metrics_score_whole_panels_and_features() -> None:
     logits = jnp.zeros((3, 5, 3)).at[:, -2:, 0].set(9.0)
     target, weight = jnp.array([[0, 0], [0, 1], [1, 1]]), jnp.array([1.0, 1.0, 0.0])
