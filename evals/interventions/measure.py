@@ -4,7 +4,7 @@ R2 is pooled: 1 - squared error over the variance of the targets. It is taken to
 the sequence, and toward the function whose codes were put in its place.
 
 Dimensions: B sequences, N points of a sequence, C combinations of terms, K terms of one,
-L layers, H heads.
+L layers.
 """
 
 from collections import defaultdict
@@ -35,8 +35,8 @@ Layers = list[Operands]
 class Change(NamedTuple):
     """What is put in the place of a batch's own operands.
 
-    `codes` says in which layers and heads, `values` in which layers; they broadcast. `target` is
-    the donor's, where there is a donor.
+    `codes` and `values` say in which layers, L or one for all. `target` is the donor's, where there
+    is a donor.
     """
 
     name: str
@@ -102,14 +102,10 @@ class Subject:
         self, batch: Batch, other: Layers, codes: Any = True, values: Any = False
     ) -> np.ndarray:
         """The answers, B, if the chosen codes and values are those of `other`; see Change."""
-        layers, heads = self.config.num_layers, self.config.num_heads
-        codes_LxH, values_L = (
-            np.broadcast_to(codes, (layers, heads)),
-            np.broadcast_to(values, layers),
-        )
-        return np.asarray(
-            self._predict(self._params, batch["features"], other, codes_LxH, values_L)
-        )
+        layers = self.config.num_layers
+        chosen = [np.broadcast_to(mask, layers) for mask in (codes, values)]
+        answer_B = self._predict(self._params, batch["features"], other, *chosen)
+        return np.asarray(answer_B)
 
 
 def _predict(
@@ -117,13 +113,11 @@ def _predict(
     params: Any,
     features: jax.Array,
     other: Layers,
-    codes_LxH: jax.Array,
+    codes_L: jax.Array,
     values_L: jax.Array,
 ) -> jax.Array:
     def change(layer: int, own: Operands) -> Operands:
-        made = jnp.where(
-            codes_LxH[layer][:, None, None], other[layer].codes.made_HxSxT, own.codes.made_HxSxT
-        )
+        made = jnp.where(codes_L[layer], other[layer].codes.made_HxSxT, own.codes.made_HxSxT)
         v = jnp.where(values_L[layer], other[layer].v_BxSxHxU, own.v_BxSxHxU)
         return Operands(own.codes._replace(made_HxSxT=made), v)
 
@@ -184,16 +178,15 @@ def _shuffled(own: Layers, start: int) -> Layers:
 
 
 def _changes(subject: Subject, batch: Batch, means: Layers, start: int) -> Iterator[Change]:
-    heads, layers = subject.config.num_heads, subject.config.num_layers
     own = subject.observe(batch)
     yield Change("none", own, values=True)
     stranger, cousin = (subject.donors(batch, shared, start) for shared in (0, 1))
     theirs, target = subject.observe(stranger), stranger["target"]
     yield Change("swap, no term shared", theirs, target=target)
     yield Change("swap, a term shared", subject.observe(cousin), target=cousin["target"])
-    for layer in range(layers):
-        only = (np.arange(layers) == layer)[:, None]
-        yield Change(f"swap in layer {layer}", theirs, only, target=target)
+    for layer in range(len(own)):
+        only_L = np.arange(len(own)) == layer
+        yield Change(f"swap in layer {layer}", theirs, only_L, target=target)
     yield Change("swap of values", theirs, False, True, target)
     yield Change("swap of both", theirs, True, True, target)
     relatives = subject.observe(subject.relatives(batch, start))
@@ -216,9 +209,3 @@ def _changes(subject: Subject, batch: Batch, means: Layers, start: int) -> Itera
     frozen: Layers = jax.tree.map(lambda x: jnp.broadcast_to(x[:1], x.shape), own)
     yield Change("frozen to one sequence", frozen)
     yield Change("shuffled by pair", _shuffled(own, start))
-    zero: Layers = jax.tree.map(jnp.zeros_like, own)
-    for layer, head in np.ndindex(layers, heads):
-        only = np.zeros((layers, heads), bool)
-        only[layer, head] = True
-        yield Change(f"layer {layer}, head {head} to 0", zero, only)
-        yield Change(f"layer {layer}, head {head} to its mean", grand, only)

@@ -9,9 +9,7 @@ from hyla_lm.evals.tables import Mean, markdown, mean_of, shown
 from hyla_lm.storage import write_whole
 
 ORDER = ("softmax", "linear", "hyla")
-HEAD = "layer "
 COLOURS = {"own_r2": "tab:blue", "donor_r2": "tab:orange"}
-COSTLY = 5
 HEADER = """# Interventions on latent codes
 
 R2 times 100 on held-out functions of fuzzy logic, all queries together. Errors are standard errors
@@ -39,12 +37,11 @@ def mean_over_seeds(
 def write_report(folder: Path, results: Sequence[Changed]) -> None:
     """Writes report.md and interventions.png from the results alone."""
     changes = list(dict.fromkeys(name for run in results for name in run.found))
-    whole = [name for name in changes if not name.startswith(HEAD)]
     columns = [(attention, toward) for attention in methods(results) for toward in COLOURS]
     header = ["codes", *(f"{a}, {toward.removesuffix('_r2')}" for a, toward in columns)]
     rows = [
         [change, *(shown(mean_over_seeds(results, a, change, toward), 1) for a, toward in columns)]
-        for change in whole
+        for change in changes
     ]
     steps = ", ".join(f"{n:,}" for n in sorted({run.step for run in results}))
     examples = ", ".join(f"{n:,}" for n in sorted({run.examples for run in results}))
@@ -57,36 +54,9 @@ def write_report(folder: Path, results: Sequence[Changed]) -> None:
         "",
         *markdown(header, rows),
         "",
-        "## One head at a time",
-        "",
-        "The lowest R2 that replacing the codes of one head leaves, in each layer, and how many of "
-        f"its heads cost more than {COSTLY}.",
-        "",
-        *_heads(results, [name for name in changes if name.startswith(HEAD)]),
-        "",
     ]
-    save(folder / "interventions.png", _picture(results, whole))
+    save(folder / "interventions.png", _picture(results, changes))
     write_whole(folder / "report.md", "\n".join(lines).encode())
-
-
-def _heads(results: Sequence[Changed], changes: Sequence[str]) -> list[str]:
-    """A row for each layer and kind of replacement."""
-    groups = dict.fromkeys((name.split(",")[0], name.rpartition(" to ")[2]) for name in changes)
-    rows = []
-    for layer, kind in groups:
-        names = [c for c in changes if c.startswith(f"{layer},") and c.endswith(f" to {kind}")]
-        cells = []
-        for attention in methods(results):
-            lowest, costly = [], []
-            for run in (run.found for run in results if run.attention == attention):
-                whole = 100 * run["none"]["own_r2"]
-                left = [100 * run[name]["own_r2"] for name in names]
-                lowest.append(min(left))
-                costly.append(sum(whole - x > COSTLY for x in left))
-            cells += [shown(mean_of(lowest), 1), shown(mean_of(costly), 1)]
-        rows.append([f"{layer}, to {kind}", *cells])
-    titles = [f"{a}, {what}" for a in methods(results) for what in ("lowest", "heads")]
-    return markdown(["replaced", *titles], rows)
 
 
 def _picture(results: Sequence[Changed], changes: Sequence[str]) -> Figure:
