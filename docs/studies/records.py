@@ -102,19 +102,9 @@ def train_size(size: str, rows: Path, workdir: Path) -> None:
         for method in METHODS:
             train(Setting(size, method, rate, TUNING_STEPS, TUNING_SEED), rows, workdir)
     best = {method: best_rate(read_all(), size, method) for method in METHODS}
-    for method in METHODS:
-        drop_other_rates(size, method, best[method])
     for seed in SEEDS:
         for method in METHODS:
             train(Setting(size, method, best[method], STEPS, seed), rows, workdir)
-
-
-def drop_other_rates(size: str, method: str, best: float) -> None:
-    """Removes results of seeds whose rate is no longer the best, as after a change of RATES."""
-    for seed in SEEDS:
-        path = result_path(Setting(size, method, best, STEPS, seed))
-        if path.exists() and json.loads(path.read_text())["learning_rate"] != best:
-            path.unlink()
 
 
 def result_path(setting: Setting) -> Path:

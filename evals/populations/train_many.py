@@ -120,9 +120,10 @@ class PopulationRun(Run):
 
     def summaries(self) -> list[dict[str, Any]]:
         """The summary of each run, written where the runs are at their end."""
-        more = {"runs_at_once": len(self.runs)}
-        params = (of_run(self.state.params, index) for index in range(len(self.runs)))
-        return [run.finish(self.last, p, more) for run, p in zip(self.runs, params, strict=True)]
+        return [
+            run.finish(self.last, of_run(self.state.params, index), len(self.runs))
+            for index, run in enumerate(self.runs)
+        ]
 
     def _first_state(self) -> TrainState:
         if self.first == 0:
@@ -268,10 +269,10 @@ class _MemberRun:
         data = {"streams": [stream], "window": self.log.window}
         self.store.save(step, jax.tree.map(jnp.asarray, state), data)
 
-    def finish(self, step: int, params: Any, more: dict[str, Any]) -> dict[str, Any]:
+    def finish(self, step: int, params: Any, runs_at_once: int) -> dict[str, Any]:
         """The summary at a step, written if it is the last one."""
         trained = summary_of(self.program, params, self.folder.lines())
-        trained |= {**more, "diverged_at": self.diverged_at}
+        trained |= {"runs_at_once": runs_at_once, "diverged_at": self.diverged_at}
         evaluated = {VALIDATION: self.validation}
         is_finished = step == trained["step"]
         return self.store.finish(trained, evaluated) if is_finished else {**trained, **evaluated}
