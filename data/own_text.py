@@ -125,7 +125,7 @@ class OwnText:
         is_near = wanted / 4 <= survey.held_out_bytes <= 4 * wanted
         if survey.documents >= FEWEST_DOCUMENTS and is_near:
             return False
-        if not any(self._split(VALIDATION, by_tail=True).texts()):
+        if all(cut(text, self.fraction)[1] == "" for text in self.files.texts()):
             raise UserError(
                 f"{self.files.name} has too little text to hold a part out for validation: "
                 "give more text or a larger --validation_fraction."
@@ -133,10 +133,7 @@ class OwnText:
         return True
 
     def split(self, name: str) -> SplitText:
-        return self._split(name, self.by_tail)
-
-    def _split(self, name: str, by_tail: bool) -> SplitText:
-        return SplitText(self.files, name, self.fraction, by_tail, self.survey.digest)
+        return SplitText(self.files, name, self.fraction, self.by_tail, self.survey.digest)
 
     def make_tokenizer(self) -> Tokenizer:
         """The tokenizer of the training text, trained unless it is there."""

@@ -154,7 +154,7 @@ class PopulationRun(Run):
         self.log.flush()
         states = jax.device_get(self.state)
         for index, run in enumerate(self.runs):
-            run.save(step, of_run(states, index), self.batches.state())
+            run.save(step, of_run(states, index), self.batches.get_state())
             run.clock.restart()
 
     def _evaluate(self, step: int) -> None:
@@ -187,7 +187,7 @@ class _RowNumbers:
         rows = np.arange(first * self._batch_size, self._step * self._batch_size, dtype=np.int32)
         return {"row": rows.reshape(-1, self._batch_size)}
 
-    def state(self) -> dict[str, Any]:
+    def get_state(self) -> dict[str, Any]:
         return {"rows_drawn": self._step * self._batch_size}
 
     def close(self) -> None:

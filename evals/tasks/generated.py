@@ -256,7 +256,7 @@ class GeneratedStream:
         with one_device():
             return jax.device_get(self._draw(self._key, rows))
 
-    def state(self) -> dict[str, Any]:
+    def get_state(self) -> dict[str, Any]:
         return {"rows_drawn": self._rows_drawn}
 
     def close(self) -> None:

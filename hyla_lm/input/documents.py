@@ -7,7 +7,7 @@ BytesList { repeated bytes value = 1 }.
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 
 from array_record.python.array_record_module import ArrayRecordReader
 from etils import epath
@@ -101,30 +101,20 @@ def _json_texts(path: epath.Path, field: str) -> Iterator[str]:
         if not line or line.isspace():
             continue
         try:
-            yield _field_of(json.loads(line), field)
-        except (ValueError, RecursionError) as error:
-            reason = error if isinstance(error, WrongField) else "it is no JSON: one object a line"
+            value = json.loads(line)
+            text = value.get(field)
+        except (ValueError, AttributeError, RecursionError) as error:
             raise UserError(
-                f"{path}: line {number} holds no text ({reason}): mend that file."
+                f"{path}: line {number} is no JSON object: write one object a line."
             ) from error
+        if not isinstance(text, str):
+            raise UserError(
+                f"{path}: line {number} has no text in {field!r} but the fields "
+                f"{', '.join(map(repr, value)):.200}: mend that file, or name another with --field."
+            )
+        yield text if text.isascii() else text.encode("utf-8", "replace").decode()
     if number == 0:
         raise UserError(f"{path} is empty: fetch the shard again.")
-
-
-class WrongField(ValueError):
-    """A JSON value without text in the wanted field."""
-
-
-def _field_of(value: Any, field: str) -> str:
-    if not isinstance(value, dict):
-        raise WrongField("it is no JSON object")
-    if field not in value:
-        there = ", ".join(map(repr, value)) or "none"
-        raise WrongField(f"no field {field!r} is in it but {there:.200}; --field names another")
-    text = value[field]
-    if not isinstance(text, str):
-        raise WrongField(f"its field {field!r} is no string")
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _whole_text(path: epath.Path, field: str) -> Iterator[str]:

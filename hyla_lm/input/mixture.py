@@ -15,7 +15,7 @@ import numpy as np
 
 from hyla_lm.config.declare import check_given, configurable, setting
 from hyla_lm.errors import UserError
-from hyla_lm.input.prepared import Opened, Rows, RowText
+from hyla_lm.input.prepared import RowData, Rows, RowText
 from hyla_lm.input.row_stream import Shuffled
 from hyla_lm.input.rows import RowBatch, RowSet, RowTable
 from hyla_lm.input.source import NAME, LanguageData, Reading
@@ -99,18 +99,18 @@ class RowMixture:
         hashes = {path: sha256 for p in parts.values() for path, sha256 in p.hashes.items()}
         return RowText(rows, order, described, reading, hashes)
 
-    def _opened(self, sequence_length: int, reading: Reading) -> dict[str, Opened]:
+    def _opened(self, sequence_length: int, reading: Reading) -> dict[str, RowData]:
         """The sources, of which each may have fewer rows than a batch."""
         opened = {}
         for name, rows in zip(self.names, self.rows, strict=True):
             try:
-                opened[name] = rows.opened(sequence_length, 1, reading)
+                opened[name] = rows.open(sequence_length, 1, reading)
             except UserError as error:
                 raise type(error)(f"RowMixture, {name!r}: {error}", error.argument) from error
         return opened
 
 
-def _check_alike(opened: Mapping[str, Opened]) -> None:
+def _check_alike(opened: Mapping[str, RowData]) -> None:
     """Raises UserError unless all sources have one tokenizer and rows of their own."""
     names = list(opened)
     first = opened[names[0]].tokenizer

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from hyla_lm.config.declare import check_given, configurable, setting
 from hyla_lm.errors import UserError
@@ -38,11 +38,7 @@ class Rows:
         choices=("background", "off"),
     )
 
-    def open(self, sequence_length: int, batch_size: int, reading: Reading) -> LanguageData:
-        return LanguageData(*self.opened(sequence_length, batch_size, reading))
-
-    def opened(self, sequence_length: int, batch_size: int, reading: Reading) -> "Opened":
-        """Tokenizer, training and validation rows, after every check."""
+    def open(self, sequence_length: int, batch_size: int, reading: Reading) -> "RowData":
         check_given(self, "train", "validation", "tokenizer")
         tokenizer = Tokenizer(self.tokenizer)
         train, validation = read_manifest(self.train), read_manifest(self.validation)
@@ -53,7 +49,7 @@ class Rows:
         described = f"{train.source}, {train.summary()}"
         to_verify = {} if self.verify == "off" else hashes
         text = RowText(rows, Shuffled(train.rows), described, reading, to_verify)
-        return Opened(tokenizer, text, held_out)
+        return RowData(tokenizer, text, held_out)
 
     def _check_splits(self, train: Manifest, validation: Manifest) -> None:
         """Raises UserError unless the manifests say that the folders are what they are given as."""
@@ -120,9 +116,8 @@ class RowText:
         return RowStream(self.rows, shard, states, self.reading, self.order, verification)
 
 
-class Opened(NamedTuple):
-    """What Rows name: the tokenizer, and the rows to train and to evaluate on."""
+@dataclass(frozen=True)
+class RowData(LanguageData):
+    """The data that one folder of each split makes."""
 
-    tokenizer: Tokenizer
     train: RowText
-    validation: RowSet

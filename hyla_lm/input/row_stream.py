@@ -93,7 +93,7 @@ class RowStream:
         self._rows_read += self._batch_size
         return batch
 
-    def state(self) -> dict[str, Any]:
+    def get_state(self) -> dict[str, Any]:
         return {"rows_read": self._rows_read}
 
     def close(self) -> None:

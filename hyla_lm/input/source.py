@@ -29,7 +29,7 @@ class Batches(Protocol):
 
     def __next__(self) -> RowBatch: ...
 
-    def state(self) -> dict[str, Any]:
+    def get_state(self) -> dict[str, Any]:
         """The position after the last batch."""
         ...
 

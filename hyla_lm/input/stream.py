@@ -6,7 +6,7 @@ it. To resume, the document is tokenised again and its first tokens are dropped.
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +23,7 @@ from hyla_lm.input.documents import TextRecords, check_gzip, is_record_file, rea
 from hyla_lm.input.packing import Block, Packer, encode_texts
 from hyla_lm.input.row_stream import Shuffled
 from hyla_lm.input.rows import MemoryRows, RowBatch, RowSet
-from hyla_lm.input.source import LanguageData, Reading
+from hyla_lm.input.source import Batches, LanguageData, Reading
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.storage import list_files, names_and_sizes
@@ -215,32 +215,13 @@ class StreamedText:
     def summary(self) -> str:
         return f"{self.name}, tokenised while training"
 
-    def stream(self, shard: BatchShard, states: list[dict[str, Any]] | None) -> "TextStream":
+    def stream(self, shard: BatchShard, states: list[dict[str, Any]] | None) -> Batches:
+        """Endless batches of one process, made ahead of training in a thread."""
         batches = PackedBatches(self, self.documents_of(shard), len(shard.places))
-        state = None if states is None else state_of_shard(states, shard)
-        return TextStream(batches, self.reading.ahead, state)
-
-
-class TextStream:
-    """Endless batches of one process, made ahead of training in a thread."""
-
-    def __init__(self, batches: "PackedBatches", ahead: int, state: dict[str, Any] | None):
-        prefetched = ThreadPrefetchIterDataset(batches, prefetch_buffer_size=ahead)
-        self._iterator = iter(prefetched)
-        if state is not None:
-            self._iterator.set_state(state)
-
-    def __iter__(self) -> Iterator[RowBatch]:
-        return self
-
-    def __next__(self) -> RowBatch:
-        return next(self._iterator)
-
-    def state(self) -> dict[str, Any]:
-        return self._iterator.get_state()
-
-    def close(self) -> None:
-        self._iterator.close()
+        iterator = iter(ThreadPrefetchIterDataset(batches, prefetch_buffer_size=self.reading.ahead))
+        if states is not None:
+            iterator.set_state(state_of_shard(states, shard))
+        return iterator
 
 
 class PackedBatches(grain.IterDataset):

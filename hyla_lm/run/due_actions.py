@@ -102,7 +102,7 @@ def save(run: Run, step: int) -> None:
     run.log.flush()
     with run.clock.measured("save_seconds"):
         run.waits_for(step, "the other processes")
-        streams = processes.gather_shards(run.batches.state(), run.shard)
+        streams = processes.gather_shards(run.batches.get_state(), run.shard)
         run.waits_for(step, "a save")
         run.store.save(step, run.state, {"streams": streams, "window": run.log.window})
 

@@ -127,14 +127,6 @@ def test_a_value_that_cannot_be_in_a_manifest_is_named(
         read_manifest(packed[0])
 
 
-def test_a_file_that_is_no_manifest_is_named(packed: Packed) -> None:
-    path = packed[0] / MANIFEST
-    for text in ("", "[]", "{}", '{"format": ' + "[" * 100_000, '{"a": ' + "9" * 5000):
-        path.write_text(text)
-        with pytest.raises(UserError, match=rf"{path} is no rows manifest \("):
-            read_manifest(packed[0])
-
-
 def forge(folder: Path, manifest: Manifest, records: list[bytes], **facts: Any) -> Path:
     """Makes the rows a folder of one shard of such records, and a manifest that fits it."""
     path = folder / manifest.shards[1].name

@@ -96,7 +96,7 @@ def test_a_row_number_says_source_and_row(
     rows = expected["row"].ravel()
     of_books = np.cumsum(rows >= web)
     assert np.abs(of_books - np.arange(1, len(rows) + 1) / 4).max() < 1
-    tables = [rows.opened(SEQUENCE_LENGTH, 1, PLAIN).train.rows.rows for rows in (tiny_rows, books)]
+    tables = [rows.open(SEQUENCE_LENGTH, 1, PLAIN).train.rows.rows for rows in (tiny_rows, books)]
     for place in (0, 1, 2, 3, 500, 501, 502, 503):
         row = int(rows[place])
         stored = tables[row >= web].read([row - web if row >= web else row])

@@ -112,7 +112,7 @@ def test_a_saved_state_continues_exactly(
     stream = RowStream(train_split, BatchShard(BATCH, 0, saved_by - 1, saved_by))
     take(stream, read + 1)
     state = {"rows_read": read * BATCH}
-    assert stream.state() == {"rows_read": (read + 1) * BATCH}
+    assert stream.get_state() == {"rows_read": (read + 1) * BATCH}
     assert hashes(train_split, shards, 5, state) == expected_hashes[read : read + 5]
 
 
@@ -120,7 +120,7 @@ def test_the_state_counts_the_rows_of_all_shards_and_is_json(train_split: RowSet
     streams = [RowStream(train_split, BatchShard(BATCH, 0, i, 2)) for i in range(2)]
     for stream in streams:
         take(stream, 3)
-    assert [stream.state() for stream in streams] == [{"rows_read": 3 * BATCH}] * 2
+    assert [stream.get_state() for stream in streams] == [{"rows_read": 3 * BATCH}] * 2
 
 
 def test_processes_that_saved_different_states_are_refused(train_split: RowSet) -> None:

@@ -75,10 +75,10 @@ def batches(
 ) -> tuple[np.ndarray, list[dict]]:
     """An array of the next batches, and the state after each (with that before the first)."""
     stream = data.train.stream(shard, states)
-    saved, arrays = [stream.state()], []
+    saved, arrays = [stream.get_state()], []
     for batch in islice(stream, count):
         arrays.append(batch[of])
-        saved.append(stream.state())
+        saved.append(stream.get_state())
     stream.close()
     return np.stack(arrays), saved
 

@@ -33,10 +33,10 @@ def opened(c4: C4, task: str, **settings: object) -> LanguageData:
 def test_a_task_streams_and_resumes_exactly(c4: C4, task: str) -> None:
     data = opened(c4, task)
     stream = data.train.stream(BatchShard(BATCH), None)
-    tokens, states = [], [stream.state()]
+    tokens, states = [], [stream.get_state()]
     for batch in islice(stream, 60):
         tokens.append(batch["tokens"])
-        states.append(stream.state())
+        states.append(stream.get_state())
     stream.close()
     for step in (0, 1, 17, 55):
         resumed = data.train.stream(BatchShard(BATCH), [states[step]])

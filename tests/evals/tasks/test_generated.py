@@ -117,7 +117,7 @@ def test_processes_share_each_batch_and_a_state_goes_on() -> None:
     for index in range(2):
         part = task.train_stream(BatchShard(8, 0, index, 2), None)
         next(part)
-        state = part.state()
+        state = part.get_state()
         assert state == {"rows_drawn": 8}
         resumed = task.train_stream(BatchShard(8, 0, index, 2), [state, state])
         for batch in batches[1:]:
