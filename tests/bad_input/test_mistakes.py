@@ -35,12 +35,11 @@ def places(
     for name, text in WRITTEN.items():
         (home / name).write_text(text)
     found = {Path(name).stem: home / name for name in WRITTEN}
-    for name in ("folder", "started", "strange"):
+    for name in ("folder", "started"):
         (home / name).mkdir()
         found[name] = home / name
     (home / "folder" / "notes.txt").write_text("mine")
     shutil.copy(trained / "config.gin", home / "started")
-    (home / "strange" / "config.gin").write_text("import stranger\n")
     (home / "circle.gin").write_text(f"include '{home / 'circle.gin'}'\n")
     (home / "binary.gin").write_bytes(b"\xff\xfe\x00")
     (home / "tiny.gin").write_text(TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH))
