@@ -68,7 +68,7 @@ def start(cloud: Cloud) -> None:
     """Installs the package on every host and starts the trainer, unless it is running."""
     cloud.ssh(commands.install(cloud.job), limit=commands.INSTALL_SECONDS)
     answers = read_status(cloud.ssh(commands.start(cloud.job)))
-    started = sum(answer.get("started", False) for answer in answers)
+    started = sum(answer.get("started") is True for answer in answers)
     cloud.say(f"trainer started on {started} hosts, running before on {len(answers) - started}")
 
 
