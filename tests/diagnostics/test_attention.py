@@ -21,7 +21,6 @@ from hyla_lm.diagnostics.attention import (
     counts,
     diagnose_layer,
     head_pictures,
-    participation_ratio,
     some_rows,
 )
 from hyla_lm.model.config import Tokens
@@ -152,12 +151,6 @@ def test_a_unit_that_only_masked_pairs_would_wake_is_dead() -> None:
     v = jnp.zeros_like(view.request.v_BxSxHxU).at[:, -1].set(1)
     blind = replace(view, code_BxHxTxS=seen_last, request=replace(view.request, v_BxSxHxU=v))
     assert dead_units(blind) == 1
-
-
-def test_the_participation_ratio_counts_directions() -> None:
-    assert participation_ratio(jnp.diag(jnp.array([2.0, 2, 2, 0]))) == pytest.approx(3)
-    assert participation_ratio(jnp.diag(jnp.array([5.0, 0, 0, 0]))) == pytest.approx(1)
-    assert participation_ratio(jnp.zeros((4, 4))) == 0
 
 
 def test_counts_of_equal_values_are_in_one_bin_and_of_nothing_hidden() -> None:

@@ -122,28 +122,6 @@ def test_muon_trains_all_matrices_of_hidden_layers_and_no_others(
     assert found - one_dimensional == others
 
 
-def test_scanned_layers_are_matrices_of_their_own() -> None:
-    """The updates of stacked layers are the stacked updates of the layers."""
-    fields = {"attention": "hyla_deep", "feedforward": "moe"}
-    layers = [
-        jax.tree.map(lambda p, seed=seed: jnp.asarray(drawn(seed, *p.shape), jnp.float32), block)
-        for seed, block in enumerate(params_of(**fields)["blocks"].values())
-    ]
-    apart = {f"block_{index}": layer for index, layer in enumerate(layers)}
-    stacked = {"block_0": jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)}
-    optimizer = make_optimizer(MUON, lambda _: jnp.float32(RATE))
-
-    @jax.jit
-    def first_updates(*trees: Any) -> list[Any]:
-        return [optimizer.update(tree, optimizer.init(tree), tree)[0] for tree in trees]
-
-    of_apart, of_stacked = first_updates(apart, stacked)
-    expected = jax.tree.map(lambda *leaves: jnp.stack(leaves), *of_apart.values())
-    pairs = zip(jax.tree.leaves(of_stacked["block_0"]), jax.tree.leaves(expected), strict=True)
-    for one, other in pairs:
-        np.testing.assert_allclose(one, other, rtol=RELATIVE, atol=ABSOLUTE)
-
-
 def test_a_matrix_has_one_moment_that_is_split_as_it_is() -> None:
     params = params_of(attention="hyla_deep")
     state = jax.eval_shape(make_optimizer(MUON, lambda _: 1.0).init, params)

@@ -16,7 +16,6 @@ from hyla_lm.optim import (
     decay_mask,
     make_optimizer,
     make_schedule,
-    rise_hold_fall,
 )
 from hyla_lm.parallel.sharding import path_of
 
@@ -172,16 +171,6 @@ def test_gradients_are_clipped_by_their_norm_over_all_parameters(
         expected = -0.5 * clipped / (np.abs(clipped) + 1)
         # Bias corrections of 1 - 0.999 cost float32 four digits in the second moment.
         np.testing.assert_allclose(update[name], expected, rtol=1e-4)
-
-
-def test_the_first_update_has_the_learning_rate_of_update_0() -> None:
-    optimizer = make_optimizer(OptimizerConfig(), rise_hold_fall(1.0, 2, 2, 8))
-    state = optimizer.init(PARAMS)
-    first, state = optimizer.update(PARAMS, state, PARAMS)
-    second, _ = optimizer.update(PARAMS, state, PARAMS)
-    np.testing.assert_array_equal(first["kernel"], 0)
-    # Half the peak times (the sign of the gradient + 0.1 of the parameter).
-    np.testing.assert_allclose(second["kernel"], [-0.5 * 1.2, 0.5 * 1.4], rtol=1e-4)
 
 
 def test_moments_of_adam_decay_by_b1_and_b2() -> None:
