@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +18,35 @@ from tensorboard.util.tensor_util import make_ndarray
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.logs.sinks import Histogram, description
 from hyla_lm.logs.tensorboard import TensorBoard, tensorboard_name
+from hyla_lm.run.folder import read_lines
 from hyla_lm.train import train
 from tests.conftest import SEQUENCE_LENGTH, TINY
 
 pytestmark = pytest.mark.usefixtures("programs_once")
 
 SMALL = ("LanguageModel.closing_prompt = 'ba'", "LanguageModel.samples = 2")
+Train = Callable[..., None]
 LOSS, CODES, PICTURE = "train/loss_nats", "attention/code_values/layer_0", "attention/p/layer_0"
 
 
 @pytest.fixture(scope="module")
-def run(tiny_rows: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def go(tiny_rows: Any, tmp_path_factory: pytest.TempPathFactory) -> Train:
+    gin_file = tmp_path_factory.mktemp("board") / "tiny.gin"
+    gin_file.write_text(TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH))
+
+    def train_with(workdir: Path, *bindings: str) -> None:
+        train(read_experiment([str(gin_file)], [*SMALL, *bindings]), str(workdir))
+
+    return train_with
+
+
+@pytest.fixture(scope="module")
+def run(go: Train, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of 8 steps that was resumed to 12."""
-    home = tmp_path_factory.mktemp("board")
-    (home / "tiny.gin").write_text(TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH))
-    for steps in (8, 12):
-        settings = [*SMALL, f"TrainConfig.steps = {steps}"]
-        train(read_experiment([str(home / "tiny.gin")], settings), str(home / "run"))
-    return home / "run"
+    workdir = tmp_path_factory.mktemp("runs") / "small"
+    go(workdir, "TrainConfig.steps = 8")
+    go(workdir)
+    return workdir
 
 
 def texts(workdir: Path, tag: str) -> dict[int, str]:
@@ -103,3 +115,12 @@ def test_texts_are_settings_parameters_environment_and_samples(run: Path) -> Non
     samples = texts(run, "text/samples")
     assert list(samples) == [4, 8, 12], "at each evaluation once"
     assert all(text.count("```\nba") == 2 for text in samples.values())
+
+
+def test_samples_change_no_bit_of_training(run: Path, go: Train, tmp_path: Path) -> None:
+    go(tmp_path / "run", "LanguageModel.samples = 0", "TrainConfig.steps = 8")
+    with_samples, without = (
+        [line["train/loss_nats"] for line in read_lines(workdir) if "train/loss_nats" in line][:3]
+        for workdir in (run, tmp_path / "run")
+    )
+    assert with_samples == without
