@@ -36,18 +36,16 @@ def compare(
     at: str = "steps",
     set_name: str | None = None,
     baseline: str | None = None,
-    evaluate: bool = False,
-    trust_imports: bool = False,
 ) -> "Comparison":
     """How the runs of these folders differ on the same validation documents, as plain data.
 
     Runs that differ in the seed alone are a group. Groups are compared in pairs, or all with the
     `baseline`, at the largest budget that all runs reached: `at` is "steps", "tokens", "flops" or
-    "seconds". `set_name` is a validation set, by default the first. `evaluate` evaluates the newest
-    checkpoint of a run that kept no losses. The result has `groups`, `pairs` and `notes`, and
-    `as_dict()`. Raises hyla_lm.errors.UserError, one sentence, for runs that cannot be compared.
+    "seconds". `set_name` is a validation set, by default the first. The result has `groups`,
+    `pairs` and `notes`, and `as_dict()`. Raises hyla_lm.errors.UserError, one sentence, for runs
+    that cannot be compared.
     """
     from hyla_lm.tools.compare.comparison import compare as compare_runs
 
     paths = [str(run) for run in runs]
-    return compare_runs(paths, at, set_name, baseline, evaluate, trust_imports)
+    return compare_runs(paths, at, set_name, baseline)

@@ -39,8 +39,8 @@ def of_one_set(runs: Sequence[ReadRun], set_name: str | None) -> tuple[list[Read
         if not run.evaluations:
             raise UserError(
                 f"{run.path} has no losses by document: train it with "
-                "LanguageModel.document_losses = True, or give --evaluate for its newest "
-                "checkpoint."
+                "LanguageModel.document_losses = True, or evaluate it by hyla-lm evaluate "
+                f"--follow --workdir={run.path} --gin.LanguageModel.document_losses=True."
             )
     name = next(iter(runs[0].evaluations[-1].sets)) if set_name is None else set_name
     _check_same_documents(runs, name)
@@ -133,9 +133,9 @@ def _keys(documents: Documents) -> np.ndarray:
     return (documents.row_N << PLACE_BITS) + documents.place_N + 1
 
 
-def curves(runs: Sequence[ReadRun], set_name: str) -> tuple[list[list[float]], int]:
-    """Bits per byte of each run's evaluations over the documents of all of them; how many."""
+def curves(runs: Sequence[ReadRun], set_name: str) -> list[list[float]]:
+    """Bits per byte of each run's evaluations over the documents of all of them."""
     every = [evaluation.sets[set_name] for run in runs for evaluation in run.evaluations]
     shared = shared_documents(every)
     bits = iter([float(one.nats_N.sum() / LN2 / one.bytes_N.sum()) for one in shared])
-    return [[next(bits) for _ in run.evaluations] for run in runs], len(shared[0])
+    return [[next(bits) for _ in run.evaluations] for run in runs]

@@ -1,29 +1,22 @@
 """The comparison of runs as plain data."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from hyla_lm.config.declare import wrong_choice
 from hyla_lm.errors import UserError
-from hyla_lm.input.packing import Documents
-from hyla_lm.run.restored import open_run
 from hyla_lm.tools.compare.budget import LN2, AtBudget, curves, losses_at, of_one_set
 from hyla_lm.tools.compare.intervals import Interval, differences, holm
 from hyla_lm.tools.compare.runs import (
     BUDGETS,
-    SEED,
-    ReadRun,
     grouped,
     pairs,
     read_run,
-    value_of,
 )
 
-SWITCH = "LanguageModel.document_losses"
-MOST_DOCUMENTS = 8
 FEW_DOCUMENTS = 30
 SIGNIFICANT = 0.05
 
@@ -38,7 +31,6 @@ class RunResult:
     steps: tuple[int, ...]
     budgets: list[float]
     curve: list[float]
-    environment: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -49,17 +41,6 @@ class GroupResult:
     settings: Mapping[str, str]
     bits_per_byte: float
     runs: list[RunResult]
-
-
-@dataclass(frozen=True)
-class DocumentResult:
-    """A document: its place, bits by which the pair differs on it, and its text if it is known."""
-
-    row: int
-    place: int
-    bytes: float
-    bits: float
-    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,15 +57,13 @@ class PairResult:
     over_seeds: Interval | None
     p_adjusted: float
     verdict: str
-    documents: list[DocumentResult]
 
 
 @dataclass(frozen=True)
 class Comparison:
     """Groups of runs and the differences of their pairs, at one budget.
 
-    `documents` counts those compared, `left_out` those that not all runs evaluated whole, and
-    `in_curves` those of every evaluation.
+    `documents` counts those compared, `left_out` those that not all runs evaluated whole.
     """
 
     at: str
@@ -92,7 +71,6 @@ class Comparison:
     set_name: str
     documents: int
     left_out: int
-    in_curves: int
     groups: list[GroupResult]
     pairs: list[PairResult]
     notes: list[str]
@@ -107,32 +85,21 @@ def compare(
     at: str = "steps",
     set_name: str | None = None,
     baseline: str | None = None,
-    evaluate: bool = False,
-    trust_imports: bool = False,
 ) -> Comparison:
     """See hyla_lm.compare."""
     if at not in BUDGETS:
         raise wrong_choice(f"--at={at}", at, BUDGETS)
     if len(workdirs) < 2:
         raise UserError("a comparison needs at least two runs: give their folders.")
-    every = [_with_losses(read_run(path), evaluate, trust_imports) for path in workdirs]
-    chosen, name = of_one_set(every, set_name)
+    chosen, name = of_one_set([read_run(path) for path in workdirs], set_name)
     groups = grouped(chosen)
     compared = pairs(groups, baseline)
     runs = [run for group in groups for run in group.runs]
     losses = losses_at(runs, at, name)
     bits_R = losses.nats_RxN.sum(axis=1) / LN2 / losses.documents.bytes_N.sum()
-    lines, in_curves = curves(runs, name)
+    lines = curves(runs, name)
     results = [
-        RunResult(
-            run.path,
-            value_of(run.settings, SEED),
-            float(bits),
-            steps,
-            run.budgets(at).tolist(),
-            line,
-            run.facts["environment"],
-        )
+        RunResult(run.path, run.seed, float(bits), steps, run.budgets(at).tolist(), line)
         for run, bits, steps, line in zip(runs, bits_R, losses.between_R, lines, strict=True)
     ]
     ends = np.cumsum([len(group.runs) for group in groups])
@@ -142,21 +109,9 @@ def compare(
         for g, of in zip(groups, members, strict=True)
     ]
     judged = _pair_results([group.name for group in groups], members, compared, losses)
-    counts = len(losses.documents), losses.left_out, in_curves
+    counts = len(losses.documents), losses.left_out
     notes = _notes(judged, named, losses)
     return Comparison(at, losses.budget, name, *counts, named, judged, notes)
-
-
-def _with_losses(run: ReadRun, evaluate: bool, trust_imports: bool) -> ReadRun:
-    """The run; with `evaluate` the losses of its newest checkpoint, where it kept none."""
-    if run.evaluations or not evaluate:
-        return run
-    switch_on = [f"{SWITCH} = True"] if SWITCH in run.settings else []
-    opened = open_run(run.path, bindings=switch_on, trust_imports=trust_imports)
-    losses = opened.evaluation().documents
-    if losses is None:
-        raise UserError(f"{run.path} holds no language model: give runs of one.")
-    return replace(run, evaluations=[losses])
 
 
 def _pair_results(
@@ -168,7 +123,6 @@ def _pair_results(
     """The result of each pair of groups, which have names and list their runs among R."""
     estimates = differences(losses.nats_RxN, losses.documents.bytes_N, members, compared)
     adjusted = holm([(one.over_seeds or one.over_documents).p for one in estimates])
-    tables = [losses.nats_RxN[list(of)].mean(axis=0) / LN2 for of in members]
     results = []
     for (a, b), one, p in zip(compared, estimates, adjusted, strict=True):
         verdict = "no difference found"
@@ -176,21 +130,8 @@ def _pair_results(
             better = names[a] if one.value < 0 else names[b]
             verdict = f"{better} is better by {abs(one.value):.4f} bits per byte"
         intervals = one.over_documents, one.over_seeds
-        documents = _documents(losses.documents, tables[a] - tables[b])
-        results.append(PairResult(names[a], names[b], one.value, *intervals, p, verdict, documents))
+        results.append(PairResult(names[a], names[b], one.value, *intervals, p, verdict))
     return results
-
-
-def _documents(documents: Documents, bits_N: np.ndarray) -> list[DocumentResult]:
-    """The documents that move a difference most, either way, from the most negative on."""
-    order = np.argsort(bits_N, kind="stable")
-    chosen = np.unique(np.concatenate([order[:MOST_DOCUMENTS], order[-MOST_DOCUMENTS:]]))
-    most = documents.take(chosen)
-    columns = most.row_N, most.place_N, most.bytes_N, bits_N[chosen]
-    results = [
-        DocumentResult(*values) for values in zip(*(c.tolist() for c in columns), strict=True)
-    ]
-    return sorted(results, key=lambda one: one.bits)
 
 
 def _notes(

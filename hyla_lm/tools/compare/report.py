@@ -1,122 +1,44 @@
-"""The report of a comparison: a picture, and a page of HTML that needs nothing else."""
+"""The report of a comparison: tables as text, and a picture."""
 
-from base64 import b64encode
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
-from html import escape
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hyla_lm.config.gin_files import Written
-from hyla_lm.config.read_experiment import read_experiment
-from hyla_lm.errors import UserError
-from hyla_lm.parallel.sharding import BatchShard
-from hyla_lm.storage import as_path, read_whole
-from hyla_lm.tasks.language_model import LanguageModelTask
-from hyla_lm.tools.compare import intervals
-from hyla_lm.tools.compare.comparison import Comparison, DocumentResult, GroupResult, PairResult
+from hyla_lm.tools.compare.comparison import Comparison, GroupResult, PairResult
 from hyla_lm.tools.compare.intervals import Interval
 from hyla_lm.tools.compare.runs import BUDGETS
-from hyla_lm.tools.output import new_figure, png
+from hyla_lm.tools.output import new_figure, plain, png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LONGEST = 400  # characters of a document's text
-MOST_TOKENS = 400  # of which a piece has at least one character, but for bytes
-STYLE = """
-:root { color-scheme: light dark }
-body { margin: 2em auto; max-width: 70em; padding: 0 1em; font: 15px/1.5 system-ui, sans-serif }
-img { max-width: 100%; background: white }
-th, td { text-align: left; vertical-align: top; padding: .3em 1.2em .3em 0 }
-td { white-space: pre-wrap; overflow-wrap: anywhere; font-variant-numeric: tabular-nums }
-pre { white-space: pre-wrap }
-"""
-Position = tuple[int, int]
 Table = list[tuple[str, ...]]
 
 
-def with_texts(comparison: Comparison, trust_imports: bool) -> Comparison:
-    """The comparison with the texts of its documents, or with a note why they cannot be read."""
-    wanted = {(d.row, d.place) for pair in comparison.pairs for d in pair.documents}
-    path = comparison.groups[0].runs[0].path
-    try:
-        texts = texts_of(path, comparison.set_name, wanted, trust_imports)
-    except UserError as error:
-        note = f"The texts of documents could not be read: {error}"
-        return replace(comparison, notes=[*comparison.notes, note])
-
-    def named(pair: PairResult) -> PairResult:
-        return replace(
-            pair, documents=[replace(d, text=texts[d.row, d.place]) for d in pair.documents]
-        )
-
-    return replace(comparison, pairs=[named(pair) for pair in comparison.pairs])
-
-
-def texts_of(
-    workdir: str, set_name: str, wanted: Collection[Position], trust_imports: bool
-) -> dict[Position, str]:
-    """The beginning of each document, by the row and place where it begins, of a run's rows.
-
-    Raises UserError where rows or tokenizer are not where the run's config.gin says.
-    """
-    config = as_path(workdir) / "config.gin"
-    text = (read_whole(config) or b"").decode(errors="replace")
-    experiment = read_experiment([Written(str(config), text, trust_imports)], [])
-    size = experiment.train.batch_size
-    assert experiment.train.task is not None
-    task = experiment.train.task.prepare_task(size)
-    if not isinstance(task, LanguageModelTask):
-        raise UserError(f"{workdir} holds no language model: give runs of one.")
-    ahead = -(-MOST_TOKENS // task.sequence_length)
-    needed = {row + more for row, _ in wanted for more in range(ahead + 1)}
-    target_T: dict[int, np.ndarray] = {}
-    for batch in task.evaluation_sets(BatchShard(size), True)[set_name]:
-        for row, tokens in zip(batch["row"], batch["tokens"], strict=True):
-            if int(row) in needed:
-                target_T[int(row)] = tokens[1:]
-    texts = {}
-    for row, start in wanted:
-        rows = [target_T[r] for r in range(row, row + ahead + 1) if r in target_T]
-        texts[row, start] = _text(task, np.concatenate(rows)[max(start, 0) :][:MOST_TOKENS])
-    return texts
-
-
-def _text(task: LanguageModelTask, tokens: np.ndarray) -> str:
-    """The text of tokens up to the end of a document."""
-    ends = np.flatnonzero((tokens == task.tokenizer.eos) | (tokens == task.tokenizer.bos))
-    text = task.tokenizer.decode(tokens[: ends[0] if len(ends) else None].tolist())
-    return text if len(ends) and len(text) <= LONGEST else f"{text[:LONGEST]}…"
-
-
-def basis(comparison: Comparison) -> str:
-    """On what runs are compared."""
+def text(comparison: Comparison) -> str:
+    """What is compared, tables of groups and pairs, and what they say in words."""
     of_set = f" of the set {comparison.set_name!r}" if comparison.set_name else ""
-    return (
+    basis = (
         f"{comparison.documents:,} validation documents{of_set}, at {comparison.budget:,.6g} "
         f"{BUDGETS[comparison.at]}"
     )
+    lines = [basis, "", *plain(_group_table(comparison.groups)), ""]
+    if comparison.pairs:
+        lines += [*plain(_pair_table(comparison.pairs)), ""]
+    verdicts = [f"{pair.a} against {pair.b}: {pair.verdict}" for pair in comparison.pairs]
+    return "\n".join([*lines, *verdicts, *comparison.notes])
 
 
-def verdict(pair: PairResult) -> str:
-    """The pair and what was comparison of it, in words."""
-    return f"{pair.a} against {pair.b}: {pair.verdict}"
-
-
-def group_table(comparison: Comparison) -> Table:
-    """A row for each group."""
-
-    def seeds(group: GroupResult) -> str:
-        return ", ".join(f"{run.seed}: {run.bits_per_byte:.4f}" for run in group.runs)
-
-    rows = [(g.name, f"{g.bits_per_byte:.4f}", seeds(g)) for g in comparison.groups]
+def _group_table(groups: Sequence[GroupResult]) -> Table:
+    rows = []
+    for group in groups:
+        seeds = ", ".join(f"{run.seed}: {run.bits_per_byte:.4f}" for run in group.runs)
+        rows.append((group.name, f"{group.bits_per_byte:.4f}", seeds))
     return [("group", "bits per byte", "by seed"), *rows]
 
 
-def pair_table(comparison: Comparison) -> Table:
-    """A row for each pair."""
+def _pair_table(pairs: Sequence[PairResult]) -> Table:
     rows = [
         (
             f"{pair.a} − {pair.b}",
@@ -125,7 +47,7 @@ def pair_table(comparison: Comparison) -> Table:
             _between(pair.over_seeds) if pair.over_seeds else "one seed each",
             f"{pair.p_adjusted:.3g}",
         )
-        for pair in comparison.pairs
+        for pair in pairs
     ]
     return [("pair", "difference", "95 % over documents", "over seeds too", "p"), *rows]
 
@@ -180,73 +102,3 @@ def _forest(axes: "Axes", pairs: Sequence[PairResult]) -> None:
     axes.set(yticks=[], ylim=(len(pairs) - 0.5, -0.7))
     axes.set(xlabel="difference in bits per byte, 95 % intervals\n(thick: over documents only)")
     axes.grid(alpha=0.3, axis="x")
-
-
-def page(comparison: Comparison, picture: bytes) -> str:
-    """The whole page, with the picture in it."""
-    title = escape(" against ".join(group.name for group in comparison.groups))
-    image = b64encode(picture).decode()
-    parts = [
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">',
-        f"<title>{title}</title><style>{STYLE}</style></head><body>",
-        f"<h1>{title}</h1>",
-        _list([basis(comparison), *map(verdict, comparison.pairs), *comparison.notes]),
-        f'<img alt="Curves and differences" src="data:image/png;base64,{image}">',
-        f"<p>Curves are over the {comparison.in_curves:,} documents of every evaluation; a "
-        "band goes from the best to the worst seed.</p>",
-        "<h2>Groups</h2>",
-        _table(group_table(comparison)),
-        *(["<h2>Differences</h2>", _table(pair_table(comparison))] if comparison.pairs else []),
-        *_settings(comparison.groups),
-        *map(_documents, comparison.pairs),
-        "<h2>Runs</h2>",
-        _table(_runs(comparison)),
-        "<h2>How it was computed</h2>",
-        f"<pre>{escape(intervals.__doc__ or '')}</pre>",
-        "</body></html>\n",
-    ]
-    return "\n".join(parts)
-
-
-def _settings(groups: Sequence[GroupResult]) -> list[str]:
-    names = list(groups[0].settings)
-    if not names:
-        return []
-    head = ("setting", *(group.name for group in groups))
-    rows = [(name, *(group.settings[name] for group in groups)) for name in names]
-    return ["<h2>Settings that differ</h2>", _table([head, *rows])]
-
-
-def _documents(pair: PairResult) -> str:
-    """The documents that move a difference most, those that are cheapest for `a` first."""
-
-    def row(one: DocumentResult) -> tuple[str, ...]:
-        per_byte = one.bits / max(one.bytes, 1)
-        return f"{one.bits:+.1f}", f"{per_byte:+.3f}", one.text or f"row {one.row}"
-
-    heading = escape(f"Documents: {pair.a} − {pair.b}")
-    rows = [row(one) for one in pair.documents]
-    return f"<h2>{heading}</h2>\n{_table([('bits', 'bits per byte', 'text'), *rows])}"
-
-
-def _runs(comparison: Comparison) -> Table:
-    def facts(environment: Mapping[str, object]) -> str:
-        return ", ".join(f"{name} {value}" for name, value in environment.items() if value)
-
-    rows = [
-        (run.path, run.seed, " and ".join(map(str, run.steps)), facts(run.environment))
-        for group in comparison.groups
-        for run in group.runs
-    ]
-    return [("folder", "seed", "evaluated at step", "computed by"), *rows]
-
-
-def _list(lines: Iterable[str]) -> str:
-    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
-
-
-def _table(rows: Table) -> str:
-    head, *body = (map(escape, row) for row in rows)
-    top = "".join(f"<th>{cell}</th>" for cell in head)
-    lines = ("".join(f"<td>{cell}</td>" for cell in row) for row in body)
-    return f"<table><tr>{top}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"

@@ -48,6 +48,10 @@ class ReadRun:
         return PurePath(self.path).name
 
     @property
+    def seed(self) -> str:
+        return value_of(self.settings, SEED)
+
+    @property
     def facts(self) -> Mapping[str, Any]:
         return self.evaluations[-1].facts
 
@@ -170,13 +174,12 @@ def _check_seeds(runs: Sequence[ReadRun]) -> None:
     """Raises UserError for two runs of one seed, which would pass for two seeds that agree."""
     paths: dict[str, str] = {}
     for run in runs:
-        seed = value_of(run.settings, SEED)
-        if seed in paths:
+        if run.seed in paths:
             raise UserError(
-                f"{paths[seed]} and {run.path} have one configuration and one seed ({seed}): give "
-                "one of them."
+                f"{paths[run.seed]} and {run.path} have one configuration and one seed "
+                f"({run.seed}): give one of them."
             )
-        paths[seed] = run.path
+        paths[run.seed] = run.path
 
 
 def _name(different: Mapping[str, str], runs: Sequence[ReadRun]) -> str:
