@@ -4,7 +4,7 @@ import argparse
 
 from hyla_lm.cli.parser import add_gin_files
 
-HELP = "memory, speed and cost on a TPU slice, without one"
+HELP = "memory, speed and chip-hours on a TPU slice, without one"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,7 +14,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--slices", type=int, default=1, help="slices of it, for MeshConfig.replica"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
-    parser.add_argument("--price_per_chip_hour", type=float, help="adds the cost of the run")
     parser.add_argument(
         "--compiles", type=int, default=6, help="most compiles to find the largest batch (0: none)"
     )

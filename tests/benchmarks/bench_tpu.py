@@ -24,7 +24,6 @@ from hyla_lm.tools.cycles.topology import Slice, set_up_libtpu
 
 FOLDER = tempfile.TemporaryDirectory(prefix="bench_tpu_")
 DUMPS = Path(FOLDER.name)
-PASSES = "packed-bundles-post-ra|static-per-bundle|deduplication"
 HBM_BYTES_PER_CYCLE = V5E.hbm_bytes_per_second / V5E.clock_hz
 LENGTHS = (512, 1024, 2048, 4096)
 REFERENCE_MAX_LENGTH = 2048  # beyond, its pairs take minutes to compile and fill the chip
@@ -32,7 +31,6 @@ CASES = [("hyla", name) for name in ("pallas_tpu", "blocked", "reference")]
 CASES += [("softmax", "reference"), ("linear", "pallas_tpu")]
 CASES += [(name, "pallas_tpu") for name in ("hyla_as_a_tile", "hyla_gated")]
 CASES += [(name, "pallas_tpu") for name in ("talking_heads", "query_composed")]
-UNITS = ("MXU", "VALU", "VLOAD", "VSTORE")
 
 _KERNEL = re.compile(r'%([\w.\-]+) = .*custom_call_target="tpu_custom_call"')
 _VMEM = re.compile(r'"used_scoped_memory_configs":\[\{"memory_space":"1"[^}]*"size":"(\d+)"')
@@ -47,15 +45,6 @@ def compile_program(program: Program, device: Any) -> Any:
         return jax.jit(function).lower(*placed).compile()
 
 
-def kernel_report(name: str) -> tuple[int, dict[str, float]]:
-    """Cycles of one kernel and how full its units are."""
-    dumps = Dumps(DUMPS)
-    cycles = dumps.cycles(name)
-    if cycles is None:
-        raise ValueError(f"{name} cannot be counted.")
-    return cycles, dumps.utilisation(name)
-
-
 def measure(program: Program, device: Any) -> str:
     for old in DUMPS.iterdir():
         old.unlink()
@@ -66,15 +55,13 @@ def measure(program: Program, device: Any) -> str:
     notes = []
     for line in filter(_KERNEL.search, hlo.splitlines()):
         name = _KERNEL.search(line)[1]  # type: ignore[index]
-        cycles, units = kernel_report(name)
+        cycles = Dumps(DUMPS).cycles(name)
+        if cycles is None:
+            raise ValueError(f"{name} cannot be counted.")
         total += cycles
         vmem = _VMEM.search(line)
-        full = "  ".join(f"{unit} {units[unit]:.0%}" for unit in UNITS)
-        spilt = units["VSTORE:SPILL"] * cycles
-        notes.append(
-            f"{'':31}{name}: {cycles:,} cycles  {full}  spills {spilt:,.0f}"
-            + (f"  VMEM {int(vmem[1]) / 2**20:.1f} MiB" if vmem else "")
-        )
+        used = f"  VMEM {int(vmem[1]) / 2**20:.1f} MiB" if vmem else ""
+        notes.append(f"{'':31}{name}: {cycles:,} cycles{used}")
     moved = memory.argument_size_in_bytes + memory.output_size_in_bytes
     head = f"{total:>12,} cycles  HBM {moved / HBM_BYTES_PER_CYCLE:>9,.0f}"
     head += f"  temporary {memory.temp_size_in_bytes / 2**20:>8.1f} MiB"
@@ -83,7 +70,7 @@ def measure(program: Program, device: Any) -> str:
 
 def main() -> None:
     lengths = [int(argument) for argument in sys.argv[1:]] or LENGTHS
-    set_up_libtpu(DUMPS, PASSES)
+    set_up_libtpu(DUMPS)
     device = Slice("v5e:2x2").devices()[0]
     for length in lengths:
         for attention, implementation in CASES:

@@ -8,16 +8,13 @@ are unknown; a branch on one is an error, never a guess.
 
 import itertools
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# Of the names of libtpu's files: a program, and how full each bundle is.
-PROGRAM = "packed-bundles-post-ra"
-UNITS = "pre-delay_hlo-static-per-bundle-utilization"
+PROGRAM = "packed-bundles-post-ra"  # of the names of libtpu's files
 DELAY_SLOTS = 4
 ALLOCATION_BYTES = 1 << 20
 MAX_STEPS = 100_000_000
@@ -264,58 +261,30 @@ class Dumps:
     """
 
     def __init__(self, folder: Path):
-        self._programs = {name: path for name, path in _named(folder, PROGRAM)}
-        self._units = {name: path for name, path in _named(folder, UNITS)}
-        self._counts: dict[tuple[Path, str], list[int]] = {}
+        self._programs = dict(_named(folder))
+        self._cycles: dict[tuple[Path, str], int | None] = {}
         for path in folder.glob("*deduplication-map.txt"):
             for block in path.read_text().split("key:")[1:]:
                 first, *rest = block.splitlines()
                 for twin in (line.strip() for line in rest if line.startswith("  ")):
-                    for named in (self._programs, self._units):
-                        if first in named:
-                            named.setdefault(twin, named[first])
+                    if first in self._programs:
+                        self._programs.setdefault(twin, self._programs[first])
 
-    def counts(self, name: str, scalars: Mapping[int, int] | None = None) -> list[int] | None:
-        """How often each bundle is issued; None without a program or if control depends on data."""
+    def cycles(self, name: str, scalars: Mapping[int, int] | None = None) -> int | None:
+        """Bundles issued in one run; None without a program or if control depends on data."""
         path = self._programs.get(name)
         if path is None:
             return None
         key = path, repr(scalars)
-        if key not in self._counts:
+        if key not in self._cycles:
             try:
-                self._counts[key] = run(path, scalars)
+                self._cycles[key] = sum(run(path, scalars)) or None
             except ValueError:
-                self._counts[key] = []
-        return self._counts[key] or None
-
-    def cycles(self, name: str, scalars: Mapping[int, int] | None = None) -> int | None:
-        """Bundles issued in one run of an instruction."""
-        counts = self.counts(name, scalars)
-        return None if counts is None else sum(counts)
-
-    def utilisation(self, name: str) -> dict[str, float]:
-        """The share of each unit's slots in use; empty if it is not known."""
-        counts, units = self.counts(name), self._units.get(name)
-        return {} if counts is None or units is None else utilisation(units, counts)
+                self._cycles[key] = None
+        return self._cycles[key]
 
 
-def utilisation(path: Path, counts: list[int]) -> dict[str, float]:
-    """The share of each unit's slots that the issued bundles use."""
-    lines = path.read_text().splitlines()
-    names = [name.strip() for name in lines[1].split(",")]
-    capacities = [int(number) for number in lines[2].split()]
-    used: Counter[str] = Counter()
-    for count, line in zip(counts, lines[4:], strict=False):
-        for name, number in zip(names, line.split(), strict=True):
-            used[name] += count * int(number)
-    cycles = sum(counts)
-    return {
-        name: used[name] / (capacity * cycles)
-        for name, capacity in zip(names, capacities, strict=True)
-    }
-
-
-def _named(folder: Path, label: str) -> Iterator[tuple[str, Path]]:
-    for path in sorted(folder.glob(f"*-{label}.txt")):
-        if match := re.fullmatch(rf"\d+-(.+?)-\d+-{label}\.txt", path.name):
+def _named(folder: Path) -> Iterator[tuple[str, Path]]:
+    for path in sorted(folder.glob(f"*-{PROGRAM}.txt")):
+        if match := re.fullmatch(rf"\d+-(.+?)-\d+-{PROGRAM}\.txt", path.name):
             yield match[1], path

@@ -83,7 +83,7 @@ class Slice:
         return list(described.devices)
 
 
-def set_up_libtpu(dumps: Path | None, passes: str = BUNDLES) -> None:
+def set_up_libtpu(dumps: Path) -> None:
     """Sets libtpu up for a machine without TPUs, to write its programs to `dumps`.
 
     libtpu reads the environment once, when it is loaded. Raises UserError if it is not installed.
@@ -94,10 +94,9 @@ def set_up_libtpu(dumps: Path | None, passes: str = BUNDLES) -> None:
             "(Linux on x86-64; it needs no TPU)."
         )
     os.environ.update(ENVIRONMENT)
-    if dumps is not None:
-        flags = (
-            f"--xla_jf_dump_to={dumps} --xla_jf_dump_llo_text=true "
-            f"--xla_jf_dump_llo_pass_label_regex={passes}"
-        )
-        given = os.environ.get("LIBTPU_INIT_ARGS")
-        os.environ["LIBTPU_INIT_ARGS"] = " ".join(filter(None, [given, flags]))
+    flags = (
+        f"--xla_jf_dump_to={dumps} --xla_jf_dump_llo_text=true "
+        f"--xla_jf_dump_llo_pass_label_regex={BUNDLES}"
+    )
+    given = os.environ.get("LIBTPU_INIT_ARGS")
+    os.environ["LIBTPU_INIT_ARGS"] = " ".join(filter(None, [given, flags]))

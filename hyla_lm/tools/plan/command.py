@@ -16,7 +16,7 @@ from rich.text import Text
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
 from hyla_lm.tools.cycles.topology import Slice, set_up_libtpu
-from hyla_lm.tools.plan.plan import Options, make_plan
+from hyla_lm.tools.plan.plan import make_plan
 
 DOES_NOT_FIT = 1
 GIB = 2**30
@@ -24,17 +24,14 @@ GIB = 2**30
 
 def run(options: argparse.Namespace, bindings: list[str]) -> int:
     """Prints the plan; status 1 for one that does not fit."""
-    topology, price = Slice(options.topology, options.slices), options.price_per_chip_hour
+    topology = Slice(options.topology, options.slices)
     if options.compiles < 0:
         raise UserError(f"--compiles={options.compiles} must be at least 0.")
-    if price is not None and price < 0:
-        raise UserError("--price_per_chip_hour must be at least 0.")
     with tempfile.TemporaryDirectory(prefix="hyla_lm_plan_") as folder:
         set_up_libtpu(Path(folder))
         devices = topology.devices()
         experiment = read_experiment(options.gin_file, bindings)
-        chosen = Options(topology, options.compiles, price)
-        plan = make_plan(experiment, chosen, devices, Path(folder), _say)
+        plan = make_plan(experiment, topology, options.compiles, devices, Path(folder), _say)
     if options.json:
         print(json.dumps(plan, indent=1))
     elif plan["fits"]:
@@ -119,19 +116,16 @@ def _collectives(plan: Mapping[str, Any]) -> Table:
     for name in ("for", "kind", "over", "MB", "sent MB", "ms", "times", ""):
         table.add_column(name, justify="left" if name in words else "right", overflow="fold")
 
-    def total(group: list[Mapping[str, Any]], key: str) -> float:
-        return sum(x[key] for x in group)
-
-    longest_first = sorted(grouped.items(), key=lambda row: -total(row[1], "seconds"))
+    longest_first = sorted(grouped.items(), key=lambda row: -sum(x["seconds"] for x in row[1]))
     for (purpose, kind, axes, is_async), group in longest_first:
         table.add_row(
             purpose,
             kind,
             axes,
             f"{sum(x['bytes'] * x['times'] for x in group) / 1e6:,.1f}",
-            f"{total(group, 'bytes_sent') / 1e6:,.1f}",
-            f"{total(group, 'seconds') * 1e3:.2f}",
-            f"{total(group, 'times')}",
+            f"{sum(x['bytes_sent'] for x in group) / 1e6:,.1f}",
+            f"{sum(x['seconds'] for x in group) * 1e3:.2f}",
+            f"{sum(x['times'] for x in group)}",
             "async" if is_async else "",
         )
     if not grouped:
@@ -165,7 +159,7 @@ def _prediction(plan: Mapping[str, Any]) -> dict[str, str]:
         low, high = sorted(end[key] * scale for end in ends)
         return f"{form.format(low)} to {form.format(high)}"
 
-    rows = {
+    return {
         "compute": f"{times['estimated_compute'] * 1e3:.1f} ms estimated, "
         f"{times['counted_compute'] * 1e3:.1f} ms counted",
         "collectives": f"{times['collectives'] * 1e3:.2f} ms",
@@ -177,6 +171,3 @@ def _prediction(plan: Mapping[str, Any]) -> dict[str, str]:
         f"{plan['steps']:,} steps": f"{between('run_hours', '{:,.1f} h')}, "
         f"{between('chip_hours', '{:,.0f} chip-hours')}; without evaluation and checkpoints",
     }
-    if "cost" in plan["predicted"]["shortest"]:
-        rows["cost"] = f"{between('cost', '{:,.2f}')}, at the price given"
-    return rows

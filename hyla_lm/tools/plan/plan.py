@@ -38,15 +38,6 @@ ERROR = (
 
 
 @dataclass(frozen=True)
-class Options:
-    """Options of a plan beside the config."""
-
-    topology: Slice
-    compiles: int = 6
-    price_per_chip_hour: float | None = None
-
-
-@dataclass(frozen=True)
 class StepTime:
     """Seconds of one step; `bound` is a lower bound for any program."""
 
@@ -68,16 +59,17 @@ class StepTime:
 
 def make_plan(
     experiment: Experiment,
-    options: Options,
+    topology: Slice,
+    compiles: int,
     devices: list[Any],
     dumps: Path,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     """The plan of an experiment; if the step is too large, `fits` is False, with what to change.
 
-    `devices` are those of the slices; libtpu writes what it compiles to `dumps`.
+    `compiles` is the most to find the largest batch, `devices` are those of the slices; libtpu
+    writes what it compiles to `dumps`.
     """
-    topology = options.topology
     head = {
         "topology": topology.name,
         "slices": topology.count,
@@ -96,16 +88,20 @@ def make_plan(
             "available_bytes": refusal.available_bytes,
             "change": advice(experiment, refusal),
         }
-    say(f"compiled in {step.compile_seconds:.0f} s; counting")
-    plan = head | describe(step, options, dumps)
+    say("counting")
+    plan = head | describe(step, topology, dumps)
     _empty(dumps)
-    plan["largest_batch"] = _largest_batch(experiment, step, options, devices, dumps, say)
+    plan["largest_batch"] = None
+    if compiles:
+        plan["largest_batch"] = _largest_batch(
+            experiment, step, topology, compiles, devices, dumps, say
+        )
     return plan
 
 
-def describe(step: CompiledStep, options: Options, dumps: Path) -> dict[str, Any]:
+def describe(step: CompiledStep, topology: Slice, dumps: Path) -> dict[str, Any]:
     """What a compiled step holds, moves and computes, and the range of its time."""
-    program, topology = step.program, options.topology
+    program = step.program
     task, model = program.task, program.experiment.model
     params, hlo = program.abstract_state.params, Program(step.hlo)
     collectives = find_collectives(hlo, dict(program.mesh.shape), topology.count)
@@ -137,11 +133,10 @@ def describe(step: CompiledStep, options: Options, dumps: Path) -> dict[str, Any
         "step_seconds": asdict(times),
         "error": ERROR,
         "notes": hlo.notes,
-        "compile_seconds": step.compile_seconds,
     }
     plan["predicted"] = {
-        end: consequences(seconds, plan, options)
-        for end, seconds in (("shortest", times.shortest), ("longest", times.longest))
+        "shortest": consequences(times.shortest, plan, topology),
+        "longest": consequences(times.longest, plan, topology),
     }
     return plan
 
@@ -164,20 +159,18 @@ def step_time(
     )
 
 
-def consequences(seconds: float, plan: dict[str, Any], options: Options) -> dict[str, float]:
-    """Speed, share of the peak, and time and cost of the run at this time of a step."""
-    chips, price = options.topology.chips, options.price_per_chip_hour
+def consequences(seconds: float, plan: dict[str, Any], topology: Slice) -> dict[str, float]:
+    """Speed, share of the peak, and time of the run at this time of a step."""
     tokens_per_second = plan["tokens_per_step"] / seconds
     run_hours = seconds * plan["steps"] / 3600
-    peak = chips * options.topology.chip.peak_flops
+    peak = topology.chips * topology.chip.peak_flops
     return {
         "step_seconds": seconds,
         "tokens_per_second": tokens_per_second,
-        "tokens_per_second_per_chip": tokens_per_second / chips,
+        "tokens_per_second_per_chip": tokens_per_second / topology.chips,
         "mfu": tokens_per_second * plan["flops_per_token"] / peak,
         "run_hours": run_hours,
-        "chip_hours": run_hours * chips,
-        **({} if price is None else {"cost": run_hours * chips * price}),
+        "chip_hours": run_hours * topology.chips,
     }
 
 
@@ -204,14 +197,13 @@ def advice(experiment: Experiment, refusal: OutOfMemory) -> list[str]:
 def _largest_batch(
     experiment: Experiment,
     step: CompiledStep,
-    options: Options,
+    topology: Slice,
+    compiles: int,
     devices: list[Any],
     dumps: Path,
     say: Callable[[str], None],
-) -> dict[str, Any] | None:
-    """Rows that fit and rows that do not, both compiled; None if no compile is allowed."""
-    if options.compiles == 0:
-        return None
+) -> dict[str, Any]:
+    """Rows that fit and rows that do not, both compiled."""
 
     def needed_bytes(rows: int) -> float:
         try:
@@ -225,8 +217,7 @@ def _largest_batch(
     measured = {0: float(memory.parameters + memory.optimizer)}
     measured[experiment.train.batch_size] = float(memory.total)
     unit = batch_ways(step.program.mesh) * experiment.train.accumulate_steps
-    available = options.topology.chip.hbm_bytes
-    largest = search(needed_bytes, unit, measured, available, options.compiles, say)
+    largest = search(needed_bytes, unit, measured, topology.chip.hbm_bytes, compiles, say)
     return asdict(largest) | {"step_rows": unit}
 
 

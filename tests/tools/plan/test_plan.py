@@ -7,16 +7,14 @@ from hyla_lm.tools.cycles.operations import PartCycles
 from hyla_lm.tools.cycles.topology import Slice
 from hyla_lm.tools.plan.collectives import Collective
 from hyla_lm.tools.plan.compile import Memory, parse_refusal
-from hyla_lm.tools.plan.plan import Options, consequences, step_time
+from hyla_lm.tools.plan.plan import consequences, step_time
 
 
 @pytest.mark.parametrize(
     ("name", "chips", "is_torus"),
     [
         ("v5e:1x1", 1, False),
-        ("v5e:8x16", 128, False),
         ("v5e:16x16", 256, True),
-        ("v6e:2x4", 8, False),
         ("v5p:2x4x4", 32, False),
         ("v5p:4x4x8", 128, True),
     ],
@@ -61,7 +59,7 @@ def test_the_range_of_a_step_and_what_follows_from_it() -> None:
     assert times.bound == pytest.approx(2 * 2 * 10**-5)  # the state is read and written
     assert (times.shortest, times.longest) == pytest.approx((0.020, 0.055))
     plan = {"tokens_per_step": 1000, "steps": 3600, "flops_per_token": 197e12}
-    made = consequences(0.020, plan, Options(topology, price_per_chip_hour=2.0))
+    made = consequences(0.020, plan, topology)
     assert made == pytest.approx(
         {
             "step_seconds": 0.020,
@@ -70,6 +68,5 @@ def test_the_range_of_a_step_and_what_follows_from_it() -> None:
             "mfu": 3125,
             "run_hours": 0.020,
             "chip_hours": 0.32,
-            "cost": 0.64,
         }
     )
