@@ -16,7 +16,6 @@ from hyla_lm.checkpoint.checkpoint import Checkpointer
 from hyla_lm.checkpoint.checksums import checksums
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.run.program import checked_mesh, lay_out
-from hyla_lm.tools.plan.compile import planned_objective
 from hyla_lm.train_step import TrainState
 
 REPEATS = 5
@@ -36,7 +35,9 @@ def like_trained(state: TrainState) -> TrainState:
 def main() -> int:
     gin_file = sys.argv[1] if len(sys.argv) > 1 else "gin/c4_50m_hyla.gin"
     experiment = read_experiment([gin_file], [])
-    program = lay_out(experiment, planned_objective(experiment), checked_mesh(experiment))
+    program = lay_out(
+        experiment, experiment.train.task.planned_objective(), checked_mesh(experiment)
+    )
     with jax.set_mesh(program.mesh), tempfile.TemporaryDirectory() as folder:
         state = jax.block_until_ready(like_trained(program.init()))
         checkpoints = Checkpointer(epath.Path(Path(folder) / "checkpoints"), keep=1)

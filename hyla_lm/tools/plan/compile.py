@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -50,15 +50,10 @@ class CompiledStep:
     memory: Memory
 
 
-def planned_objective(experiment: Experiment) -> Objective:
-    """The task's objective without its data."""
-    assert experiment.train.task is not None
-    return experiment.train.task.planned_objective()
-
-
 def compile_step(experiment: Experiment, devices: list[Any]) -> CompiledStep:
     """Lowers and compiles the step; raises OutOfMemory if it does not fit."""
-    objective = planned_objective(experiment)
+    assert experiment.train.task is not None
+    objective = experiment.train.task.planned_objective()
     program = lay_out(experiment, objective, checked_mesh(experiment, devices))
     with jax.set_mesh(program.mesh):
         compiled = _compile(lower_step(program), program.mesh)
@@ -106,11 +101,6 @@ def bytes_per_chip(tree: Any) -> int:
         leaf.dtype.itemsize * math.prod(leaf.sharding.shard_shape(leaf.shape))
         for leaf in jax.tree.leaves(tree)
     )
-
-
-def with_batch(experiment: Experiment, batch_size: int) -> Experiment:
-    """The same experiment at another batch size."""
-    return replace(experiment, train=replace(experiment.train, batch_size=batch_size))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import math
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,6 @@ from hyla_lm.tools.plan.compile import (
     OutOfMemory,
     compile_step,
     search,
-    with_batch,
 )
 
 ERROR = (
@@ -206,8 +205,9 @@ def _largest_batch(
     """Rows that fit and rows that do not, both compiled."""
 
     def needed_bytes(rows: int) -> float:
+        train = replace(experiment.train, batch_size=rows)
         try:
-            return compile_step(with_batch(experiment, rows), devices).memory.total
+            return compile_step(replace(experiment, train=train), devices).memory.total
         except OutOfMemory as refusal:
             return refusal.needed_bytes
         finally:

@@ -113,7 +113,6 @@ INNER = (
             3 * ROW_BYTES,
         ),
         # One that is sliced counts its slices, and whole where it is also read whole.
-        (f"{SLICE}  ROOT %r = {ROW} multiply(%one, %made)\n", ROW, 3 * ROW_BYTES),
         (
             f"{SLICE}  %all = f32[1] reduce(%p0, %i)\n  ROOT %r = {ROW} multiply(%one, %all)\n",
             ROW,
@@ -148,7 +147,6 @@ def test_what_a_fusion_moves(fused: str, result: str, bytes_moved: int) -> None:
     ("line", "bytes_moved"),
     [
         (f"{STACK} dynamic-update-slice(%a, %b, %i, %i)", 2 * ROW_BYTES),
-        (f"{ROW} dynamic-slice(%a, %i, %i)", 2 * ROW_BYTES),
         (f"{STACK} add(%a, %a2)", 3 * STACK_BYTES),
         (f"{ON_CHIP} copy(%a)", STACK_BYTES),
     ],

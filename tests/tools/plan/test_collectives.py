@@ -77,25 +77,6 @@ CHAINED = "".join(
     'dimensions={0}, frontend_attributes={chain_id="3"}\n}\n\n'
     for name in ("async.start", "async.fusion", "async.done")
 )
-# Six trips of a loop.
-LOOP = """%condition (s: (s32[], f32[8,128])) -> pred[] {
-  %s = (s32[], f32[8,128]) parameter(0)
-  %limit = s32[]{:T(128)} constant(6)
-  %i = s32[] get-tuple-element(%s), index=0
-  ROOT %less = pred[] compare(%i, %limit), direction=LT
-}
-
-%body (t: (s32[], f32[8,128])) -> (s32[], f32[8,128]) {
-  %t = (s32[], f32[8,128]) parameter(0)
-  %j = s32[] get-tuple-element(%t), index=0
-  %one = s32[] constant(1)
-  %next = s32[] add(%j, %one)
-  %y = f32[8,128] get-tuple-element(%t), index=1
-  %z = f32[8,128]{1,0} all-reduce(%y), replica_groups=[2,4]<=[8], to_apply=%add
-  ROOT %u = (s32[], f32[8,128]) tuple(%next, %z)
-}
-
-"""
 
 
 @pytest.mark.parametrize(
@@ -136,15 +117,6 @@ LOOP = """%condition (s: (s32[], f32[8,128])) -> pred[] {
                 "(%p), source_target_pairs={{0,1},{1,2},{2,3},{3,0}}",
             ),
             ("collective-permute", WHOLE, True),
-        ),
-        (
-            LOOP,
-            (
-                "%zero = s32[] constant(0)",
-                "%t = (s32[], f32[8,128]) tuple(%zero, %p)",
-                "%w = (s32[], f32[8,128]) while(%t), condition=%condition, body=%body",
-            ),
-            ("all-reduce", WHOLE * 6 * 2 * 3 / 4, False),
         ),
     ],
 )
