@@ -51,7 +51,7 @@ def places(
 
 def run_copies(trained: Path, home: Path) -> dict[str, Path]:
     """Copies of the run that are compared with it, most of them with a fault."""
-    names = ("copy", "narrow", "untimed", "damaged", "another", "other_rows")
+    names = ("copy", "narrow", "untimed", "damaged", "other_rows")
     for name in names:
         shutil.copytree(trained, home / name, ignore=shutil.ignore_patterns("checkpoints", ".*"))
     config = (home / "narrow" / "config.gin").read_text()
@@ -64,9 +64,6 @@ def run_copies(trained: Path, home: Path) -> dict[str, Path]:
     assert losses is not None
     rows = replace(losses, facts={**losses.facts, "identity": {"validation rows": "others"}})
     (home / "other_rows" / "documents" / "2.npz").write_bytes(rows.to_bytes())
-    documents = replace(losses.sets[""], nats_N=2 * losses.sets[""].nats_N)
-    another = replace(losses, sets={"": documents})
-    (home / "another" / "documents" / "2.npz").write_bytes(another.to_bytes())
     return {name: home / name for name in names}
 
 

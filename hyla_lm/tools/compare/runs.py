@@ -16,7 +16,7 @@ from hyla_lm.config.declare import REGISTRY
 from hyla_lm.config.gin_files import settings_of_text
 from hyla_lm.config.gin_text import Reference
 from hyla_lm.errors import UserError
-from hyla_lm.run.evaluation import DocumentLosses, documents_file, read_documents
+from hyla_lm.run.evaluation import DocumentLosses, read_documents
 from hyla_lm.run.folder import EVALUATOR, read_lines
 from hyla_lm.run.summary import STEP_SECONDS, is_window, seconds_per_step
 from hyla_lm.storage import as_path, read_whole
@@ -27,8 +27,6 @@ BUDGETS = {
     "flops": "training FLOPs by formula",
     "seconds": "seconds of stepping",
 }
-# The file keeps sums of float32 and the line a mean of float32: both round at 6e-8, over chunks.
-SAME_LOSS = 1e-4
 SEED = "TrainConfig.seed"
 MOST_NAMED = 3
 LONGEST_NAME = 48
@@ -95,26 +93,13 @@ def read_run(workdir: str) -> ReadRun:
 
 def _losses(folder: epath.Path) -> dict[int, DocumentLosses]:
     """The losses of each evaluation of which a line stands in a folder's metrics.jsonl."""
-    evaluated: dict[int, dict[str, Any]] = {}
-    for line in read_lines(folder):
-        if any(tag.startswith("validation/") for tag in line):
-            evaluated.setdefault(line["step"], {}).update(line)
-    losses = {step: _losses_of(folder, line) for step, line in evaluated.items()}
+    steps = {
+        line["step"]
+        for line in read_lines(folder)
+        if any(tag.startswith("validation/") for tag in line)
+    }
+    losses = {step: read_documents(folder, step) for step in steps}
     return {step: one for step, one in losses.items() if one is not None}
-
-
-def _losses_of(folder: epath.Path, line: Mapping[str, Any]) -> DocumentLosses | None:
-    """The losses of the line's evaluation; raises UserError for a file of another one."""
-    losses = read_documents(folder, line["step"])
-    for name, documents in (losses.sets if losses else {}).items():
-        logged = line.get(f"validation/{name}_loss_nats" if name else "validation/loss_nats")
-        loss = documents.nats_N.sum() / max(documents.tokens_N.sum(), 1)
-        if logged is not None and not abs(loss - logged) <= SAME_LOSS * abs(logged):
-            raise UserError(
-                f"{folder / documents_file(line['step'])} is not of the evaluation in "
-                "metrics.jsonl: delete it, and that step is left out."
-            )
-    return losses
 
 
 def read_settings(text: str, path: str) -> dict[str, str]:
