@@ -7,7 +7,6 @@ import pytest
 
 import hyla_lm
 from hyla_lm.errors import UserError
-from hyla_lm.run.evaluation import DocumentLosses
 from hyla_lm.tools.compare.runs import ReadRun, grouped, read_run, value_of
 from tests.tools.compare.written_runs import FACTS, documents, write_run
 
@@ -76,18 +75,6 @@ def test_an_evaluation_counts_if_its_line_stands_in_the_metrics(tmp_path: Path) 
         hyla_lm.compare([early, one])
     write_run(tmp_path / "one" / "evaluator", {20: TWO, 40: FOUR})
     assert bits([early, one]) == pytest.approx([2, 2])
-
-
-def test_evaluations_without_the_set_are_left_out(tmp_path: Path) -> None:
-    """A set may be evaluated more seldom than another."""
-    rare = DocumentLosses(10, {"": ONE, "prose": FOUR}, FACTS)
-    paths = []
-    for name, settings in (("a", ATTENTION), ("b", "")):
-        paths.append(write_run(tmp_path / name, {10: ONE, 20: TWO}, settings))
-        (tmp_path / name / "documents" / "10.npz").write_bytes(rare.to_bytes())
-    found = hyla_lm.compare(paths, set_name="prose")
-    assert (found.budget, found.groups[0].bits_per_byte) == (10, pytest.approx(4))
-    assert hyla_lm.compare(paths).set_name == ""
 
 
 def test_seeds_of_one_configuration_are_a_group_named_by_what_differs(tmp_path: Path) -> None:
