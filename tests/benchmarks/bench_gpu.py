@@ -25,7 +25,6 @@ from hyla_lm.model.flops import model_flops_utilization, train_flops_per_token
 from hyla_lm.parallel.mesh import all_devices
 from hyla_lm.run.program import Program, checked_mesh, compile_step, lay_out
 from hyla_lm.run.summary import training_kernels
-from hyla_lm.tools.plan.compile import planned_objective
 
 GINS = tuple(f"gin/c4_50m_{name}.gin" for name in ("softmax", "linear", "hyla"))
 ANYWHERE = "ModelConfig.attention_implementation = 'blocked'"
@@ -39,7 +38,7 @@ def read_program(gin: str, *bindings: str) -> Program[Any]:
     """The program of a config on all devices, without its data."""
     experiment = read_experiment([gin], list(bindings))
     mesh = checked_mesh(experiment, all_devices())
-    return lay_out(experiment, planned_objective(experiment), mesh)
+    return lay_out(experiment, experiment.train.task.planned_objective(), mesh)
 
 
 def tokens_per_second(program: Program[Any]) -> float:
