@@ -3,11 +3,9 @@
 `KERNELS` is the list of kernels in order of preference.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -47,56 +45,44 @@ MAX_PAIRS_AT_ONCE = 128 * 128
 class Kernel(NamedTuple):
     """One way to compute attention.
 
-    `implementation` is the name that asks for it. `unsupported` says why it cannot do a request, in
-    words that follow "cannot do"; empty if it can. `preferred` says whether "auto" takes it for a
-    request that it can do.
+    `implementation` is the name that asks for it. "auto" takes it on `platform`, or on any if that
+    is None. `unsupported` says why it cannot do a request, in words that follow "cannot do"; empty
+    if it can.
     """
 
     name: str
     implementation: str
+    platform: str | None
     unsupported: Callable[[Request], str]
     run: Callable[[Request], jax.Array]
-    preferred: Callable[[Request], bool]
-
-
-def _many_pairs(*platforms: str) -> Callable[[Request], bool]:
-    """More pairs than are computed at once, on one of these platforms; on any if none is given."""
-    return lambda request: (
-        request.pairs > MAX_PAIRS_AT_ONCE and (not platforms or platform() in platforms)
-    )
-
-
-def _many_or_hyla(request: Request) -> bool:
-    return request.pairs > MAX_PAIRS_AT_ONCE or request.spec.value_network == "hypernetwork"
 
 
 def _does_all(request: Request) -> str:
     return ""
 
 
-_on_tpu, _on_gpu, _on_cpu = map(_many_pairs, ("tpu", "gpu", "cpu"))
 _splash = libraries.unsupported_by_splash, libraries.attend_splash
 _cudnn = libraries.unsupported_by_cudnn, libraries.attend_cudnn
-_prefixes = prefixes.unsupported, prefixes.attend_prefixes
 _chunks_of_512 = partial(linear.attend_chunked, chunk_size=512)
 KERNELS = (
-    Kernel("pallas_hyla", "pallas_tpu", hyla.unsupported, hyla.attend_pallas, _on_tpu),
-    Kernel("pallas_softmax", "pallas_tpu", whole.unsupported, whole.attend_whole, _on_tpu),
-    Kernel("pallas_pairs", "pallas_tpu", pairs.unsupported, pairs.attend_pairs, _on_tpu),
-    Kernel("splash_softmax", "pallas_tpu", *_splash, _on_tpu),
-    Kernel("linear_chunks_of_512", "pallas_tpu", linear.unsupported, _chunks_of_512, _on_tpu),
-    Kernel("cudnn_softmax", "cudnn_gpu", *_cudnn, _on_gpu),
-    Kernel("linear_chunks", "blocked", linear.unsupported, linear.attend_chunked, _many_pairs()),
-    Kernel("softmax_prefixes", "blocked", *_prefixes, _on_cpu),
-    Kernel("blocked", "blocked", _does_all, attend_blocked, _many_or_hyla),
-    Kernel("reference", "reference", _does_all, attend_block, lambda request: True),
+    Kernel("pallas_hyla", "pallas_tpu", "tpu", hyla.unsupported, hyla.attend_pallas),
+    Kernel("pallas_softmax", "pallas_tpu", "tpu", whole.unsupported, whole.attend_whole),
+    Kernel("pallas_pairs", "pallas_tpu", "tpu", pairs.unsupported, pairs.attend_pairs),
+    Kernel("splash_softmax", "pallas_tpu", "tpu", *_splash),
+    Kernel("linear_chunks_of_512", "pallas_tpu", "tpu", linear.unsupported, _chunks_of_512),
+    Kernel("cudnn_softmax", "cudnn_gpu", "gpu", *_cudnn),
+    Kernel("linear_chunks", "blocked", None, linear.unsupported, linear.attend_chunked),
+    Kernel("softmax_prefixes", "blocked", "cpu", prefixes.unsupported, prefixes.attend_prefixes),
+    Kernel("blocked", "blocked", None, _does_all, attend_blocked),
+    Kernel("reference", "reference", None, _does_all, attend_block),
 )
 IMPLEMENTATIONS = ("auto", *dict.fromkeys(kernel.implementation for kernel in reversed(KERNELS)))
 
 
 def choose(request: Request, implementation: str = "auto") -> Kernel:
-    """The first kernel of an implementation, or that "auto" prefers, which can do a request.
+    """The first kernel of an implementation, or that "auto" takes, which can do a request.
 
+    Of few pairs "auto" computes all at once, but for hypernetworks, whose units a pair are many.
     Raises UserError for an unknown implementation and if none of its kernels can do the request.
     """
     if implementation not in IMPLEMENTATIONS:
@@ -105,30 +91,23 @@ def choose(request: Request, implementation: str = "auto") -> Kernel:
             f"{', '.join(map(repr, IMPLEMENTATIONS))}.",
             "implementation",
         )
-    for kernel in KERNELS:
-        asked = kernel.implementation == implementation
-        wanted = kernel.preferred(request) if implementation == "auto" else asked
-        if wanted and not kernel.unsupported(request):
+    if implementation != "auto":
+        candidates = [kernel for kernel in KERNELS if kernel.implementation == implementation]
+    elif request.pairs > MAX_PAIRS_AT_ONCE:
+        candidates = [kernel for kernel in KERNELS if kernel.platform in (None, platform())]
+    else:
+        small = "blocked" if request.spec.value_network == "hypernetwork" else "reference"
+        candidates = [kernel for kernel in KERNELS if kernel.name == small]
+    for kernel in candidates:
+        if not kernel.unsupported(request):
             return kernel
+    reasons = dict.fromkeys(kernel.unsupported(request) for kernel in candidates)
+    able = [kernel.implementation for kernel in KERNELS if not kernel.unsupported(request)]
     raise UserError(
-        f"attention implementation {implementation!r} cannot do "
-        f"{_reasons(request, implementation)}: use {_alternatives(request)}.",
+        f"attention implementation {implementation!r} cannot do {', '.join(reasons)}: use "
+        f"{' or '.join(map(repr, dict.fromkeys(able)))}.",
         "implementation",
     )
-
-
-def _reasons(request: Request, implementation: str) -> str:
-    """The reasons why no kernel of an implementation can do a request, with the kernels' names."""
-    names = defaultdict(list)
-    for kernel in KERNELS:
-        if kernel.implementation == implementation:
-            names[kernel.unsupported(request)].append(kernel.name)
-    return ", ".join(f"{reason} ({', '.join(those)})" for reason, those in names.items())
-
-
-def _alternatives(request: Request) -> str:
-    able = [kernel.implementation for kernel in KERNELS if not kernel.unsupported(request)]
-    return " or ".join(map(repr, dict.fromkeys(able)))
 
 
 def attend(
@@ -137,38 +116,19 @@ def attend(
     v_BxSxHxU: jax.Array,
     spec: AttentionSpec,
     *,
-    bias: jax.Array | None = None,
-    causal: bool = False,
-    segment_ids: jax.Array | None = None,
-    q_offset: int | jax.Array = 0,
-    deep_kernel_HxUxU: jax.Array | None = None,
-    dropout: jax.Array | None = None,
-    weights: Mapping[str, jax.Array] = MappingProxyType({}),
     implementation: str = "auto",
+    **options: Any,
 ) -> jax.Array:
     """Attention of T queries to S keys, shape BxTxHxU in the dtype of v (paper Eq. 1 to 10).
 
-    q is scaled by 1/sqrt(K); `bias` and `dropout` (a multiplier of the code, already divided by the
-    probability of keeping) are broadcastable to BxHxTxS; `segment_ids` (BxS, never decreasing)
-    hide other documents; query t stands at position t + q_offset; `weights` are those of a pair
-    network (spec.py), HxH or BxTxHxH each. Scores, normalisation and sums
-    are float32. Raises UserError for shapes that do not fit and for an implementation that cannot
-    compute the request.
+    q is scaled by 1/sqrt(K). `options` are those of `make_request`: bias, causal, segment_ids,
+    q_offset, deep_kernel_HxUxU, dropout and weights. Scores, normalisation and sums are float32.
+    Raises UserError for shapes that do not fit and for an implementation that cannot compute the
+    request.
     """
-    request = make_request(
-        q_BxTxHxK,
-        k_BxSxHxK,
-        v_BxSxHxU,
-        spec,
-        bias=bias,
-        causal=causal,
-        segment_ids=segment_ids,
-        q_offset=q_offset,
-        deep_kernel_HxUxU=deep_kernel_HxUxU,
-        dropout=dropout,
-        weights=weights,
+    return attend_request(
+        make_request(q_BxTxHxK, k_BxSxHxK, v_BxSxHxU, spec, **options), implementation
     )
-    return attend_request(request, implementation)
 
 
 def attend_request(request: Request, implementation: str = "auto") -> jax.Array:
@@ -180,27 +140,12 @@ def attend_request(request: Request, implementation: str = "auto") -> jax.Array:
 
 
 def latent_codes(
-    q_BxTxHxK: jax.Array,
-    k_BxSxHxK: jax.Array,
-    spec: AttentionSpec,
-    *,
-    bias: jax.Array | None = None,
-    causal: bool = False,
-    segment_ids: jax.Array | None = None,
+    q_BxTxHxK: jax.Array, k_BxSxHxK: jax.Array, spec: AttentionSpec, **options: Any
 ) -> jax.Array:
     """The latent code of every query and key, the normalised scores a_BxHxTxS in float32.
 
-    The code depends neither on the values nor on the value network.
+    `options` are those of `make_request`. The code depends neither on the values nor on the value
+    network.
     """
     linear = AttentionSpec(spec.normalization, "linear")
-    return latent_codes_of(
-        make_request(
-            q_BxTxHxK,
-            k_BxSxHxK,
-            k_BxSxHxK,
-            linear,
-            bias=bias,
-            causal=causal,
-            segment_ids=segment_ids,
-        )
-    )
+    return latent_codes_of(make_request(q_BxTxHxK, k_BxSxHxK, k_BxSxHxK, linear, **options))

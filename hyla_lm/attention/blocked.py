@@ -20,13 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from hyla_lm.attention.chips import platform
-from hyla_lm.attention.reference import (
-    accumulation_dtype,
-    apply_hypernetwork_values,
-    attend_block,
-)
+from hyla_lm.attention.reference import accumulation_dtype, attend_block, hypernetwork_values
 from hyla_lm.attention.request import AXES, Request, map_arrays
-from hyla_lm.attention.spec import ACTIVATIONS
+from hyla_lm.attention.spec import ACTIVATIONS, Codes
 
 BLOCK_SIZE = 128
 CACHED_BYTES = 4 << 20
@@ -53,22 +49,19 @@ def _lengths(request: Request) -> dict[str, int]:
 
 
 def _block_sizes(request: Request) -> dict[str, int]:
-    """Queries and keys of a block; the same before and after padding."""
-    lengths = _lengths(request)
-    block = _block_size(request)
+    """Queries and keys of a block; the same before and after padding.
+
+    They are fewer where the hidden layers of all rows would leave the caches of a CPU.
+    """
+    block, lengths = BLOCK_SIZE, _lengths(request)
+    if request.spec.value_network == "hypernetwork" and platform() == "cpu":
+        rows, units = request.q_BxTxHxK.shape[0], request.v_BxSxHxU.shape[3]
+        fitting = [size for size in (64, 128) if 4 * rows * units * size**2 <= CACHED_BYTES]
+        block = max(fitting, default=32)
     sizes = {axis: min(block, length) for axis, length in lengths.items()}
     if request.spec.normalizes_over_keys:
         sizes["S"] = lengths["S"]
     return sizes
-
-
-def _block_size(request: Request) -> int:
-    """BLOCK_SIZE, or less where the hidden layers of all rows would leave the caches of a CPU."""
-    if request.spec.value_network != "hypernetwork" or platform() != "cpu":
-        return BLOCK_SIZE
-    rows, units = request.q_BxTxHxK.shape[0], request.v_BxSxHxU.shape[3]
-    fitting = [size for size in (64, 128) if 4 * rows * units * size**2 <= CACHED_BYTES]
-    return max(fitting, default=32)
 
 
 def _pad(x: jax.Array, axes: str, missing: Mapping[str, int]) -> jax.Array:
@@ -81,25 +74,18 @@ def _pad(x: jax.Array, axes: str, missing: Mapping[str, int]) -> jax.Array:
     return jnp.pad(x, widths, constant_values=padding)
 
 
-def _block_pairs(
-    q_length: int, k_length: int, q_block: int, k_block: int, q_offset: int | None
-) -> np.ndarray:
-    """Starts of the (query block, key block) pairs whose last query may see the first key, Nx2."""
-    pairs = [
-        (t, s)
-        for t in range(0, q_length, q_block)
-        for s in range(0, k_length, k_block)
-        if q_offset is None or s <= t + q_block - 1 + q_offset
-    ]
-    return np.array(pairs, np.int32).reshape(-1, 2)
-
-
 def _starts(request: Request) -> dict[str, Any]:
-    """The starts of both blocks of each pair, which the scan iterates over."""
+    """The starts of both blocks of each pair whose last query may see the first key."""
     q_offset = request.q_offset if request.causal else None
     lengths, sizes = _lengths(request), _block_sizes(request)
-    pairs = _block_pairs(lengths["T"], lengths["S"], sizes["T"], sizes["S"], q_offset)
-    return {"T": pairs[:, 0], "S": pairs[:, 1]}
+    pairs = [
+        (t, s)
+        for t in range(0, lengths["T"], sizes["T"])
+        for s in range(0, lengths["S"], sizes["S"])
+        if q_offset is None or s <= t + sizes["T"] - 1 + q_offset
+    ]
+    starts = np.array(pairs, np.int32).reshape(-1, 2)
+    return {"T": starts[:, 0], "S": starts[:, 1]}
 
 
 def _take(x: jax.Array, axes: str, starts: Starts, sizes: Mapping[str, int]) -> jax.Array:
@@ -165,7 +151,7 @@ def _attend(request: Request) -> jax.Array:
     """Attention of whole blocks of queries and keys."""
 
     def add_pair(out_BxTxHxU: jax.Array, at: Starts, blocks: Blocks) -> jax.Array:
-        part = attend_block(_pair_at(request, at, blocks), hypernetwork_values)
+        part = attend_block(_pair_at(request, at, blocks), _hypernetwork_values)
         return _add(out_BxTxHxU, part, "BTHU", at)
 
     shape = (*request.q_BxTxHxK.shape[:3], request.v_BxSxHxU.shape[3])
@@ -181,7 +167,7 @@ def _backward(request: Request, d_out_BxTxHxU: jax.Array) -> tuple[Request]:
     def add_pair(totals: dict[str, jax.Array], at: Starts, blocks: Blocks) -> dict[str, jax.Array]:
         part = _pair_at(request, at, blocks)
         _, pull_back = jax.vjp(
-            lambda arrays: attend_block(replace(part, **arrays), hypernetwork_values),
+            lambda arrays: attend_block(replace(part, **arrays), _hypernetwork_values),
             _differentiable(part),
         )
         (grads,) = pull_back(blocks["d_out_BxTxHxU"])
@@ -209,16 +195,14 @@ def _no_gradient(name: str, x: jax.Array) -> np.ndarray | jax.Array:
     return np.zeros(x.shape, jax.dtypes.float0)
 
 
-def hypernetwork_values(
-    a_BxHxTxS: jax.Array,
-    v_BxSxHxU: jax.Array,
-    activation: str,
-    deep_kernel_HxUxU: jax.Array | None,
+def _hypernetwork_values(
+    codes: Codes, v_BxSxHxU: jax.Array, activation: str, deep_kernel_HxUxU: jax.Array | None
 ) -> jax.Array:
-    """See apply_hypernetwork_values, which computes the same."""
-    if deep_kernel_HxUxU is not None or a_BxHxTxS.shape[1] > UNROLLED_HEADS:
-        return apply_hypernetwork_values(a_BxHxTxS, v_BxSxHxU, activation, deep_kernel_HxUxU)
-    return _apply(activation, a_BxHxTxS, v_BxSxHxU)
+    """What `hypernetwork_values` of reference.py computes."""
+    made, read = codes
+    if read is not None or deep_kernel_HxUxU is not None or made.shape[1] > UNROLLED_HEADS:
+        return hypernetwork_values(codes, v_BxSxHxU, activation, deep_kernel_HxUxU)
+    return _apply(activation, made, v_BxSxHxU)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

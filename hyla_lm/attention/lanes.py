@@ -1,4 +1,4 @@
-"""The layout with time on lanes, the matrix product and the loops of all our TPU kernels.
+"""The sizes, the layout with time on lanes, the matrix product and the loops of our TPU kernels.
 
 An operand has a row for each feature of each head and a column for each position, padded to whole
 blocks of 128 positions. XLA for TPU stores a BxTxHxK array in the same way.
@@ -7,6 +7,7 @@ Loops are written out, so that the compiler overlaps their steps.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -14,9 +15,13 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
+from hyla_lm.attention.request import Request
+from hyla_lm.attention.spec import ACTIVATIONS
+
 LANES = 128
 ROW_TILE = 16  # rows of bfloat16 in a vector register
 UNROLL = True
+PADDING = -1  # the segment of padded positions
 
 
 def round_up(x: int, multiple: int) -> int:
@@ -31,6 +36,90 @@ def lane(width: int = LANES) -> jax.Array:
     return lax.broadcasted_iota(jnp.int32, (1, width), 1)
 
 
+@dataclass(frozen=True)
+class Problem:
+    """Sizes and options of one call, all known when it is traced.
+
+    The arrays have `heads`, `key_dim` and `value_dim` (multiples of 16), and whole blocks of 128
+    queries and keys; a query has `weights` numbers for its pair network; `true_heads` and
+    `true_key_dim` are the sizes before padding. `q_offset` is None if it is an operand.
+    """
+
+    batch: int
+    heads: int
+    true_heads: int
+    key_dim: int
+    true_key_dim: int
+    value_dim: int
+    query_blocks: int
+    key_blocks: int
+    causal: bool
+    q_offset: Any
+    has_segments: bool
+    weights: int
+    normalization: str
+    activation: str
+    dtype: jnp.dtype
+
+    @property
+    def scale(self) -> float:
+        return self.true_key_dim**-0.5
+
+    @property
+    def queries(self) -> int:
+        return self.query_blocks * LANES
+
+    @property
+    def keys(self) -> int:
+        return self.key_blocks * LANES
+
+    def sees(self, query_block: Any, key_block: Any, q_offset: Any) -> Any:
+        """Whether the last query of a block may see the first key of another."""
+        return not self.causal or key_block * LANES <= q_offset + query_block * LANES + LANES - 1
+
+    def first_query_block(self, key_block: Any, q_offset: Any) -> Any:
+        """The first block of queries that sees a block of keys."""
+        return lax.div(jnp.maximum(key_block * LANES - q_offset, 0), LANES) if self.causal else 0
+
+    def last_key_block(self, query_block: Any, q_offset: Any) -> Any:
+        """The last block of keys that a block of queries sees."""
+        last = self.key_blocks - 1
+        seen = (q_offset + query_block * LANES + LANES - 1) // LANES
+        return jnp.minimum(seen, last) if self.causal else last
+
+    def head(self, index: int, dim: int) -> slice:
+        return slice(index * dim, (index + 1) * dim)
+
+    def key_rows(self, head: int) -> slice:
+        return self.head(head, self.key_dim)
+
+    def value_rows(self, head: int) -> slice:
+        return self.head(head, self.value_dim)
+
+
+def problem_of(request: Request, heads: int) -> Problem:
+    """The problem of a request, with heads that pad its own to `heads`."""
+    _, q_length, true_heads, key_dim = request.q_BxTxHxK.shape
+    batch, k_length, _, value_dim = request.v_BxSxHxU.shape
+    return Problem(
+        batch=batch,
+        heads=heads,
+        true_heads=true_heads,
+        key_dim=round_up(key_dim, ROW_TILE),
+        true_key_dim=key_dim,
+        value_dim=round_up(value_dim, ROW_TILE),
+        query_blocks=pl.cdiv(q_length, LANES),
+        key_blocks=pl.cdiv(k_length, LANES),
+        causal=request.causal,
+        q_offset=request.q_offset,
+        has_segments=request.segments is not None,
+        weights=0 if request.weights_BxNxT is None else request.weights_BxNxT.shape[1],
+        normalization=request.spec.normalization,
+        activation=request.spec.activation,
+        dtype=jnp.dtype(request.dtype),
+    )
+
+
 def rows_of_time(x_BxTxHxK: jax.Array, heads: int, size: int, dtype: jnp.dtype) -> jax.Array:
     """The array as B x (heads * size) x T, padded with zeros."""
     batch, length, true_heads, dim = x_BxTxHxK.shape
@@ -39,12 +128,21 @@ def rows_of_time(x_BxTxHxK: jax.Array, heads: int, size: int, dtype: jnp.dtype) 
     return x.reshape(batch, heads * size, -1)
 
 
-def from_rows_of_time(
-    y_BxHUxT: jax.Array, padded_heads: int, heads: int, size: int, length: int
-) -> jax.Array:
-    """The array as BxTxHxU, without the padding."""
-    y = y_BxHUxT.reshape(y_BxHUxT.shape[0], padded_heads, -1, y_BxHUxT.shape[2])
-    return y[:, :heads, :size, :length].transpose(0, 3, 1, 2)
+def operand_rows(request: Request, p: Problem) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """q, k and v as rows of time; phi of v if the value network is linear."""
+    v = request.v_BxSxHxU
+    q = rows_of_time(request.q_BxTxHxK, p.heads, p.key_dim, p.dtype)
+    k = rows_of_time(request.k_BxSxHxK, p.heads, p.key_dim, p.dtype)
+    if request.spec.value_network == "linear":
+        v = ACTIVATIONS[request.spec.activation](v)
+    return q, k, rows_of_time(v, p.heads, p.value_dim, p.dtype)
+
+
+def output_of_rows(y_BxHUxT: jax.Array, request: Request, p: Problem) -> jax.Array:
+    """The output as BxTxHxU, without the padding."""
+    y = y_BxHUxT.reshape(p.batch, p.heads, -1, y_BxHUxT.shape[2])
+    length, value_dim = request.q_BxTxHxK.shape[1], request.v_BxSxHxU.shape[3]
+    return y[:, : p.true_heads, :value_dim, :length].transpose(0, 3, 1, 2)
 
 
 def time_row(segment_BxT: jax.Array, padding: int = 0) -> jax.Array:
@@ -53,8 +151,16 @@ def time_row(segment_BxT: jax.Array, padding: int = 0) -> jax.Array:
     return jnp.pad(segment_BxT.astype(jnp.int32), pad, constant_values=padding)[:, None]
 
 
-def weight_rows(weights: jax.Array | None, batch: int, q_length: int) -> tuple[jax.Array, ...]:
+def segment_rows(request: Request) -> list[jax.Array]:
+    """The documents of queries and of keys; padded positions are in one that no token has."""
+    q, k = request.q_BxTxHxK, request.k_BxSxHxK
+    one_document = jnp.zeros(q.shape[:2]), jnp.zeros(k.shape[:2])
+    return [time_row(segment, PADDING) for segment in request.segments or one_document]
+
+
+def weight_rows(request: Request) -> tuple[jax.Array, ...]:
     """The weights as B x N x T in float32, padded to blocks of 128 queries; empty for None."""
+    weights, (batch, q_length, *_) = request.weights_BxNxT, request.q_BxTxHxK.shape
     if weights is None:
         return ()
     whole = jnp.broadcast_to(weights.astype(jnp.float32), (batch, weights.shape[1], q_length))

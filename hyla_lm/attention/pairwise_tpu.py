@@ -5,7 +5,6 @@ block's query blocks, makes the codes again and pulls their gradient back by `ja
 have 128 keys, or all if the network wants whole rows.
 """
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,24 +17,23 @@ from jax.experimental.pallas import tpu as pltpu
 from hyla_lm.attention.chips import chip_in_use
 from hyla_lm.attention.lanes import (
     LANES,
-    ROW_TILE,
-    from_rows_of_time,
+    Problem,
     matrix_product,
-    round_up,
-    rows_of_time,
-    time_row,
+    operand_rows,
+    output_of_rows,
+    problem_of,
+    segment_rows,
     weight_rows,
     weights_of,
 )
 from hyla_lm.attention.request import Request, first_reason
-from hyla_lm.attention.spec import ACTIVATIONS, PAIR_NETWORKS
+from hyla_lm.attention.spec import PAIR_NETWORKS
 
 MAX_LENGTH = 2048
 MAX_WHOLE_ROWS = 1024
 MAX_SIZE = 128
 MAX_HEADS = 16
 DTYPES = (jnp.bfloat16, jnp.float32)
-PADDING = -1  # the segment of padded positions, which no token has
 
 
 def unsupported(request: Request) -> str:
@@ -63,81 +61,46 @@ def unsupported(request: Request) -> str:
 
 def attend_pairs(request: Request) -> jax.Array:
     """Attention by a pair network for a supported request, shape BxTxHxU."""
-    batch, q_length, heads, key_dim = request.q_BxTxHxK.shape
-    k_length, value_dim = request.v_BxSxHxU.shape[1], request.v_BxSxHxU.shape[3]
-    network = request.spec.pair_network
-    assert network is not None and request.q_offset is not None
-    p = Problem(
-        network=request.spec.normalization,
-        heads=heads,
-        key_dim=round_up(key_dim, ROW_TILE),
-        value_dim=round_up(value_dim, ROW_TILE),
-        scale=key_dim**-0.5,
-        block_keys=round_up(k_length, LANES) if network.whole_rows else LANES,
-        causal=request.causal,
-        q_offset=request.q_offset,
-        dtype=jnp.dtype(request.dtype),
-    )
-    one_document = jnp.zeros((batch, q_length)), jnp.zeros((batch, k_length))
-    segments = [time_row(segment, PADDING) for segment in request.segments or one_document]
-    weights = weight_rows(request.weights_BxNxT, batch, q_length)
-    q = rows_of_time(request.q_BxTxHxK, heads, p.key_dim, p.dtype)
-    k = rows_of_time(request.k_BxSxHxK, heads, p.key_dim, p.dtype)
-    phi_v = ACTIVATIONS[request.spec.activation](request.v_BxSxHxU)
-    v = rows_of_time(phi_v, heads, p.value_dim, p.dtype)
-    y_BxHUxT = _attend(p, segments, q, k, v, weights)
-    return from_rows_of_time(y_BxHUxT, heads, heads, value_dim, q_length)
+    p = problem_of(request, request.q_BxTxHxK.shape[2])
+    segments, weights = segment_rows(request), weight_rows(request)
+    y_BxHUxT = _attend(p, segments, *operand_rows(request, p), weights)
+    return output_of_rows(y_BxHUxT, request, p)
 
 
-@dataclass(frozen=True)
-class Problem:
-    """Sizes and options of one call, all known when it is traced."""
+def block_keys(p: Problem) -> int:
+    return p.keys if PAIR_NETWORKS[p.normalization].whole_rows else LANES
 
-    network: str
-    heads: int
-    key_dim: int
-    value_dim: int
-    scale: float
-    block_keys: int
-    causal: bool
-    q_offset: int
-    dtype: jnp.dtype
 
-    def keys_of(self, head: int) -> slice:
-        return slice(head * self.key_dim, (head + 1) * self.key_dim)
+def sees(p: Problem, query_block: Any, key_block: Any) -> Any:
+    """Whether the last query of a block may see the first key of another."""
+    last = p.q_offset + query_block * LANES + LANES - 1
+    return not p.causal or key_block * block_keys(p) <= last
 
-    def values_of(self, head: int) -> slice:
-        return slice(head * self.value_dim, (head + 1) * self.value_dim)
 
-    def sees(self, query_block: Any, key_block: Any) -> Any:
-        """Whether the last query of a block may see the first key of another."""
-        last = self.q_offset + query_block * LANES + LANES - 1
-        return not self.causal or key_block * self.block_keys <= last
+def scores(p: Problem, q_ref: Any, k_ref: Any) -> jax.Array:
+    """The scaled scores of all heads, H x keys x 128 queries in float32."""
+    rows = [p.key_rows(head) for head in range(p.heads)]
+    return jnp.stack([matrix_product(k_ref[0, row].T, q_ref[0, row]) * p.scale for row in rows])
 
-    def scores(self, q_ref: Any, k_ref: Any) -> jax.Array:
-        """The scaled scores of all heads, H x keys x 128 queries in float32."""
-        rows = [self.keys_of(head) for head in range(self.heads)]
-        return jnp.stack(
-            [matrix_product(k_ref[0, row].T, q_ref[0, row]) * self.scale for row in rows]
-        )
 
-    def visible(self, q_segment_ref: Any, k_segment_ref: Any, i: Any, j: Any) -> jax.Array:
-        """Which of the block's keys each query sees, keys x 128 queries."""
-        shape = (self.block_keys, LANES)
-        k_segment_TxS = jnp.broadcast_to(k_segment_ref[0], (LANES, self.block_keys))
-        seen_SxT = jnp.broadcast_to(q_segment_ref[0], shape) == k_segment_TxS.T
-        if self.causal:
-            key = lax.broadcasted_iota(jnp.int32, shape, 0) + j * self.block_keys
-            query = lax.broadcasted_iota(jnp.int32, shape, 1) + (i * LANES + self.q_offset)
-            seen_SxT &= key <= query
-        return seen_SxT
+def visible_pairs(p: Problem, q_segment_ref: Any, k_segment_ref: Any, i: Any, j: Any) -> jax.Array:
+    """Which of the block's keys each query sees, keys x 128 queries."""
+    shape = (block_keys(p), LANES)
+    k_segment_TxS = jnp.broadcast_to(k_segment_ref[0], shape[::-1])
+    seen_SxT = jnp.broadcast_to(q_segment_ref[0], shape) == k_segment_TxS.T
+    if p.causal:
+        key = lax.broadcasted_iota(jnp.int32, shape, 0) + j * block_keys(p)
+        query = lax.broadcasted_iota(jnp.int32, shape, 1) + (i * LANES + p.q_offset)
+        seen_SxT &= key <= query
+    return seen_SxT
 
-    def codes(
-        self, s_HxSxT: jax.Array, visible_SxT: jax.Array, weights_Nx1xT: jax.Array | None
-    ) -> jax.Array:
-        """The codes that weigh the values."""
-        made, read = PAIR_NETWORKS[self.network].at(s_HxSxT, visible_SxT, weights_Nx1xT)
-        return made if read is None else read
+
+def codes(
+    p: Problem, visible_SxT: jax.Array, s_HxSxT: jax.Array, weights_Nx1xT: jax.Array | None
+) -> jax.Array:
+    """The codes that weigh the values."""
+    made, read = PAIR_NETWORKS[p.normalization].at(s_HxSxT, visible_SxT, weights_Nx1xT)
+    return made if read is None else read
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -165,13 +128,13 @@ def _call(
     """y, or from dy the gradients dq in float32, dk, dv and those of the weights."""
     batch, key_rows, q_length = q.shape
     value_rows, k_length = v.shape[1:]
-    query_blocks, key_blocks = q_length // LANES, k_length // p.block_keys
+    query_blocks, key_blocks = q_length // LANES, k_length // block_keys(p)
 
     def block(rows: int, of_keys: bool) -> pl.BlockSpec:
         def place(b: Any, major: Any, minor: Any) -> tuple[Any, ...]:
             return b, 0, minor if of_keys == (dy is None) else major
 
-        return pl.BlockSpec((1, rows, p.block_keys if of_keys else LANES), place)
+        return pl.BlockSpec((1, rows, block_keys(p) if of_keys else LANES), place)
 
     def whole(rows: int) -> pl.BlockSpec:
         return pl.BlockSpec((1, rows, q_length), lambda b, major, minor: (b, 0, 0))
@@ -192,7 +155,7 @@ def _call(
         out = [jax.ShapeDtypeStruct(q.shape, jnp.float32)]
         out += [jax.ShapeDtypeStruct(x.shape, p.dtype) for x in (k, v)]
         out += [jax.ShapeDtypeStruct(w.shape, jnp.float32) for w in weights]
-        scratch = [pltpu.VMEM((r, p.block_keys), jnp.float32) for r in (key_rows, value_rows)]
+        scratch = [pltpu.VMEM((r, block_keys(p)), jnp.float32) for r in (key_rows, value_rows)]
     return pl.pallas_call(
         partial(kernel, p, bool(weights)),
         grid=grid,
@@ -214,12 +177,12 @@ def _forward_kernel(p: Problem, has_weights: bool, *refs: Any) -> None:
     def _() -> None:
         sum_ref[...] = jnp.zeros_like(sum_ref)
 
-    @pl.when(p.sees(i, j))
+    @pl.when(sees(p, i, j))
     def _() -> None:
-        visible = p.visible(q_segment_ref, k_segment_ref, i, j)
-        a_HxSxT = p.codes(p.scores(q_ref, k_ref), visible, weights_of(weight_refs))
+        visible = visible_pairs(p, q_segment_ref, k_segment_ref, i, j)
+        a_HxSxT = codes(p, visible, scores(p, q_ref, k_ref), weights_of(weight_refs))
         for head in range(p.heads):
-            rows = p.values_of(head)
+            rows = p.value_rows(head)
             sum_ref[rows] += matrix_product(v_ref[0, rows], a_HxSxT[head].astype(p.dtype))
 
     @pl.when(j == pl.num_programs(2) - 1)
@@ -244,22 +207,19 @@ def _backward_kernel(p: Problem, has_weights: bool, *refs: Any) -> None:
     def _() -> None:
         dk_sum[...], dv_sum[...] = jnp.zeros_like(dk_sum), jnp.zeros_like(dv_sum)
 
-    @pl.when(p.sees(i, j))
+    @pl.when(sees(p, i, j))
     def _() -> None:
-        visible, scores = p.visible(q_segment_ref, k_segment_ref, i, j), p.scores(q_ref, k_ref)
-
-        def codes(s_HxSxT: jax.Array, weights: jax.Array | None) -> jax.Array:
-            return p.codes(s_HxSxT, visible, weights)
-
-        a_HxSxT, pull_back = jax.vjp(codes, scores, weights_of(weight_refs))
+        visible = visible_pairs(p, q_segment_ref, k_segment_ref, i, j)
+        s_HxSxT, weights = scores(p, q_ref, k_ref), weights_of(weight_refs)
+        a_HxSxT, pull_back = jax.vjp(partial(codes, p, visible), s_HxSxT, weights)
         da = []
         for head in range(p.heads):
-            rows = p.values_of(head)
+            rows = p.value_rows(head)
             dv_sum[rows] += matrix_product(dy_ref[0, rows], a_HxSxT[head].astype(p.dtype), (1, 1))
             da.append(matrix_product(v_ref[0, rows].T, dy_ref[0, rows]))
         ds_HxSxT, dw_Nx1xT = pull_back(jnp.stack(da))
         for head in range(p.heads):
-            rows, ds = p.keys_of(head), (ds_HxSxT[head] * p.scale).astype(p.dtype)
+            rows, ds = p.key_rows(head), (ds_HxSxT[head] * p.scale).astype(p.dtype)
             dq_ref[0, rows, columns] += matrix_product(k_ref[0, rows], ds)
             dk_sum[rows] += matrix_product(q_ref[0, rows], ds, (1, 1))
         for dw_ref in dw_refs:

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from hyla_lm.attention.request import Request
-from hyla_lm.attention.spec import ACTIVATIONS, RMS_HEAD_EPSILON, Codes, PairNetwork
+from hyla_lm.attention.spec import ACTIVATIONS, RMS_HEAD_EPSILON, Codes
 
-ValueNetwork = Callable[[jax.Array, jax.Array, str, jax.Array | None], jax.Array]
+ValueNetwork = Callable[[Codes, jax.Array, str, jax.Array | None], jax.Array]
 
 
 def accumulation_dtype(x: jax.Array) -> jnp.dtype:
@@ -62,10 +62,18 @@ def over_visible_keys(s_BxHxTxS: jax.Array, visible: jax.Array) -> jax.Array:
     return jnp.where(visible, a_BxHxTxS, 0)
 
 
-def codes_of_rows(
-    network: PairNetwork, s_BxHxTxS: jax.Array, visible: jax.Array, weights: jax.Array | None
-) -> Codes:
-    """The codes of a batch of whole matrices, BxHxTxS; `weights` is broadcastable to BxNxT."""
+def latent_codes_of(r: Request) -> jax.Array:
+    """The normalised scores a_BxHxTxS in float32."""
+    return codes_of(r).made_HxSxT
+
+
+def codes_of(r: Request) -> Codes:
+    """The codes of a request without dropout, each BxHxTxS in float32."""
+    visible = visible_pairs(r.q_position_T, r.k_position_S, r.segments, r.causal)
+    s_BxHxTxS = scaled_scores(r.q_BxTxHxK, r.k_BxSxHxK, r.bias)
+    network, weights = r.spec.pair_network, r.weights_BxNxT
+    if network is None:
+        return Codes(normalize(s_BxHxTxS, visible, r.spec.normalization))
     batch, _, q_length, k_length = s_BxHxTxS.shape
     visible_BxSxT = jnp.broadcast_to(visible[:, 0], (batch, q_length, k_length)).swapaxes(1, 2)
     if weights is not None:
@@ -75,48 +83,18 @@ def codes_of_rows(
     return jax.tree.map(lambda x: x.swapaxes(2, 3), codes)
 
 
-def latent_codes_of(r: Request) -> jax.Array:
-    """The normalised scores a_BxHxTxS in float32."""
-    return codes_of(r).made_HxSxT
-
-
-def codes_of(r: Request) -> Codes:
-    """The codes of a request without dropout, each BxHxTxS in float32."""
-    visible = visible_pairs(r.q_position_T, r.k_position_S, r.segments, r.causal)
-    scores = scaled_scores(r.q_BxTxHxK, r.k_BxSxHxK, r.bias)
-    if r.spec.pair_network is not None:
-        return codes_of_rows(r.spec.pair_network, scores, visible, r.weights_BxNxT)
-    return Codes(normalize(scores, visible, r.spec.normalization))
-
-
-def apply_linear_values(a_BxHxTxS: jax.Array, v_BxSxHxU: jax.Array, activation: str) -> jax.Array:
-    """y[t,h] = sum_s a[h,t,s] phi(v[s,h]), shape BxTxHxU; phi is mostly the identity."""
-    return jnp.einsum("bhts,bshu->bthu", a_BxHxTxS, ACTIVATIONS[activation](v_BxSxHxU))
-
-
-def apply_hypernetwork_values(
-    a_BxHxTxS: jax.Array,
-    v_BxSxHxU: jax.Array,
-    activation: str,
-    deep_kernel_HxUxU: jax.Array | None,
+def hypernetwork_values(
+    codes: Codes, v_BxSxHxU: jax.Array, activation: str, deep_kernel_HxUxU: jax.Array | None
 ) -> jax.Array:
-    """Applies the value network that code a configures for each query and key, and reads it out.
+    """Applies the value network that codes configure for each query and key, and reads it out.
 
     z[t,s] = phi(sum_h a[h,t,s] v[s,h]) and y[t,h] = sum_s a[h,t,s] z[t,s], shape BxTxHxU. With a
     deep kernel there is a second hidden layer phi(sum_h a[h,t,s] z[t,s] W[h]) (Eq. 10).
     """
-    return apply_and_read(a_BxHxTxS, a_BxHxTxS, v_BxSxHxU, activation, deep_kernel_HxUxU)
-
-
-def apply_and_read(
-    a_BxHxTxS: jax.Array,
-    read_BxHxTxS: jax.Array,
-    v_BxSxHxU: jax.Array,
-    activation: str,
-    deep_kernel_HxUxU: jax.Array | None,
-) -> jax.Array:
-    """`apply_hypernetwork_values` with another code to read the value network out."""
-    z_BxTxSxU = hidden_layers(a_BxHxTxS, v_BxSxHxU, activation, deep_kernel_HxUxU)[-1]
+    made_BxHxTxS, read_BxHxTxS = codes
+    z_BxTxSxU = hidden_layers(made_BxHxTxS, v_BxSxHxU, activation, deep_kernel_HxUxU)[-1]
+    if read_BxHxTxS is None:
+        read_BxHxTxS = made_BxHxTxS
     return jnp.einsum("bhts,btsu->bthu", read_BxHxTxS, z_BxTxSxU)
 
 
@@ -135,28 +113,25 @@ def hidden_layers(
     return [z_BxTxSxU, phi(second)]
 
 
-def attend_block(
-    r: Request, hypernetwork_values: ValueNetwork = apply_hypernetwork_values
-) -> jax.Array:
+def attend_block(r: Request, values: ValueNetwork = hypernetwork_values) -> jax.Array:
     """Attention by its definition, shape BxTxHxU in the accumulation dtype."""
     codes = codes_of(r)
     if r.dropout is not None:
         dropout = r.dropout
         codes = jax.tree.map(lambda a_BxHxTxS: a_BxHxTxS * dropout.astype(a_BxHxTxS.dtype), codes)
-    return attend_by_codes(r, codes, hypernetwork_values)
+    return attend_by_codes(r, codes, values)
 
 
 def attend_by_codes(
-    r: Request, codes: Codes, hypernetwork_values: ValueNetwork = apply_hypernetwork_values
+    r: Request, codes: Codes, values: ValueNetwork = hypernetwork_values
 ) -> jax.Array:
     """Attention to the request's values by these codes, each BxHxTxS; shape BxTxHxU.
 
     The request's queries, keys, bias and dropout do nothing here: codes are used as they are.
     """
-    made, read = codes
     v_BxSxHxU = r.v_BxSxHxU.astype(accumulation_dtype(r.v_BxSxHxU))
-    if r.spec.value_network == "linear":
-        return apply_linear_values(made if read is None else read, v_BxSxHxU, r.spec.activation)
-    if read is None:
-        return hypernetwork_values(made, v_BxSxHxU, r.spec.activation, r.deep_kernel_HxUxU)
-    return apply_and_read(made, read, v_BxSxHxU, r.spec.activation, r.deep_kernel_HxUxU)
+    if r.spec.value_network == "hypernetwork":
+        return values(codes, v_BxSxHxU, r.spec.activation, r.deep_kernel_HxUxU)
+    made, read = codes
+    a_BxHxTxS = made if read is None else read
+    return jnp.einsum("bhts,bshu->bthu", a_BxHxTxS, ACTIVATIONS[r.spec.activation](v_BxSxHxU))

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hyla_lm.attention.spec import AttentionSpec, PairNetwork
+from hyla_lm.attention.spec import AttentionSpec
 from hyla_lm.errors import UserError
 
 # The axes of each array, in the letters of README.md; the other fields are static.
@@ -32,10 +32,8 @@ AXES: Mapping[str, str] = {
 class Request:
     """The operands of attention of T queries to S keys; README.md defines the result.
 
-    `bias` and `dropout`, a multiplier of the code already divided by the probability of keeping,
-    are broadcastable to BxHxTxS, `weights_BxNxT` of a pair
-    network along B and T. A negative key position marks padding. `q_offset` is the position
-    of the first query, or None if it is not known when traced.
+    `weights_BxNxT` of a pair network are broadcastable along B and T. A negative key position marks
+    padding. `q_offset` is the position of the first query, or None if it is not known when traced.
     """
 
     q_BxTxHxK: jax.Array
@@ -90,8 +88,10 @@ def make_request(
 ) -> Request:
     """The request of T queries from position `q_offset` on to S keys from 0 on.
 
-    `segment_ids` (BxS) never decrease; `weights` are those of a pair network
-    (spec.py). Raises UserError for shapes that do not fit.
+    `bias` and `dropout` (a multiplier of the code, already divided by the probability of keeping)
+    are broadcastable to BxHxTxS; `segment_ids` (BxS, never decreasing) hide other documents;
+    `weights` are those of a pair network (spec.py), HxH or BxTxHxH each. Raises UserError for
+    shapes that do not fit.
     """
     _check_shapes(q_BxTxHxK, k_BxSxHxK, v_BxSxHxU, spec, deep_kernel_HxUxU)
     joined = _join_weights(spec, weights)
@@ -131,14 +131,21 @@ def first_reason(reasons: Mapping[str, bool]) -> str:
 
 
 def _join_weights(spec: AttentionSpec, weights: Mapping[str, jax.Array]) -> jax.Array | None:
-    network = spec.pair_network
+    """The weights of a call, {name: BxTxHxH or HxH}, as BxNxT; 1xNx1 if no query has its own."""
     if not weights:
         return None
-    if set(weights) != set(network.weights if network else ()):
-        wanted = ", ".join(network.weights) if network else "none"
+    known = spec.pair_network.weights if spec.pair_network else {}
+    if set(weights) != set(known):
+        wanted = ", ".join(known) or "none"
         raise UserError(f"attend: the weights are {sorted(weights)}; want {wanted} for {spec}.")
-    assert network is not None
-    return _joined(network, weights)
+    parts = []
+    for name, weight in known.items():
+        x, rank = weights[name], len(weight.axes)
+        batch_and_time = x.shape[: x.ndim - rank] or (1, 1)
+        parts.append(x.reshape(*batch_and_time, math.prod(x.shape[x.ndim - rank :])))
+    batch, length = (max(part.shape[axis] for part in parts) for axis in (0, 1))
+    whole = [jnp.broadcast_to(part, (batch, length, part.shape[2])) for part in parts]
+    return jnp.concatenate(whole, axis=2).swapaxes(1, 2)
 
 
 def _check_shapes(
@@ -150,17 +157,3 @@ def _check_shapes(
         raise UserError(f"attend: q, k, v have shapes {shapes}; want BxTxHxK, BxSxHxK, BxSxHxU.")
     if (spec.value_depth == 2) != (deep_kernel is not None):
         raise UserError(f"attend: deep_kernel_HxUxU goes with value_depth 2, not {spec}.")
-
-
-def _joined(network: PairNetwork, weights: Mapping[str, jax.Array]) -> jax.Array | None:
-    """The weights of a call, {name: BxTxHxH or HxH}, as BxNxT; 1xNx1 if no query has its own."""
-    parts = []
-    for name, weight in network.weights.items():
-        x, rank = weights[name], len(weight.axes)
-        batch_and_time = x.shape[: x.ndim - rank] or (1, 1)
-        parts.append(x.reshape(*batch_and_time, math.prod(x.shape[x.ndim - rank :])))
-    if not parts:
-        return None
-    batch, length = (max(part.shape[axis] for part in parts) for axis in (0, 1))
-    whole = [jnp.broadcast_to(part, (batch, length, part.shape[2])) for part in parts]
-    return jnp.concatenate(whole, axis=2).swapaxes(1, 2)

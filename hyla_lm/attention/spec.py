@@ -11,7 +11,6 @@ With a linear value network y[t,h] = sum over s of read[h,s,t] phi(v[s,h]).
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import NamedTuple
 
 import jax
@@ -55,10 +54,6 @@ class PairNetwork:
     explained: str
     weights: Mapping[str, Weight] = field(default_factory=dict)
     whole_rows: bool = False
-
-    def size(self, heads: int) -> int:
-        """N, the numbers that all weights are at a query."""
-        return sum(weight.size(heads) for weight in self.weights.values())
 
     @property
     def reads_apart(self) -> bool:
@@ -106,17 +101,8 @@ def mix_heads(w_HxHx1xT: jax.Array, s_HxSxT: jax.Array) -> jax.Array:
     return mixed
 
 
-def _rms_head(s_HxSxT: jax.Array, visible_SxT: jax.Array, w: Weights) -> Codes:
-    return Codes(rms_over_heads(s_HxSxT))
-
-
 def _talking_heads(s_HxSxT: jax.Array, visible_SxT: jax.Array, w: Weights) -> Codes:
     a_HxSxT = softmax_over_keys(s_HxSxT + mix_heads(w["before"], s_HxSxT), visible_SxT)
-    return Codes(a_HxSxT + mix_heads(w["after"], a_HxSxT))
-
-
-def _talking_rms_heads(s_HxSxT: jax.Array, visible_SxT: jax.Array, w: Weights) -> Codes:
-    a_HxSxT = rms_over_heads(s_HxSxT + mix_heads(w["before"], s_HxSxT))
     return Codes(a_HxSxT + mix_heads(w["after"], a_HxSxT))
 
 
@@ -125,57 +111,43 @@ def _gated_readout(s_HxSxT: jax.Array, visible_SxT: jax.Array, w: Weights) -> Co
     return Codes(a_HxSxT, a_HxSxT * jax.nn.sigmoid(mix_heads(w["gate"], a_HxSxT)))
 
 
-_MIXING = MappingProxyType({"before": Weight("HH"), "after": Weight("HH")})
-_BY_QUERY = MappingProxyType({"before": Weight("HH", True), "after": Weight("HH", True)})
-PAIR_NETWORKS: Mapping[str, PairNetwork] = MappingProxyType(
-    {
-        "pair_rms_head": PairNetwork(_rms_head, "rms_head as a function of a tile"),
-        "talking_heads": PairNetwork(
-            _talking_heads,
-            "softmax over keys; learned matrices mix heads before and after",
-            _MIXING,
-            whole_rows=True,
-        ),
-        "talking_rms_heads": PairNetwork(
-            _talking_rms_heads,
-            "rms_head; learned matrices mix heads before and after",
-            _MIXING,
-        ),
-        "query_composed": PairNetwork(
-            _talking_heads,
-            "softmax over keys; matrices made of the query mix heads before and after",
-            _BY_QUERY,
-            whole_rows=True,
-        ),
-        "gated_readout": PairNetwork(
-            _gated_readout,
-            "rms_head, with a gate of the code for the read-out",
-            MappingProxyType({"gate": Weight("HH")}),
-        ),
-    }
-)
+PAIR_NETWORKS: Mapping[str, PairNetwork] = {
+    "talking_heads": PairNetwork(
+        _talking_heads,
+        "softmax over keys; learned matrices mix heads before and after",
+        {"before": Weight("HH"), "after": Weight("HH")},
+        whole_rows=True,
+    ),
+    "query_composed": PairNetwork(
+        _talking_heads,
+        "softmax over keys; matrices made of the query mix heads before and after",
+        {"before": Weight("HH", True), "after": Weight("HH", True)},
+        whole_rows=True,
+    ),
+    "gated_readout": PairNetwork(
+        _gated_readout,
+        "rms_head, with a gate of the code for the read-out",
+        {"gate": Weight("HH")},
+    ),
+}
 VALUE_NETWORKS = ("linear", "hypernetwork")
-EXPLAINED: Mapping[str, str] = MappingProxyType(
-    {
-        "softmax": "softmax over the keys",
-        "identity": "scores as they are",
-        "rms_head": "scores, RMS-normalised over the heads",
-        "softmax_rms_head": "softmax over the keys, RMS-normalised over the heads",
-        **{name: network.explained for name, network in PAIR_NETWORKS.items()},
-    }
-)
+EXPLAINED: Mapping[str, str] = {
+    "softmax": "softmax over the keys",
+    "identity": "scores as they are",
+    "rms_head": "scores, RMS-normalised over the heads",
+    "softmax_rms_head": "softmax over the keys, RMS-normalised over the heads",
+    **{name: network.explained for name, network in PAIR_NETWORKS.items()},
+}
 NORMALIZATIONS = tuple(EXPLAINED)
-ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = MappingProxyType(
-    {
-        "identity": lambda x: x,
-        "relu": jax.nn.relu,
-        "silu": jax.nn.silu,
-        "gelu": lambda x: jax.nn.gelu(x, approximate=True),
-        "gelu_erf": lambda x: jax.nn.gelu(x, approximate=False),
-        "sigmoid": jax.nn.sigmoid,
-        "tanh": jnp.tanh,
-    }
-)
+ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
+    "identity": lambda x: x,
+    "relu": jax.nn.relu,
+    "silu": jax.nn.silu,
+    "gelu": lambda x: jax.nn.gelu(x, approximate=True),
+    "gelu_erf": lambda x: jax.nn.gelu(x, approximate=False),
+    "sigmoid": jax.nn.sigmoid,
+    "tanh": jnp.tanh,
+}
 
 
 @dataclass(frozen=True)
@@ -235,21 +207,19 @@ def _check(name: str, value: object, allowed: tuple[object, ...]) -> None:
         raise UserError(f"AttentionSpec.{name} = {value!r} must be one of {allowed}.")
 
 
-VARIANTS: Mapping[str, AttentionSpec] = MappingProxyType(
-    {
-        "softmax": AttentionSpec("softmax", "linear"),
-        "linear": AttentionSpec("identity", "linear"),
-        "hyla": AttentionSpec("rms_head", "hypernetwork", "relu"),
-        "linear_rms_head": AttentionSpec("rms_head", "linear"),
-        "linear_rms_head_nonlinear_value": AttentionSpec("rms_head", "linear", "relu"),
-        "hyla_no_rms_head": AttentionSpec("identity", "hypernetwork", "relu"),
-        "hyla_no_nonlinearity": AttentionSpec("rms_head", "hypernetwork"),
-        "hyla_no_nonlinearity_no_rms_head": AttentionSpec("identity", "hypernetwork"),
-        "hyla_softmax_no_rms_head": AttentionSpec("softmax", "hypernetwork", "relu"),
-        "hyla_softmax": AttentionSpec("softmax_rms_head", "hypernetwork", "relu"),
-        "hyla_deep": AttentionSpec("rms_head", "hypernetwork", "relu", value_depth=2),
-        "hyla_gated": AttentionSpec("gated_readout", "hypernetwork", "relu"),
-        "talking_heads": AttentionSpec("talking_heads", "linear"),
-        "query_composed": AttentionSpec("query_composed", "linear"),
-    }
-)
+VARIANTS: Mapping[str, AttentionSpec] = {
+    "softmax": AttentionSpec("softmax", "linear"),
+    "linear": AttentionSpec("identity", "linear"),
+    "hyla": AttentionSpec("rms_head", "hypernetwork", "relu"),
+    "linear_rms_head": AttentionSpec("rms_head", "linear"),
+    "linear_rms_head_nonlinear_value": AttentionSpec("rms_head", "linear", "relu"),
+    "hyla_no_rms_head": AttentionSpec("identity", "hypernetwork", "relu"),
+    "hyla_no_nonlinearity": AttentionSpec("rms_head", "hypernetwork"),
+    "hyla_no_nonlinearity_no_rms_head": AttentionSpec("identity", "hypernetwork"),
+    "hyla_softmax_no_rms_head": AttentionSpec("softmax", "hypernetwork", "relu"),
+    "hyla_softmax": AttentionSpec("softmax_rms_head", "hypernetwork", "relu"),
+    "hyla_deep": AttentionSpec("rms_head", "hypernetwork", "relu", value_depth=2),
+    "hyla_gated": AttentionSpec("gated_readout", "hypernetwork", "relu"),
+    "talking_heads": AttentionSpec("talking_heads", "linear"),
+    "query_composed": AttentionSpec("query_composed", "linear"),
+}

@@ -131,8 +131,6 @@ class MixtureOfExperts(nn.Module):
 def rotate(x_BxTxHxK: jax.Array, position_BxT: jax.Array) -> jax.Array:
     """Rotary embedding (Su et al.): dimension i is paired with i + K/2; angles in float32."""
     half = x_BxTxHxK.shape[-1] // 2
-    if x_BxTxHxK.shape[-1] % 2:
-        raise ValueError(f"rotary positions need an even head size, not {x_BxTxHxK.shape[-1]}")
     frequency_K2 = ROTARY_BASE ** (-jnp.arange(half, dtype=jnp.float32) / half)
     angle = position_BxT[:, :, None, None].astype(jnp.float32) * frequency_K2
     cos, sin = jnp.cos(angle), jnp.sin(angle)
@@ -150,24 +148,17 @@ def relative_buckets(
     k_position_S: jax.Array,
     num_buckets: int,
     max_distance: int,
-    bidirectional: bool = False,
 ) -> jax.Array:
     """T5's bucket of every query and key, int32 of shape TxS (Raffel et al.).
 
-    If not bidirectional, keys after the query share bucket 0 with the query itself.
+    Keys after the query share bucket 0 with the query itself.
     """
-    distance_TxS = q_position_T[:, None] - k_position_S[None, :]
-    offset = jnp.zeros_like(distance_TxS)
-    if bidirectional:
-        num_buckets //= 2
-        offset = jnp.where(distance_TxS < 0, num_buckets, 0)
-        distance_TxS = jnp.abs(distance_TxS)
-    n = jnp.maximum(distance_TxS, 0)
+    n = jnp.maximum(q_position_T[:, None] - k_position_S[None, :], 0)
     exact = num_buckets // 2
     ratio = n.astype(jnp.float32) / exact + np.finfo(np.float32).eps
     steps = jnp.log(ratio) / np.log(max_distance / exact) * (num_buckets - exact)
     far = jnp.minimum(exact + steps.astype(jnp.int32), num_buckets - 1)
-    return offset + jnp.where(n < exact, n, far)
+    return jnp.where(n < exact, n, far)
 
 
 @partial(

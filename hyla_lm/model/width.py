@@ -18,7 +18,7 @@ from hyla_lm.parallel.sharding import path_of
 
 BLOCK = re.compile(r"blocks/block_(\d+)/")
 
-NORMED_OVER_HEADS = ("rms_head", "pair_rms_head", "talking_rms_heads", "gated_readout")
+NORMED_OVER_HEADS = ("rms_head", "gated_readout")
 
 
 @dataclass(frozen=True)
@@ -27,29 +27,6 @@ class Factors:
 
     deviation: float = 1.0
     rate: float = 1.0
-
-
-@dataclass(frozen=True)
-class Growth:
-    """How many times as wide as its base a model is, and its query and key heads."""
-
-    width: float
-    head_dim: float
-
-    @property
-    def heads(self) -> float:
-        return self.width / self.head_dim
-
-
-Rule = Callable[[Growth, AttentionSpec], Factors]
-
-
-def growth_of(config: ModelConfig) -> Growth:
-    """The growth of a model from its base; of 1 if it has none."""
-    base_head_dim = config.base_head_dim or config.head_dim
-    return Growth(
-        config.model_dim / (config.base_width or config.model_dim), config.head_dim / base_head_dim
-    )
 
 
 def tied_logit_scale(config: ModelConfig) -> float:
@@ -62,15 +39,51 @@ def tied_logit_scale(config: ModelConfig) -> float:
 def factors_of(config: ModelConfig, path: str) -> Factors:
     """The factors of the parameter of that path; raises UserError for one without a rule."""
     block = BLOCK.match(path)
-    spec = config.spec(int(block[1]) if block else 0)
-    name = BLOCK.sub("", path)
-    for pattern, rule in RULES.items():
+    spec, name = config.spec(int(block[1]) if block else 0), BLOCK.sub("", path)
+    for pattern, factors in _rules(config, spec).items():
         if re.fullmatch(pattern, name):
-            return rule(growth_of(config), spec)
+            return factors
     raise UserError(
         f"ModelConfig.base_width = {config.base_width} has no rule for the parameter {path}: "
         "add it to hyla_lm/model/width.py or set ModelConfig.base_width = None."
     )
+
+
+def _rules(config: ModelConfig, spec: AttentionSpec) -> dict[str, Factors]:
+    """Factors by the path of a parameter, within its block if it has one."""
+    width = config.model_dim / (config.base_width or config.model_dim)
+    head_dim = config.head_dim / (config.base_head_dim or config.head_dim)
+    heads, shrunk = width / head_dim, head_dim**-0.5
+
+    def matrix(factors: Factors) -> Factors:
+        """Of a matrix whose fan-in grows with width, from the factors of its bias."""
+        return Factors(factors.deviation, factors.rate / width)
+
+    same = Factors()
+    readout = Factors(width**-0.5, 1 / width)
+    mixing = Factors(rate=1 / heads)  # a sum over heads, whose scores do not average out
+    query, key, value = Factors(shrunk, shrunk), same, same
+    if spec.normalization in NORMED_OVER_HEADS:  # the scale of queries and keys leaves codes alone
+        query, key = Factors(1.0, shrunk), Factors(rate=shrunk)
+    if spec.value_network == "hypernetwork":
+        value = Factors(heads**-0.5, 1 / heads)
+    return {
+        r"(embed|position_embed)/table": Factors(deviation=width**0.5),
+        r"embed/kernel": same,
+        r"attention/query/kernel": matrix(query),
+        r"attention/query/bias": query,
+        r"attention/key/kernel": matrix(key),
+        r"attention/key/bias": key,
+        r"attention/value/kernel": matrix(value),
+        r"attention/value/bias": value,
+        r"attention/(out/kernel|gate/kernel|deep_kernel)": matrix(same),
+        r"attention/pair_\w+": mixing,
+        r"attention/pair_\w+/kernel": matrix(mixing),
+        r"feedforward/(up|down|gate)/kernel": matrix(same),
+        r"feedforward/(up|down)": matrix(same),  # of all experts
+        r"feedforward/gate|head/kernel": readout,
+        r"attention/relative_bias|.*/(bias|scale)": same,
+    }
 
 
 def scale_initial(config: ModelConfig, params: Any) -> Any:
@@ -89,70 +102,3 @@ def rate_of(config: ModelConfig) -> Callable[[str], float] | None:
     if config.base_width is None:
         return None
     return lambda path: factors_of(config, path).rate
-
-
-def _vector(growth: Growth, spec: AttentionSpec) -> Factors:
-    return Factors()
-
-
-def _table(growth: Growth, spec: AttentionSpec) -> Factors:
-    return Factors(deviation=growth.width**0.5)
-
-
-def _readout(growth: Growth, spec: AttentionSpec) -> Factors:
-    return Factors(growth.width**-0.5, 1 / growth.width)
-
-
-def _query(growth: Growth, spec: AttentionSpec) -> Factors:
-    shrunk = growth.head_dim**-0.5
-    return Factors(1.0 if _normed(spec) else shrunk, shrunk)
-
-
-def _key(growth: Growth, spec: AttentionSpec) -> Factors:
-    return Factors(rate=growth.head_dim**-0.5 if _normed(spec) else 1.0)
-
-
-def _mixing(growth: Growth, spec: AttentionSpec) -> Factors:
-    """A sum over heads, whose scores do not average out."""
-    return Factors(rate=1 / growth.heads)
-
-
-def _normed(spec: AttentionSpec) -> bool:
-    """Whether the scale of queries and keys leaves the code alone."""
-    return spec.normalization in NORMED_OVER_HEADS
-
-
-def _value(growth: Growth, spec: AttentionSpec) -> Factors:
-    if spec.value_network == "linear":
-        return Factors()
-    return Factors(growth.heads**-0.5, 1 / growth.heads)
-
-
-def _matrix_to(outputs: Rule) -> Rule:
-    """The rule of a matrix whose fan-in grows with width; `outputs` is that of its bias."""
-
-    def rule(growth: Growth, spec: AttentionSpec) -> Factors:
-        factors = outputs(growth, spec)
-        return Factors(factors.deviation, factors.rate / growth.width)
-
-    return rule
-
-
-# By the path of a parameter, within its block if it has one.
-RULES: dict[str, Rule] = {
-    r"(embed|position_embed)/table": _table,
-    r"embed/kernel": _vector,
-    r"attention/query/kernel": _matrix_to(_query),
-    r"attention/query/bias": _query,
-    r"attention/key/kernel": _matrix_to(_key),
-    r"attention/key/bias": _key,
-    r"attention/value/kernel": _matrix_to(_value),
-    r"attention/value/bias": _value,
-    r"attention/(out/kernel|gate/kernel|deep_kernel)": _matrix_to(_vector),
-    r"attention/pair_\w+": _mixing,
-    r"attention/pair_\w+/kernel": _matrix_to(_mixing),
-    r"feedforward/(up|down|gate)/kernel": _matrix_to(_vector),
-    r"feedforward/(up|down)": _matrix_to(_vector),  # of all experts
-    r"feedforward/gate|head/kernel": _readout,
-    r"attention/relative_bias|.*/(bias|scale)": _vector,
-}

@@ -32,11 +32,9 @@ def documents(length: int) -> Any:
     return np.int32([np.arange(length) // 7, np.maximum(np.arange(length) - 9, 0)])
 
 
-@pytest.mark.parametrize("length", [1, 17, 40])
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("segmented", [True, False])
-def test_it_is_the_definition(length: int, causal: bool, segmented: bool) -> None:
-    options = {"causal": causal, "segment_ids": documents(length) if segmented else None}
+@pytest.mark.parametrize(("length", "packed"), [(17, False), (40, True)])
+def test_it_is_the_definition(length: int, packed: bool) -> None:
+    options = {"causal": packed, "segment_ids": documents(length) if packed else None}
 
     def outputs(run: Any) -> list[jax.Array]:
         @jax.jit
@@ -51,22 +49,19 @@ def test_it_is_the_definition(length: int, causal: bool, segmented: bool) -> Non
         np.testing.assert_allclose(x, y, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("segmented", [True, False])
-def test_jax_lowers_it_for_cuda_forward_and_backward(
-    segmented: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jax_lowers_it_for_cuda_forward_and_backward(monkeypatch: pytest.MonkeyPatch) -> None:
     """What JAX asks of the GPU that runs is answered as an H100 would."""
     monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91200)
     for name, said in (("check_compute_capability", True), ("is_cuda_compute_capability_equal", 0)):
         monkeypatch.setattr(fused_attention_stablehlo, name, lambda _, said=said: said)
-    options = {"causal": True, "segment_ids": documents(40) if segmented else None}
 
     def loss(*operands: jax.Array) -> jax.Array:
+        options = {"causal": True, "segment_ids": documents(40)}
         return attend_cudnn(request(*operands, **options)).astype(jnp.float32).sum()
 
     traced = jax.jit(jax.grad(loss, (0, 1, 2))).trace(*qkv(40, "bfloat16"))
     text = traced.lower(lowering_platforms=("cuda",)).as_text()
-    kind = "ScaleBiasSoftmax" if segmented else "Softmax"
+    kind = "ScaleBiasSoftmax"
     assert f"__cudnn$fmha{kind}(" in text and f"__cudnn$fmha{kind}Backward(" in text
     assert "\\22mask_type\\22: \\22CAUSAL\\22" in text
 

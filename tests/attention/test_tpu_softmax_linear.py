@@ -1,6 +1,7 @@
-"""Softmax and linear attention as `pallas_tpu` equal the reference, in the TPU interpreter."""
+"""Softmax attention as `pallas_tpu` equals the reference, in the TPU interpreter."""
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,8 +37,8 @@ def operands(queries: int, keys: int, heads: int = H) -> tuple[jax.Array, jax.Ar
     return q, normal(2, B, keys, heads, K), normal(3, B, keys, heads, U)
 
 
-def output_and_gradients(qkv: tuple[jax.Array, ...], implementation: str, name: str, **masks):
-    function = partial(attend, spec=VARIANTS[name], implementation=implementation, **masks)
+def output_and_gradients(qkv: tuple[jax.Array, ...], implementation: str, **masks):
+    function = partial(attend, spec=VARIANTS["softmax"], implementation=implementation, **masks)
 
     @jax.jit
     def both(*qkv: jax.Array):
@@ -52,38 +53,45 @@ def documents(keys: int) -> jax.Array:
     return jnp.asarray(np.cumsum(starts, axis=1))
 
 
-def assert_agreement(
-    name: str, qkv: tuple[jax.Array, ...], tolerance: float = TOLERANCE, **masks
-) -> None:
-    actual = output_and_gradients(qkv, "pallas_tpu", name, **masks)
-    expected = output_and_gradients(qkv, "reference", name, **masks)
+def assert_agreement(qkv: tuple[jax.Array, ...], tolerance: float = TOLERANCE, **masks) -> None:
+    actual = output_and_gradients(qkv, "pallas_tpu", **masks)
+    expected = output_and_gradients(qkv, "reference", **masks)
     for got, wanted in zip(actual, expected, strict=True):
         assert got.dtype == wanted.dtype
         got, wanted = np.float32(got), np.float32(wanted)
         np.testing.assert_allclose(got, wanted, rtol=0, atol=tolerance * np.abs(wanted).max())
 
 
-SIZES = [(200, 200, 0, True), (128, 256, 128, True), (100, 300, 200, True), (30, 140, 0, False)]
+SIZES = [  # queries, keys, offset, causal, of documents
+    (2, 2, 0, True, False),
+    (129, 129, 0, True, False),
+    (128, 256, 128, True, True),
+    (100, 300, 200, True, False),
+    (30, 300, 0, True, True),  # with keys that no query sees
+    (30, 140, 0, False, False),
+    (200, 200, -50, True, False),  # the first queries stand before the first key
+]
+
+
+def masks(keys: int, offset: int, causal: bool, packed: bool) -> dict[str, Any]:
+    segments = documents(keys) if packed else None
+    return {"causal": causal, "q_offset": offset, "segment_ids": segments}
 
 
 @pytest.mark.usefixtures("interpreted")
-@pytest.mark.parametrize("packed", [False, True], ids=["", "documents"])
-@pytest.mark.parametrize(("queries", "keys", "offset", "causal"), SIZES)
+@pytest.mark.parametrize(("queries", "keys", "offset", "causal", "packed"), SIZES)
 def test_softmax(queries: int, keys: int, offset: int, causal: bool, packed: bool) -> None:
-    segments = documents(keys) if packed else None
     qkv = operands(queries, keys)
-    assert_agreement("softmax", qkv, causal=causal, q_offset=offset, segment_ids=segments)
+    assert_agreement(qkv, **masks(keys, offset, causal, packed))
 
 
 @pytest.mark.usefixtures("splash_alone")
-@pytest.mark.parametrize("packed", [False, True], ids=["", "documents"])
-@pytest.mark.parametrize(("queries", "keys", "offset", "causal"), SIZES)
+@pytest.mark.parametrize(("queries", "keys", "offset", "causal", "packed"), SIZES[2:6])
 def test_softmax_by_splash_attention(
     queries: int, keys: int, offset: int, causal: bool, packed: bool
 ) -> None:
-    segments = documents(keys) if packed else None
     qkv = operands(queries, keys)
-    assert_agreement("softmax", qkv, causal=causal, q_offset=offset, segment_ids=segments)
+    assert_agreement(qkv, **masks(keys, offset, causal, packed))
 
 
 @pytest.mark.usefixtures("splash_alone")
@@ -94,74 +102,27 @@ def test_splash_attention_leaves_few_gradients_of_queries_to_add_up(
     monkeypatch.setattr(libraries, "MAX_BLOCK", 128)
     monkeypatch.setattr(libraries, "MAX_PARTS", 2)
     assert libraries._block_sizes(512, 512, K).block_kv_dkv == 256
-    assert_agreement("softmax", operands(512, 512), causal=True, segment_ids=documents(512))
-
-
-@pytest.mark.parametrize(
-    ("keys", "head_dim", "parts"),
-    [
-        *((2048, 64, 4), (8192, 64, 16), (16384, 64, 16), (65536, 128, 16), (131072, 64, 32)),
-        *((65536, 256, 64), (65536, 1024, 128), (17 * 512, 64, 17)),
-    ],
-)
-def test_gradients_of_queries_that_splash_attention_leaves(
-    keys: int, head_dim: int, parts: int
-) -> None:
-    """More than 16 where longer blocks would not fit on the chip, or not divide the keys."""
-    sizes = libraries._block_sizes(keys, keys, head_dim)
-    assert keys / sizes.block_kv_dkv == parts
-    assert sizes.block_kv_dkv_compute == 512
-
-
-@pytest.mark.parametrize("packed", [False, True], ids=["", "documents"])
-def test_linear(packed: bool) -> None:
-    segments = documents(200) if packed else None
-    assert_agreement("linear", operands(200, 200), causal=True, segment_ids=segments)
+    assert_agreement(operands(512, 512), causal=True, segment_ids=documents(512))
 
 
 @pytest.mark.usefixtures("interpreted")
-@pytest.mark.parametrize("length", [2, 127, 129, 384])
-def test_softmax_at_odd_lengths(length: int) -> None:
-    assert_agreement("softmax", operands(length, length), causal=True)
-
-
-@pytest.mark.usefixtures("interpreted")
-def test_softmax_over_keys_that_no_query_sees() -> None:
-    assert_agreement("softmax", operands(30, 300), causal=True, segment_ids=documents(300))
-
-
-@pytest.mark.usefixtures("interpreted")
-@pytest.mark.parametrize(("max_tiles", "at_once"), [(80, 6), (9, 3), (1, 1)])
-def test_softmax_of_some_heads_at_once(
-    max_tiles: int, at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(whole_tpu, "MAX_TILES", max_tiles)
-    problem = whole_tpu.Problem(B, 6, 16, 32, K**-0.5, 2, 2, True, 0, jnp.dtype("float32"))
-    assert problem.heads_at_once == at_once
-    assert_agreement("softmax", operands(200, 200, heads=6), causal=True)
+def test_softmax_of_some_heads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of 200 has 3 tiles that causal queries see: 3 of 6 heads fit into 9."""
+    monkeypatch.setattr(whole_tpu, "MAX_TILES", 9)
+    assert_agreement(operands(200, 200, heads=6), causal=True)
 
 
 @pytest.mark.usefixtures("simulated")
 def test_softmax_in_bfloat16() -> None:
     qkv = tuple(x.astype(jnp.bfloat16) for x in operands(200, 200))
-    assert_agreement("softmax", qkv, BFLOAT16_TOLERANCE, causal=True, segment_ids=documents(200))
+    assert_agreement(qkv, BFLOAT16_TOLERANCE, causal=True, segment_ids=documents(200))
 
 
 @pytest.mark.usefixtures("interpreted")
 def test_scores_far_apart_neither_overflow_nor_vanish() -> None:
     q, k, v = operands(200, 200)
     # Of scores up to 4,000 float32 keeps 2e-4, and the code of a pair is their exponential.
-    assert_agreement("softmax", (1e3 * q, k, v), 1e-3, causal=True)
-
-
-@pytest.mark.usefixtures("interpreted")
-def test_a_query_that_sees_nothing_gets_zeros_and_gives_none() -> None:
-    """Here the first queries stand before the first key."""
-    qkv = operands(200, 200)
-    y, *gradients = output_and_gradients(qkv, "pallas_tpu", "softmax", causal=True, q_offset=-50)
-    assert not np.any(y[:, :50])
-    assert not np.any(gradients[0][:, :50])
-    assert_agreement("softmax", qkv, causal=True, q_offset=-50)
+    assert_agreement((1e3 * q, k, v), 1e-3, causal=True)
 
 
 def test_an_offset_known_only_at_run_time_is_named() -> None:

@@ -1,7 +1,5 @@
 """The TPU kernels with units on lanes, in the interpreter: outputs and gradients in bfloat16."""
 
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -9,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.attention.attend import VARIANTS, AttentionSpec, attend
-from hyla_lm.attention.hyla import pallas_tpu, queries_forward
+from hyla_lm.attention.attend import VARIANTS, attend
+from hyla_lm.attention.hyla import pallas_tpu
 from tests.attention.test_pallas_tpu import (
     Case,
     assert_close,
@@ -18,7 +16,6 @@ from tests.attention.test_pallas_tpu import (
     normal,
     operands,
     root_mean_square,
-    run,
 )
 
 # bfloat16 keeps 8 bits. An entry of y, a sum of products of three rounded terms, is within 2 % of
@@ -27,12 +24,11 @@ from tests.attention.test_pallas_tpu import (
 # sees, so it changes the query's gradient by 12 %, and there is one for many queries.
 OUTPUT_TOLERANCE = 0.02
 GRADIENT_TOLERANCE = 0.04
-SILU = Case(100, causal=False, spec=replace(VARIANTS["hyla"], activation="silu"))
 
 
 @pytest.fixture(autouse=True)
 def only_these_kernels(monkeypatch: pytest.MonkeyPatch, interpreted: None) -> None:
-    monkeypatch.setattr(queries_forward, "forward", None)
+    monkeypatch.setattr(pallas_tpu, "QueriesForward", None)
     monkeypatch.setattr(pallas_tpu, "QueriesGradient", None)
 
 
@@ -52,32 +48,8 @@ def test_errors_are_the_reference_s() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("case", [Case(130, segments=True, keys=260, offset=100), SILU], ids=str)
-def test_masks_and_activations(case: Case) -> None:
-    case = replace(case, heads=8, key_dim=8, value_dim=64)
-    qkv = [x.astype(jnp.bfloat16) for x in operands(case)]
-    dy = normal(6, 1, case.length, 8, 64).astype(jnp.bfloat16)
-
-    def outputs(implementation: str, dtype: Any) -> list[jax.Array]:
-        attention = partial(run, case, implementation)
-        y, pull_back = jax.vjp(attention, *(x.astype(dtype) for x in qkv))
-        return [y, *pull_back(dy.astype(dtype))]
-
-    compare(outputs("pallas_tpu", jnp.bfloat16), outputs("reference", jnp.float32))
-
-
-def compare(actual: list[jax.Array], exact: list[jax.Array]) -> None:
-    assert_close(actual[0].astype(jnp.float32), exact[0], OUTPUT_TOLERANCE)
-    for got, gradient in zip(actual[1:], exact[1:], strict=True):
-        error = np.float64(got) - np.float64(gradient)
-        limit = GRADIENT_TOLERANCE * root_mean_square(np.float64(gradient))
-        assert root_mean_square(error) <= limit
-
-
-@pytest.mark.full
 def test_codes_that_read_out_are_others() -> None:
     """A gated readout's codes make z and read it out differently; its weights have a gradient."""
-    spec = AttentionSpec("gated_readout", "hypernetwork", "relu")
     qkv = [x.astype(jnp.bfloat16) for x in operands(Case(100, heads=8, key_dim=8, value_dim=64))]
     weight = 0.5 * normal(7, 8, 8)
     dy = normal(6, 1, 100, 8, 64).astype(jnp.bfloat16)
@@ -85,9 +57,21 @@ def test_codes_that_read_out_are_others() -> None:
     def outputs(implementation: str, dtype: Any) -> list[jax.Array]:
         def attention(*x: jax.Array) -> jax.Array:
             gate = {"gate": x[3]}
-            return attend(*x[:3], spec, causal=True, weights=gate, implementation=implementation)
+            return attend(
+                *x[:3],
+                VARIANTS["hyla_gated"],
+                causal=True,
+                weights=gate,
+                implementation=implementation,
+            )
 
         y, pull_back = jax.vjp(attention, *(x.astype(dtype) for x in qkv), weight)
         return [y, *pull_back(dy.astype(dtype))]
 
-    compare(outputs("pallas_tpu", jnp.bfloat16), outputs("reference", jnp.float32))
+    y, *gradients = outputs("pallas_tpu", jnp.bfloat16)
+    exact_y, *exact = outputs("reference", jnp.float32)
+    assert_close(y.astype(jnp.float32), exact_y, OUTPUT_TOLERANCE)
+    for got, gradient in zip(gradients, exact, strict=True):
+        error = np.float64(got) - np.float64(gradient)
+        limit = GRADIENT_TOLERANCE * root_mean_square(np.float64(gradient))
+        assert root_mean_square(error) <= limit

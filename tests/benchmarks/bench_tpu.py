@@ -29,8 +29,7 @@ LENGTHS = (512, 1024, 2048, 4096)
 REFERENCE_MAX_LENGTH = 2048  # beyond, its pairs take minutes to compile and fill the chip
 CASES = [("hyla", name) for name in ("pallas_tpu", "blocked", "reference")]
 CASES += [("softmax", "reference"), ("linear", "pallas_tpu")]
-CASES += [(name, "pallas_tpu") for name in ("hyla_as_a_tile", "hyla_gated")]
-CASES += [(name, "pallas_tpu") for name in ("talking_heads", "query_composed")]
+CASES += [(name, "pallas_tpu") for name in ("hyla_gated", "talking_heads", "query_composed")]
 
 _KERNEL = re.compile(r'%([\w.\-]+) = .*custom_call_target="tpu_custom_call"')
 _VMEM = re.compile(r'"used_scoped_memory_configs":\[\{"memory_space":"1"[^}]*"size":"(\d+)"')

@@ -6,11 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hyla_lm.attention.attend import VARIANTS, AttentionSpec, attend
+from hyla_lm.attention.attend import VARIANTS, attend
 
 Program = tuple[Callable[..., Any], tuple[jax.ShapeDtypeStruct, ...]]
 HEADS, HEAD_DIM = 8, 64
-SPECS = {**VARIANTS, "hyla_as_a_tile": AttentionSpec("pair_rms_head", "hypernetwork", "relu")}
 
 
 def forward(
@@ -19,7 +18,7 @@ def forward(
     """Causal attention of one layer, bfloat16."""
     x = jax.ShapeDtypeStruct((batch, length, HEADS, HEAD_DIM), jnp.bfloat16)
 
-    spec = SPECS[attention]
+    spec = VARIANTS[attention]
     of_pairs = spec.pair_network.weights if spec.pair_network else {}
     weights = [
         jax.ShapeDtypeStruct((batch, length) * weight.by_query + (HEADS,) * len(weight.axes), "f4")

@@ -98,9 +98,16 @@ def test_output_and_every_gradient(
     bias = jnp.asarray(arrays["bias"]) if "bias" in arrays else None
     differentiated = jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)
     run = jax.jit(differentiated, compiler_options=QUICK_COMPILE)
-    (_, y), (d_params, d_x, d_bias) = run(
-        params_of(arrays, "param"), jnp.asarray(arrays["x"]), bias
+    params, x = params_of(arrays, "param"), jnp.asarray(arrays["x"])
+    (_, y), (d_params, d_x, d_bias) = run(params, x, bias)
+    codes = latent_codes(
+        project(params, x, "query"),
+        project(params, x, "key"),
+        spec,
+        bias=bias,
+        causal="mask" in arrays,
     )
+    assert_close(codes, arrays["attn_weights"], OUTPUT_TOLERANCE)
 
     assert_close(y, arrays["y"], OUTPUT_TOLERANCE)
     assert_close(d_x, arrays["grad_x"], GRADIENT_TOLERANCE)
@@ -110,17 +117,3 @@ def test_output_and_every_gradient(
         assert_close(d_params[parameter], gradient, GRADIENT_TOLERANCE)
     if d_bias is not None and "grad_bias" in arrays:
         assert_close(d_bias, arrays["grad_bias"], GRADIENT_TOLERANCE)
-
-
-@pytest.mark.parametrize("name", SPECS)
-def test_latent_codes(golden: Load, name: str) -> None:
-    arrays = golden(name)
-    params, x = params_of(arrays, "param"), jnp.asarray(arrays["x"])
-
-    @jax.jit
-    def codes(params: Params, x: jax.Array) -> jax.Array:
-        query, key = project(params, x, "query"), project(params, x, "key")
-        options = {"bias": arrays.get("bias"), "causal": "mask" in arrays}
-        return latent_codes(query, key, SPECS[name], **options)
-
-    assert_close(codes(params, x), arrays["attn_weights"], OUTPUT_TOLERANCE)

@@ -35,8 +35,7 @@ R2_TOLERANCE = 2e-5
 
 
 @pytest.mark.parametrize("kind", THREEFRY)
-@pytest.mark.parametrize("seed", [0, 1, 2, 2024])
-@pytest.mark.parametrize("fraction", [0.3, 0.5, 0.7])
+@pytest.mark.parametrize(("fraction", "seed"), [(0.3, 0), (0.5, 1), (0.7, 2024)])
 def test_splits_of_fuzzy_logic(golden: Load, fraction: float, seed: int, kind: str) -> None:
     splits = golden("splits")
     config = FuzzyLogic(held_out_fraction=fraction, split=kind, seed=seed)
@@ -49,7 +48,7 @@ def test_splits_of_fuzzy_logic(golden: Load, fraction: float, seed: int, kind: s
 
 
 @pytest.mark.parametrize("kind", THREEFRY)
-@pytest.mark.parametrize("seed", [0, 1, 2, 2024])
+@pytest.mark.parametrize("seed", [0, 2024])
 def test_splits_of_sraven(golden: Load, seed: int, kind: str) -> None:
     splits, tables = golden("splits"), Sraven(split=kind, seed=seed).prepare_task(128).tables
     np.testing.assert_array_equal(

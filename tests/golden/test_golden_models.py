@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.attention.attend import latent_codes
 from hyla_lm.model.config import Features, ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder
-from hyla_lm.model.layers import relative_buckets
+from hyla_lm.model.inspection import attention_layers
+from tests.model.small_model import QUICK_COMPILE, shapes
 
 Load = Callable[[str], dict[str, np.ndarray]]
 Params = dict
@@ -62,7 +62,6 @@ RENAMED = {
     r"CausalAttn_0": "attention",
     r"state_mixer|Mlp_0": "feedforward",
 }
-QUICK_COMPILE = {"xla_backend_optimization_level": 0}
 DENSE_LAYERS = {"gelu": ("up", "down"), "swiglu": ("gate", "up", "down")}
 
 # Both sides are float32 and two layers deep: each layer rounds by some 1e-7 of its largest entry.
@@ -91,13 +90,6 @@ def params_of(arrays: dict[str, np.ndarray], prefix: str, model: Decoder) -> Par
     return tree
 
 
-def stacked(params: Params) -> Params:
-    """The same parameters with the layers along a leading axis, as scan_layers keeps them."""
-    blocks = params["blocks"]
-    layers = [blocks[f"block_{layer}"] for layer in range(len(blocks))]
-    return {**params, "blocks": {"block_0": jax.tree.map(lambda *x: jnp.stack(x), *layers)}}
-
-
 def inputs_of(arrays: dict[str, np.ndarray]) -> jax.Array:
     return jnp.asarray(arrays["x"] if "x" in arrays else arrays["tokens"])
 
@@ -118,14 +110,6 @@ def assert_close(actual: jax.Array, expected: np.ndarray | jax.Array, tolerance:
     np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_parameters_are_those_of_the_model(golden: Load, name: str) -> None:
-    arrays, model = golden(name), MODELS[name]
-    ours = jax.eval_shape(model.init, jax.random.key(0), inputs_of(arrays))["params"]
-    theirs = params_of(arrays, "param", model)
-    assert jax.tree.map(jnp.shape, ours) == jax.tree.map(jnp.shape, theirs)
-
-
 @pytest.mark.parametrize("implementation", ["reference", "blocked"])
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_and_every_gradient(golden: Load, name: str, implementation: str) -> None:
@@ -134,47 +118,16 @@ def test_logits_and_every_gradient(golden: Load, name: str, implementation: str)
     logits, gradients = logits_and_gradients(model, params_of(arrays, "param", model), arrays)
     assert_close(logits, arrays["logits"], OUTPUT_TOLERANCE)
     expected = params_of(arrays, "grad_param", model)
+    assert jax.tree.map(jnp.shape, shapes(model, inputs_of(arrays))) == jax.tree.map(
+        jnp.shape, expected
+    )
     jax.tree.map(lambda a, b: assert_close(a, b, GRADIENT_TOLERANCE), gradients, expected)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_scanned_and_rematerialised_layers_are_the_same(golden: Load, name: str) -> None:
-    arrays, model = golden(name), MODELS[name]
-    scanned = model.clone(config=replace(model.config, scan_layers=True, remat=True))
-    params = stacked(params_of(arrays, "param", model))
-    logits, gradients = logits_and_gradients(scanned, params, arrays)
-    assert_close(logits, arrays["logits"], OUTPUT_TOLERANCE)
-    expected = stacked(params_of(arrays, "grad_param", model))
-    jax.tree.map(lambda a, b: assert_close(a, b, GRADIENT_TOLERANCE), gradients, expected)
-
-
-def is_query_or_key(module, _method: str) -> bool:
-    return module.name in ("query", "key")
 
 
 @pytest.mark.parametrize("name", AUTHORS_MODELS)
 def test_latent_codes_of_each_layer(golden: Load, name: str) -> None:
     arrays, model = golden(name), MODELS[name]
-    params, config = params_of(arrays, "param", model), model.config
-    position = jnp.arange(arrays["x"].shape[1])
-    bucket_TxS = relative_buckets(
-        position, position, config.relative_buckets, config.relative_max_distance
-    )
-
-    @jax.jit
-    def codes_of_layers(params: Params) -> list[jax.Array]:
-        _, captured = model.apply(
-            {"params": params}, inputs_of(arrays), capture_intermediates=is_query_or_key
-        )
-        codes = []
-        for layer in range(config.num_layers):
-            seen = captured["intermediates"]["blocks"][f"block_{layer}"]["attention"]
-            (query,), (key,) = seen["query"]["__call__"], seen["key"]["__call__"]
-            table_HxR = params["blocks"][f"block_{layer}"]["attention"]["relative_bias"]
-            bias = table_HxR[None, :, bucket_TxS]
-            spec = config.spec(layer)
-            codes.append(latent_codes(query, key, spec, bias=bias, causal=config.causal))
-        return codes
-
-    for layer, codes in enumerate(codes_of_layers(params)):
-        assert_close(codes, arrays[f"attn_weights_layer{layer}"], OUTPUT_TOLERANCE)
+    params = params_of(arrays, "param", model)
+    layers = attention_layers(model, params, inputs_of(arrays))
+    for layer, view in enumerate(layers):
+        assert_close(view.code_BxHxTxS, arrays[f"attn_weights_layer{layer}"], OUTPUT_TOLERANCE)

@@ -23,7 +23,7 @@ ADAMW_TOLERANCE = 1e-5
 
 @pytest.mark.usefixtures("golden")
 @pytest.mark.parametrize("column", ["lr_paper_text", "lr_reference"])
-@pytest.mark.parametrize("case", ["tiny", "logic", "logic_lr3", "raven20M", "raven20M_w3000"])
+@pytest.mark.parametrize("case", ["tiny", "logic_lr3", "raven20M_w3000"])
 def test_schedule(case: str, column: str) -> None:
     entries = [entry for entry in json.loads(SCHEDULES.read_text()) if entry["case"] == case]
     peak, warmup, total = (entries[0][name] for name in ("peak", "warmup", "total_steps"))

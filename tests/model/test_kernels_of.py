@@ -6,16 +6,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-import hyla_lm.evals.tasks.fuzzy_logic  # noqa: F401  makes FuzzyLogic known to gin
 from hyla_lm.attention import attend as attention_module
-from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
 from hyla_lm.model.config import Features, Tokens
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.inspection import kernels_of
 from hyla_lm.parallel.mesh import MeshConfig, make_mesh
-from hyla_lm.run.program import make_program
-from hyla_lm.run.summary import startup_lines
 from tests.model.small_model import VOCABULARY, shapes, small, tokens
 
 MIXED = ("hyla", "softmax")
@@ -38,7 +34,6 @@ def kernels(length: int = 256, **fields: Any) -> list[str]:
     ("fields", "expected"),
     [
         ({}, ["pallas_hyla", "pallas_softmax"]),
-        ({"positions": "relative"}, ["blocked", "blocked"]),
         ({"attention_dropout": 0.1}, ["blocked", "blocked"]),
         ({"attention_implementation": "reference"}, ["reference", "reference"]),
     ],
@@ -49,11 +44,6 @@ def test_every_layer_as_it_trains(fields: dict[str, Any], expected: list[str], s
     assert kernels(**fields) == 2 * expected
 
 
-def test_elsewhere_no_kernel_for_tpu_is_claimed() -> None:
-    assert kernels(attention=MIXED) == ["blocked", "softmax_prefixes"]
-    assert kernels(64, attention=MIXED) == ["blocked", "reference"]
-
-
 @pytest.mark.usefixtures("on_tpu")
 def test_a_last_layer_that_answers_alone_has_its_own_kernel() -> None:
     model = Decoder(small(attention="softmax", num_layers=3), Features(3, 2, answers=1))
@@ -62,34 +52,5 @@ def test_a_last_layer_that_answers_alone_has_its_own_kernel() -> None:
 
 
 def test_what_no_kernel_can_do_is_said_before_the_first_step() -> None:
-    asked = {"attention_implementation": "pallas_tpu", "positions": "relative"}
     with pytest.raises(UserError, match="'pallas_tpu' cannot do a bias"):
-        kernels(**asked)
-
-
-@pytest.mark.parametrize(
-    ("bindings", "expected"),
-    [
-        (["ModelConfig.positions = 'rotary'"], "hyla + softmax (pallas_hyla, reference)"),
-        (["ModelConfig.positions = 'relative'"], "hyla + softmax (blocked, reference)"),
-        (["ModelConfig.attention_dropout = 0.1"], "hyla + softmax (blocked, reference)"),
-        (
-            ["ModelConfig.attention_implementation = 'blocked'"],
-            "hyla + softmax (blocked, softmax_prefixes)",
-        ),
-        (["ModelConfig.num_layers = 4"], "hyla + softmax (pallas_hyla, pallas_softmax, reference)"),
-    ],
-    ids=str,
-)
-@pytest.mark.usefixtures("on_tpu")
-def test_the_summary_tells_them_in_the_order_of_layers(
-    bindings: list[str], expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a task that asks for the last position alone, so that the last layer has one query."""
-    monkeypatch.setattr(attention_module, "MAX_PAIRS_AT_ONCE", 100)
-    task = ["TrainConfig.task = @FuzzyLogic()", "FuzzyLogic.sequence_length = 16"]
-    task += ["TrainConfig.accumulate_steps = 2", "TrainConfig.steps = 2000"]
-    task += ["ModelConfig.attention = ('hyla', 'softmax')"]
-    experiment = read_experiment([], [*task, "ModelConfig.num_layers = 2", *bindings])
-    program = make_program(experiment, jax.devices()[:1])
-    assert startup_lines(program, program.abstract_state.params, 0)["attention"] == expected
+        kernels(attention_implementation="pallas_tpu", positions="relative")

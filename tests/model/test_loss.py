@@ -1,7 +1,6 @@
 """Chunked cross-entropy against the plain one: values, gradients, dtypes and memory."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -71,8 +70,7 @@ def assert_trees_agree(actual: Any, expected: Any, tolerance: float) -> None:
     jax.tree.map(agree, actual, expected)
 
 
-@pytest.mark.parametrize("z_loss", [0.0, 0.1])
-@pytest.mark.parametrize("chunk_length", [1, 3, 5, T, T + 1])
+@pytest.mark.parametrize(("chunk_length", "z_loss"), [(3, 0.1), (T + 1, 0.0)])
 def test_chunks_give_the_sums_and_gradients_of_the_whole(
     inputs: tuple, chunk_length: int, z_loss: float
 ) -> None:
@@ -91,12 +89,6 @@ def test_the_form_of_other_devices_is_that_of_cpu(
     for module in (loss, layers):
         monkeypatch.setattr(module, "platform", lambda: "tpu")
     assert_trees_agree(with_gradients(chunked(3, 0.1), *inputs), expected, TOLERANCE)
-
-
-def test_the_z_loss_is_no_part_of_the_nats(inputs: tuple) -> None:
-    without, with_penalty = (jax.jit(chunked(3, z_loss))(*inputs) for z_loss in (0.0, 0.5))
-    assert without.objective == without.nats == with_penalty.nats
-    assert with_penalty.objective > with_penalty.nats
 
 
 def test_bfloat16_states_are_scored_in_float32(inputs: tuple) -> None:
@@ -139,7 +131,7 @@ def test_a_sure_model_of_large_logits_is_finite() -> None:
         assert sums.correct == (2 if nats == 0 else 0)
 
 
-@pytest.mark.parametrize("largest", [0.0, 30.0, 100.0, 125.0, 150.0, 1e3])
+@pytest.mark.parametrize("largest", [0.0, 125.0, 150.0, 1e3])
 def test_logits_far_above_their_mean_are_scored_as_any(largest: float) -> None:
     logits = np.float32(np.random.default_rng(1).normal(size=(1, 3, 500)))
     logits[:, 1, 7] = largest
@@ -178,7 +170,7 @@ def test_logits_in_range_are_made_once(
     assert len(made) == products * 3
 
 
-@pytest.mark.parametrize(("cap", "products"), [(0.5, 1), (30.0, 1), (64.0, 1), (300.0, 3)])
+@pytest.mark.parametrize(("cap", "products"), [(0.5, 1), (64.0, 1), (300.0, 3)])
 def test_capped_logits_are_those_of_the_formula(
     cap: float, products: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,7 +205,7 @@ def test_capped_logits_are_those_of_the_formula(
     assert len(made) == 1 + products  # The mean, too.
 
 
-@pytest.mark.parametrize("offset", [-1e3, -200.0, 0.0, 200.0, jnp.nan])
+@pytest.mark.parametrize("offset", [-200.0, 200.0, jnp.nan])
 def test_the_mean_logit_is_a_hint_and_no_part_of_the_result(
     inputs: tuple, offset: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,14 +213,6 @@ def test_the_mean_logit_is_a_hint_and_no_part_of_the_result(
     monkeypatch.setattr(loss, "mean_logit", lambda *args: mean_logit(*args) + offset)
     assert_trees_agree(with_gradients(chunked(3, 0.1), *inputs), expected, TOLERANCE)
     assert_trees_agree(jax.jit(chunked(3, 0.1))(*inputs), expected[0], TOLERANCE)
-
-
-@pytest.mark.parametrize("bias", [True, False])
-def test_the_mean_logit_needs_no_logits(inputs: tuple, bias: bool) -> None:
-    head, hidden = inputs[:2]
-    head = head if bias else replace(head, bias_V=None)
-    expected = head.logits(hidden).mean(axis=-1)
-    np.testing.assert_allclose(mean_logit(head, hidden), expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def sizes_of_arrays(jaxpr: Any) -> Iterator[int]:
@@ -239,28 +223,15 @@ def sizes_of_arrays(jaxpr: Any) -> Iterator[int]:
             yield from sizes_of_arrays(inner)
 
 
-LONG, WIDE, NARROW = 256, 512, 8
-
-
-def long_step(chunk_length: int) -> Callable[..., Any]:
+def test_no_array_holds_the_logits_of_more_than_a_chunk() -> None:
     def step(kernel: jax.Array, hidden: jax.Array, targets: jax.Array) -> Any:
         def objective(kernel: jax.Array, hidden: jax.Array) -> jax.Array:
             weights = jnp.ones(targets.shape)
-            return cross_entropy(Head(kernel), hidden, targets, weights, chunk_length).objective
+            return cross_entropy(Head(kernel), hidden, targets, weights, 16).objective
 
         return jax.value_and_grad(objective, (0, 1))(kernel, hidden)
 
-    return step
-
-
-def long_inputs() -> tuple[jax.Array, jax.Array, jax.Array]:
-    shapes = jnp.zeros((WIDE, NARROW)), jnp.zeros((B, LONG, NARROW))
-    return (*shapes, jnp.zeros((B, LONG), jnp.int32))
-
-
-@pytest.mark.parametrize("chunk_length", [1, 16, LONG // 2])
-def test_no_array_holds_the_logits_of_more_than_a_chunk(chunk_length: int) -> None:
-    sizes = list(sizes_of_arrays(jax.make_jaxpr(long_step(chunk_length))(*long_inputs()).jaxpr))
-    others = B * LONG * NARROW
-    assert max(sizes) == max(B * chunk_length * WIDE, others)
-    assert B * LONG * WIDE in sizes_of_arrays(jax.make_jaxpr(long_step(LONG))(*long_inputs()).jaxpr)
+    length, vocabulary, width = 256, 512, 8
+    inputs = jnp.zeros((vocabulary, width)), jnp.zeros((B, length, width))
+    program = jax.make_jaxpr(step)(*inputs, jnp.zeros((B, length), jnp.int32))
+    assert max(sizes_of_arrays(program.jaxpr)) == B * 16 * vocabulary

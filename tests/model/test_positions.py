@@ -23,15 +23,14 @@ def queries_and_keys() -> tuple[jax.Array, jax.Array]:
     return jnp.asarray(q, jnp.float32), jnp.asarray(k, jnp.float32)
 
 
-@pytest.mark.parametrize("shift", [1, 7, 500])
-def test_rotary_scores_depend_on_distance_alone(shift: int) -> None:
+def test_rotary_scores_depend_on_distance_alone() -> None:
     q, k = queries_and_keys()
 
     def scores(start: int) -> jax.Array:
         return jnp.einsum("bthk,bshk->bhts", rotate(q, at(start)), rotate(k, at(start)))
 
     # An angle of 500 radians is known to 500 * 2^-24 = 3e-5 in float32; entries are of order 1.
-    np.testing.assert_allclose(scores(shift), scores(0), atol=2e-4)
+    np.testing.assert_allclose(scores(500), scores(0), atol=2e-4)
     assert not np.allclose(scores(0), jnp.einsum("bthk,bshk->bhts", q, k), atol=0.1)
 
 
@@ -57,15 +56,6 @@ def test_rotary_leaves_position_zero_and_lengths_alone() -> None:
     )
 
 
-def test_rotary_keeps_the_dtype() -> None:
-    assert rotate(jnp.zeros((1, 1, 1, 2), jnp.bfloat16), at(0, 1)).dtype == jnp.bfloat16
-
-
-def test_rotary_needs_an_even_head() -> None:
-    with pytest.raises(ValueError, match="need an even head size, not 5"):
-        rotate(jnp.zeros((1, 1, 1, 5)), at(0, 1))
-
-
 @pytest.mark.parametrize(
     ("distance", "bucket"),
     [(-3, 0), (0, 0), (1, 1), (3, 3), (4, 4), (5, 4), (6, 5), (7, 5), (9, 6), (12, 7), (99, 7)],
@@ -74,14 +64,6 @@ def test_one_way_buckets_are_exact_then_logarithmic(distance: int, bucket: int) 
     """Of 8 buckets 4 are exact, and 4 split 4..16 evenly in the logarithm: 4, 5.7, 8, 11.3."""
     query, key = jnp.array([100]), jnp.array([100 - distance])
     assert relative_buckets(query, key, 8, 16).item() == bucket
-
-
-@pytest.mark.parametrize(
-    ("distance", "bucket"), [(0, 0), (1, 1), (2, 2), (6, 3), (99, 3), (-1, 5), (-2, 6), (-99, 7)]
-)
-def test_both_ways_share_the_buckets_between_past_and_future(distance: int, bucket: int) -> None:
-    query, key = jnp.array([100]), jnp.array([100 - distance])
-    assert relative_buckets(query, key, 8, 16, bidirectional=True).item() == bucket
 
 
 def test_the_form_of_other_devices_is_that_of_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The request of each device of a mesh, by shapes alone; sharded_run.py and mesh_runs.py run it."""
+"""The request of each device of a mesh, by shapes alone; mesh_runs.py runs it."""
 
 import json
 from typing import Any

@@ -14,8 +14,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from hyla_lm.attention.lanes import LANES, matrix_product, weights_of
-from hyla_lm.attention.spec import PAIR_NETWORKS, RMS_HEAD_EPSILON, Codes
+from hyla_lm.attention.lanes import LANES, Problem, matrix_product, weights_of
+from hyla_lm.attention.spec import PAIR_NETWORKS, RMS_HEAD_EPSILON
 
 GROUP_KEYS = 16
 GROUPS = LANES // GROUP_KEYS
@@ -24,62 +24,18 @@ OCTETS = LANES // OCTET
 PerHead = Sequence[jax.Array]
 
 
-@dataclass(frozen=True)
-class Problem:
-    """Sizes and options of one call, all known when it is traced.
+def words_per_key(p: Problem) -> int:
+    """32-bit rows of one key's value network."""
+    return p.value_dim * p.dtype.itemsize // 4
 
-    The arrays have `heads` (4, 8, 16 or 32), `key_dim` and `value_dim` (multiples of 16), and whole
-    blocks of 128 queries and keys; a query has `weights` numbers
-    for its pair network; `true_heads` and `true_key_dim` are the sizes before
-    padding. `q_offset` is None if it is an operand.
-    """
 
-    batch: int
-    heads: int
-    true_heads: int
-    key_dim: int
-    true_key_dim: int
-    value_dim: int
-    query_blocks: int
-    key_blocks: int
-    causal: bool
-    q_offset: int | None
-    has_segments: bool
-    weights: int
-    normalization: str
-    activation: str
-    dtype: jnp.dtype
+def code_tiles(p: Problem) -> int:
+    """Matrix units that the codes of one group fill."""
+    return pl.cdiv(p.heads * GROUP_KEYS, LANES)
 
-    @property
-    def words_per_key(self) -> int:
-        """32-bit rows of one key's value network."""
-        return self.value_dim * self.dtype.itemsize // 4
 
-    @property
-    def code_tiles(self) -> int:
-        """Matrix units that the codes of one group fill."""
-        return pl.cdiv(self.heads * GROUP_KEYS, LANES)
-
-    @property
-    def code_width(self) -> int:
-        return min(self.heads * GROUP_KEYS, LANES)
-
-    def sees(self, query_block: Any, key_block: Any, q_offset: Any) -> Any:
-        """Whether the last query of a block may see the first key of another."""
-        return not self.causal or key_block * LANES <= q_offset + query_block * LANES + LANES - 1
-
-    def first_query_block(self, key_block: Any, q_offset: Any) -> Any:
-        """The first block of queries that sees a block of keys."""
-        return lax.div(jnp.maximum(key_block * LANES - q_offset, 0), LANES) if self.causal else 0
-
-    def last_key_block(self, query_block: Any, q_offset: Any) -> Any:
-        """The last block of keys that a block of queries sees."""
-        last = self.key_blocks - 1
-        seen = (q_offset + query_block * LANES + LANES - 1) // LANES
-        return jnp.minimum(seen, last) if self.causal else last
-
-    def head(self, index: int, dim: int) -> slice:
-        return slice(index * dim, (index + 1) * dim)
+def code_width(p: Problem) -> int:
+    return min(p.heads * GROUP_KEYS, LANES)
 
 
 def write_keys(p: Problem, k_ref: Any, keys_ref: Any) -> None:
@@ -143,8 +99,9 @@ def codes_of_keys(
     scale = _hide(p, scale, segment_refs, positions, keys.start)
     codes = [s * scale for s in s_SxT]
     if p.normalization in PAIR_NETWORKS:
-        weights = weights_of(segment_refs[2 * p.has_segments :])
-        return *codes_of_scores(p.normalization, p.true_heads, codes, scale > 0, weights), scale
+        weights, visible = weights_of(segment_refs[2 * p.has_segments :]), scale > 0
+        made, read = _codes_of_tile(p, jnp.stack(codes[: p.true_heads]), visible, weights)
+        return _per_head(p, made), _per_head(p, read), scale
     return codes, codes, scale
 
 
@@ -166,58 +123,24 @@ def _hide(
 
 def codes_of_group(p: Problem, operand_ref: Any, group: Any, tile: int) -> jax.Array:
     """The codes of a group of keys as an operand: rows (head, key), 128 a tile; 128 queries."""
-    return operand_ref[group, pl.ds(tile * LANES, p.code_width)]
+    return operand_ref[group, pl.ds(tile * LANES, code_width(p))]
 
 
 def operand_shape(p: Problem) -> tuple[int, int, int]:
     return GROUPS, p.heads * GROUP_KEYS, LANES
 
 
-def codes_of_scores(
-    normalization: str,
-    true_heads: int,
-    s_SxT: PerHead,
-    visible_SxT: jax.Array,
-    weights_Nx1xT: jax.Array | None,
-) -> tuple[PerHead, PerHead]:
-    """Each head's codes, of the scaled scores, to make a value network and to read it out.
-
-    Heads that pad the others have 0.
-    """
-    made, read = _codes(normalization, jnp.stack(s_SxT[:true_heads]), visible_SxT, weights_Nx1xT)
-    heads = len(s_SxT)
-    return _per_head(made, heads), _per_head(read, heads)
-
-
-def pull_back(
-    normalization: str,
-    true_heads: int,
-    s_SxT: PerHead,
-    visible_SxT: jax.Array,
-    weights_Nx1xT: jax.Array | None,
-    d_codes: tuple[PerHead, PerHead],
-) -> tuple[PerHead, jax.Array | None]:
-    """The gradient of each head's scaled scores, and that of the weights."""
-
-    def codes(s_HxSxT: jax.Array, weights_Nx1xT: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-        return _codes(normalization, s_HxSxT, visible_SxT, weights_Nx1xT)
-
-    _, through = jax.vjp(codes, jnp.stack(s_SxT[:true_heads]), weights_Nx1xT)
-    d_made, d_read = (jnp.stack(d[:true_heads]) for d in d_codes)
-    ds_HxSxT, dw_Nx1xT = through((d_made, d_read))
-    return _per_head(ds_HxSxT, len(s_SxT)), dw_Nx1xT
-
-
-def _codes(
-    normalization: str, s_HxSxT: jax.Array, visible_SxT: jax.Array, weights: jax.Array | None
+def _codes_of_tile(
+    p: Problem, s_HxSxT: jax.Array, visible_SxT: jax.Array, weights: jax.Array | None
 ) -> tuple[jax.Array, jax.Array]:
-    codes: Codes = PAIR_NETWORKS[normalization].at(s_HxSxT, visible_SxT, weights)
-    made, read = codes
+    """The codes of scaled scores that make a value network, and those that read it out."""
+    made, read = PAIR_NETWORKS[p.normalization].at(s_HxSxT, visible_SxT, weights)
     return made, made if read is None else read
 
 
-def _per_head(x_HxSxT: jax.Array, heads: int) -> PerHead:
-    zeros = [jnp.zeros_like(x_HxSxT[0])] * (heads - len(x_HxSxT))
+def _per_head(p: Problem, x_HxSxT: jax.Array) -> PerHead:
+    """Each true head's array, and zeros for the heads that pad them."""
+    zeros = [jnp.zeros_like(x_HxSxT[0])] * (p.heads - p.true_heads)
     return [*x_HxSxT, *zeros]
 
 
@@ -275,19 +198,24 @@ class ScoresGradient:
     def _pull_back(
         self, query_block: Any, keys: slice, da_made: PerHead, da_read: PerHead
     ) -> PerHead:
+        """The gradient of each head's scaled scores; adds that of the weights."""
         p, scale = self.p, self.scale[keys]
         s = [
             scale * matrix_product(self.keys[head, keys], self.q_ref[0, p.head(head, p.key_dim)])
             for head in range(p.heads)
         ]
-        weights, d_codes = weights_of(self.weight_refs), (list(da_made), list(da_read))
-        ds, dw = pull_back(p.normalization, p.true_heads, s, scale > 0, weights, d_codes)
-        self._add_weights(query_block, dw)
-        return ds
-
-    def _add_weights(self, query_block: Any, dw_Nx1xT: jax.Array | None) -> None:
+        weights, visible = weights_of(self.weight_refs), scale > 0
+        _, through = jax.vjp(
+            lambda s_HxSxT, weights: _codes_of_tile(p, s_HxSxT, visible, weights),
+            jnp.stack(s[: p.true_heads]),
+            weights,
+        )
+        ds_HxSxT, dw_Nx1xT = through(
+            tuple(jnp.stack(d[: p.true_heads]) for d in (da_made, da_read))
+        )
+        ds = _per_head(p, ds_HxSxT)
         columns = pl.ds(pl.multiple_of(query_block * LANES, LANES), LANES)
         for dw_ref in self.dw_refs:
-            assert dw_Nx1xT is not None
-            for row in range(self.p.weights):
+            for row in range(p.weights):
                 dw_ref[0, row : row + 1, columns] += dw_Nx1xT[row]
+        return ds

@@ -7,7 +7,7 @@ README.md has the maths, the blocking and the cost counted by hand.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,18 +17,20 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from hyla_lm.attention.chips import chip_in_use
-from hyla_lm.attention.hyla import queries_forward, units_forward
-from hyla_lm.attention.hyla.codes import Problem, ScoresGradient
+from hyla_lm.attention.hyla.codes import ScoresGradient
+from hyla_lm.attention.hyla.grids import BackwardMaps, ForwardMaps, ForwardStep
 from hyla_lm.attention.hyla.queries_backward import QueriesGradient
-from hyla_lm.attention.hyla.queries_forward import forward_blocks
+from hyla_lm.attention.hyla.queries_forward import QueriesForward, forward_blocks
 from hyla_lm.attention.hyla.units_backward import UnitsGradient
-from hyla_lm.attention.hyla.units_forward import fits
+from hyla_lm.attention.hyla.units_forward import UnitsForward, fits
 from hyla_lm.attention.lanes import (
     LANES,
     ROW_TILE,
-    from_rows_of_time,
+    Problem,
+    operand_rows,
+    output_of_rows,
+    problem_of,
     round_up,
-    rows_of_time,
     time_row,
     weight_rows,
 )
@@ -67,35 +69,11 @@ def unsupported(request: Request) -> str:
 
 def attend_pallas(request: Request) -> jax.Array:
     """HYLA for a supported request, shape BxTxHxU."""
-    batch, q_length, heads, key_dim = request.q_BxTxHxK.shape
-    k_length, value_dim = request.v_BxSxHxU.shape[1], request.v_BxSxHxU.shape[3]
-    padded_heads = _padded_heads(heads)
-    problem = Problem(
-        batch=batch,
-        heads=padded_heads,
-        true_heads=heads,
-        key_dim=round_up(key_dim, ROW_TILE),
-        true_key_dim=key_dim,
-        value_dim=round_up(value_dim, ROW_TILE),
-        query_blocks=round_up(q_length, LANES) // LANES,
-        key_blocks=round_up(k_length, LANES) // LANES,
-        causal=request.causal,
-        q_offset=request.q_offset,
-        has_segments=request.segments is not None,
-        weights=0 if request.weights_BxNxT is None else request.weights_BxNxT.shape[1],
-        normalization=request.spec.normalization,
-        activation=request.spec.activation,
-        dtype=jnp.dtype(request.dtype),
-    )
-    is_known = request.q_offset is not None
-    offset = () if is_known else (request.q_position_T[:1].astype(jnp.int32),)
+    p = problem_of(request, _padded_heads(request.q_BxTxHxK.shape[2]))
+    offset = () if p.q_offset is not None else (request.q_position_T[:1].astype(jnp.int32),)
     segments = tuple(map(time_row, request.segments or ()))
-    q = rows_of_time(request.q_BxTxHxK, padded_heads, problem.key_dim, problem.dtype)
-    k = rows_of_time(request.k_BxSxHxK, padded_heads, problem.key_dim, problem.dtype)
-    v = rows_of_time(request.v_BxSxHxU, padded_heads, problem.value_dim, problem.dtype)
-    weights = weight_rows(request.weights_BxNxT, batch, q_length)
-    y_BxHUxT = _attend(problem, q, k, v, segments, offset, weights)
-    return from_rows_of_time(y_BxHUxT, padded_heads, heads, value_dim, q_length)
+    operands = operand_rows(request, p)
+    return output_of_rows(_attend(p, *operands, segments, offset, weight_rows(request)), request, p)
 
 
 def _padded_heads(heads: int) -> int:
@@ -112,11 +90,7 @@ def _attend(
     q_offset: tuple[jax.Array, ...],
     weights: tuple[jax.Array, ...],
 ) -> jax.Array:
-    blocks = forward_blocks(p)
-    operands = q_BxHKxT, k_BxHKxS, v_BxHUxS, (*segments, *weights), q_offset
-    if fits(p):
-        return units_forward.forward(p, blocks.query_blocks, *operands)
-    return queries_forward.forward(p, blocks, *operands)
+    return forward(p, q_BxHKxT, k_BxHKxS, v_BxHUxS, (*segments, *weights), q_offset)
 
 
 def _forward(p: Problem, *operands: Any) -> tuple[jax.Array, tuple[Any, ...]]:
@@ -180,6 +154,63 @@ def _widen(x: jax.Array, columns: int) -> jax.Array:
 _attend.defvjp(_forward, _backward)
 
 
+@partial(jax.jit, static_argnums=0)  # traced and lowered once for all layers
+def forward(
+    p: Problem,
+    q_BxHKxT: jax.Array,
+    k_BxHKxS: jax.Array,
+    v_BxHUxS: jax.Array,
+    segments: tuple[jax.Array, ...],
+    q_offset: tuple[jax.Array, ...],
+) -> jax.Array:
+    """y, shape B x HU x T; segments are (Bx1xT, Bx1xS) or empty, then weights BxNxT."""
+    maps = ForwardMaps(p, min(forward_blocks(p).query_blocks, p.query_blocks))
+    pairs, width = UnitsForward if fits(p) else QueriesForward, p.heads * p.value_dim
+    call = pl.pallas_call(
+        partial(_forward_kernel, p, maps, pairs),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=len(q_offset),
+            grid=maps.grid,
+            in_specs=maps.operands(),
+            out_specs=pl.BlockSpec((1, width, maps.span * LANES), maps.of_output),
+            scratch_shapes=[pairs.scratch(p, maps.span)],
+        ),
+        out_shape=jax.ShapeDtypeStruct((p.batch, width, p.query_blocks * LANES), p.dtype),
+        compiler_params=pltpu.CompilerParams(vmem_limit_bytes=chip_in_use().kernel_vmem_bytes),
+        name="hyla_forward",
+    )
+    return call(*q_offset, q_BxHKxT, k_BxHKxS, v_BxHUxS, *segments)
+
+
+def _forward_kernel(
+    p: Problem, maps: ForwardMaps, layout: type[UnitsForward | QueriesForward], *refs: Any
+) -> None:
+    prefetched, refs = refs[: p.q_offset is None], refs[p.q_offset is None :]
+    q_ref, k_ref, v_ref, *segment_refs, y_ref, scratch = refs
+    m, j, i = (pl.program_id(axis) for axis in (1, 2, 3))
+    offset, block = maps.offset(prefetched), m * maps.span + i
+    last_block = maps.last_query_block(m)
+    starts = (j == 0) & (i == 0)
+    ends = (block == last_block) & (j == maps.last_key_block(m, offset))
+    pairs = layout(p, *scratch)
+
+    @pl.when(starts)
+    def _() -> None:
+        pairs.sums[...] = jnp.zeros_like(pairs.sums)
+        for index in range(pairs.last.shape[0]):
+            pairs.last[index] = 0
+
+    @pl.when((block <= last_block) & p.sees(block, j, offset))
+    def _() -> None:
+        step = ForwardStep(maps, m, j, i, offset, block, starts, ends)
+        pairs.visit(step, q_ref, k_ref, v_ref, segment_refs)
+
+    @pl.when(ends)
+    def _() -> None:
+        for query_block in range(maps.span):
+            pairs.write_y(query_block, y_ref)
+
+
 def backward_query_blocks(p: Problem) -> int:
     """The number of query blocks a call can take, so that all of their dq stays in VMEM."""
     bytes_per_block = p.heads * p.key_dim * LANES * (4 + 2 * p.dtype.itemsize)
@@ -198,7 +229,7 @@ def backward(
     key_dtype: jnp.dtype,
 ) -> list[jax.Array]:
     """dq (BxHKxT), and dk and dv (BxHKxS, BxHUxS) in `key_dtype`."""
-    maps = _IndexMaps(p)
+    maps = BackwardMaps(p)
     key_rows, value_rows = p.heads * p.key_dim, p.heads * p.value_dim
     specs = [
         pl.BlockSpec((1, key_rows, LANES), maps.of_queries),
@@ -212,7 +243,7 @@ def backward(
     weights_shape = (p.batch, p.weights, p.query_blocks * LANES)
     gradient = UnitsGradient if fits(p) else QueriesGradient
     call = pl.pallas_call(
-        partial(_kernel, p, maps, gradient),
+        partial(_backward_kernel, p, maps, gradient),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(q_offset),
             grid=(p.batch, p.key_blocks, p.query_blocks),
@@ -239,25 +270,8 @@ def backward(
     return call(*q_offset, q_BxHKxT, k_BxHKxS, v_BxHUxS, dy_BxHUxT, *segments)
 
 
-@dataclass(frozen=True)
-class _IndexMaps:
-    """Index maps of the grid (batch, key block, query block); fully masked steps fetch nothing."""
-
-    p: Problem
-
-    def offset(self, prefetched: tuple[Any, ...]) -> Any:
-        return prefetched[0][0] if prefetched else self.p.q_offset
-
-    def of_queries(self, b: Any, j: Any, i: Any, *prefetched: Any) -> tuple[Any, ...]:
-        first = self.p.first_query_block(j, self.offset(prefetched))
-        return b, 0, jnp.minimum(jnp.maximum(i, first), self.p.query_blocks - 1)
-
-    def of_keys(self, b: Any, j: Any, i: Any, *prefetched: Any) -> tuple[Any, ...]:
-        return b, 0, j
-
-
-def _kernel(
-    p: Problem, maps: _IndexMaps, gradient: type[UnitsGradient | QueriesGradient], *refs: Any
+def _backward_kernel(
+    p: Problem, maps: BackwardMaps, gradient: type[UnitsGradient | QueriesGradient], *refs: Any
 ) -> None:
     prefetched, refs = refs[: p.q_offset is None], refs[p.q_offset is None :]
     outputs = 4 if p.weights else 3

@@ -22,15 +22,17 @@ from hyla_lm.attention.hyla.codes import (
     GROUPS,
     OCTET,
     OCTETS,
-    Problem,
     ScoresGradient,
+    code_tiles,
+    code_width,
     codes_of_group,
     operand_shape,
+    words_per_key,
     write_codes,
     write_keys,
 )
 from hyla_lm.attention.hyla.queries_forward import column_key, group_values, network_shape
-from hyla_lm.attention.lanes import LANES, lane, matrix_product, repeat, rows_at, unrolled
+from hyla_lm.attention.lanes import LANES, Problem, lane, matrix_product, repeat, rows_at, unrolled
 from hyla_lm.attention.spec import ACTIVATIONS
 
 DS_KEYS = 32
@@ -68,7 +70,7 @@ class QueriesGradient:
             dx=[pltpu.VMEM((rows, LANES), p.dtype)] * 2,
             da_read=pltpu.VMEM(pairs, jnp.float32),
             da_made=pltpu.VMEM((OCTETS, p.heads * OCTET, LANES), jnp.float32),
-            dv=pltpu.VMEM((p.code_tiles, OCTETS, rows, p.code_width), jnp.float32),
+            dv=pltpu.VMEM((code_tiles(p), OCTETS, rows, code_width(p)), jnp.float32),
         )
 
     def prepare(
@@ -120,11 +122,11 @@ class QueriesGradient:
 
     def _make_x(self, octet: Any, x_ref: Any) -> None:
         p = self.p
-        size = OCTET * p.words_per_key
+        size = OCTET * words_per_key(p)
         x = jnp.zeros(x_ref.shape, jnp.float32)
-        for tile in range(p.code_tiles):
+        for tile in range(code_tiles(p)):
             words = self.network[tile, pl.ds(pl.multiple_of(octet * size, 8), size)]
-            network = pltpu.bitcast(words, p.dtype)[:, : p.code_width]
+            network = pltpu.bitcast(words, p.dtype)[:, : code_width(p)]
             codes = codes_of_group(p, self.operand, lax.div(octet, 2), tile)
             product = matrix_product(network, codes)
             x = product if tile == 0 else x + product
@@ -133,7 +135,7 @@ class QueriesGradient:
     def _sum_dv(self, octet: Any, dx_ref: Any) -> None:
         """dv = sum over queries of dx times code."""
         p, dx = self.p, dx_ref[...]
-        for tile in range(p.code_tiles):
+        for tile in range(code_tiles(p)):
             codes = codes_of_group(p, self.operand, lax.div(octet, 2), tile)
             self.dv[tile, octet] += matrix_product(dx, codes, (1, 1))
 
@@ -187,7 +189,7 @@ def write_networks_by_unit(p: Problem, v_ref: Any, mixed_ref: Any, network_ref: 
         mixed_ref[...] = pltpu.bitcast(words, p.dtype).astype(jnp.float32)
         for half in range(GROUP_KEYS // OCTET):
             own = column_key() == row_key + half * OCTET
-            size = OCTET * p.words_per_key
+            size = OCTET * words_per_key(p)
             network = network_ref.at[tile, pl.ds((2 * group + half) * size, size)]
             repeat(p.value_dim // 2, partial(_write_two_units, p, own, mixed_ref, network))
 
@@ -218,16 +220,16 @@ def read_networks(p: Problem, sum_ref: Any, dv_ref: Any) -> None:
     group_of_lane = lax.div(lane(), GROUP_KEYS)
     dv = [jnp.zeros((p.value_dim, LANES), jnp.float32) for _ in range(p.heads)]
     for group in range(GROUPS):
-        for tile in range(p.code_tiles):
+        for tile in range(code_tiles(p)):
             mixed = unrolled(
                 GROUP_KEYS,
                 partial(_read_network, p, sum_ref.at[tile, pl.ds(2 * group, 2)]),
-                jnp.zeros((p.value_dim, p.code_width), jnp.float32),
+                jnp.zeros((p.value_dim, code_width(p)), jnp.float32),
             )
             for octet in (2 * group, 2 * group + 1):
                 sum_ref[tile, octet] = jnp.zeros_like(sum_ref[tile, octet])
-            mixed = jnp.concatenate([mixed] * (LANES // p.code_width), axis=1)
-            for place in range(p.code_width // GROUP_KEYS):
+            mixed = jnp.concatenate([mixed] * (LANES // code_width(p)), axis=1)
+            for place in range(code_width(p) // GROUP_KEYS):
                 head = tile * GROUPS + place
                 moved = pltpu.roll(mixed, (group - place) * GROUP_KEYS % LANES, 1)
                 dv[head] = jnp.where(group_of_lane == group, moved, dv[head])
@@ -247,4 +249,4 @@ def _write_two_units(
 def _read_network(p: Problem, sum_ref: Any, key: Any, mixed_UxHS: jax.Array) -> jax.Array:
     """Adds the columns of a key of a group."""
     rows = sum_ref[lax.div(key, OCTET), pl.ds(lax.rem(key, OCTET), p.value_dim, stride=OCTET)]
-    return jnp.where(column_key(p.code_width) == key, rows, mixed_UxHS)
+    return jnp.where(column_key(code_width(p)) == key, rows, mixed_UxHS)

@@ -18,7 +18,6 @@ from jax.experimental.pallas import tpu as pltpu
 from hyla_lm.attention.hyla.codes import (
     OCTET,
     OCTETS,
-    Problem,
     ScoresGradient,
     codes_of_keys,
     write_keys,
@@ -35,7 +34,7 @@ from hyla_lm.attention.hyla.units_forward import (
     rows_of_mix,
     twice,
 )
-from hyla_lm.attention.lanes import LANES, lane, matrix_product, repeat, rows_at
+from hyla_lm.attention.lanes import LANES, Problem, lane, matrix_product, repeat, rows_at
 from hyla_lm.attention.spec import ACTIVATIONS
 
 TILE_SETS = 16

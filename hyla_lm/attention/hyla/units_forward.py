@@ -17,10 +17,9 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from hyla_lm.attention.chips import chip_in_use
-from hyla_lm.attention.hyla.codes import OCTET, OCTETS, Problem, codes_of_keys, write_keys
-from hyla_lm.attention.hyla.queries_forward import IndexMaps
-from hyla_lm.attention.lanes import LANES, lane, matrix_product, repeat, rows_at
+from hyla_lm.attention.hyla.codes import OCTET, OCTETS, codes_of_keys, write_keys
+from hyla_lm.attention.hyla.grids import ForwardStep
+from hyla_lm.attention.lanes import LANES, Problem, lane, matrix_product, repeat, rows_at
 from hyla_lm.attention.spec import ACTIVATIONS
 
 SET_QUERIES = 2
@@ -34,94 +33,6 @@ def fits(p: Problem) -> bool:
     return p.dtype == jnp.bfloat16 and (p.heads, p.value_dim) == (OCTET, SETS)
 
 
-@partial(jax.jit, static_argnums=(0, 1))  # traced and lowered once for all layers
-def forward(
-    p: Problem,
-    query_blocks: int,
-    q_BxHKxT: jax.Array,
-    k_BxHKxS: jax.Array,
-    v_BxHUxS: jax.Array,
-    segments: tuple[jax.Array, ...],
-    q_offset: tuple[jax.Array, ...],
-) -> jax.Array:
-    """y, shape B x HU x T; `query_blocks` share a block of keys. Operands as in queries_forward."""
-    span = min(query_blocks, p.query_blocks)
-    maps = IndexMaps(p, span)
-    width = p.heads * p.value_dim
-    call = pl.pallas_call(
-        partial(_kernel, p, maps),
-        grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=len(q_offset),
-            grid=maps.grid,
-            in_specs=maps.operands(),
-            out_specs=pl.BlockSpec((1, width, span * LANES), maps.of_output),
-            scratch_shapes=[
-                dict(
-                    keys=pltpu.VMEM((p.heads, LANES, p.key_dim), p.dtype),
-                    network=pltpu.VMEM((OCTETS, LANES, LANES), p.dtype),
-                    by_head=pltpu.VMEM((p.heads, LANES, LANES), p.dtype),
-                    by_octet=pltpu.VMEM((OCTETS, LANES // 2, LANES), jnp.int32),
-                    mix=pltpu.VMEM((OCTETS, SETS, LANES), jnp.int32),
-                    read=pltpu.VMEM((2, SETS * SET_ROWS // 2, LANES), jnp.int32),
-                    z=pltpu.VMEM((2, SETS, LANES // 2, LANES), jnp.int32),
-                    sums=pltpu.VMEM((span, SETS * SET_ROWS, LANES), jnp.float32),
-                    last=pltpu.SMEM((2,), jnp.int32),
-                )
-            ],
-        ),
-        out_shape=jax.ShapeDtypeStruct((p.batch, width, p.query_blocks * LANES), p.dtype),
-        compiler_params=pltpu.CompilerParams(vmem_limit_bytes=chip_in_use().kernel_vmem_bytes),
-        name="hyla_forward",
-    )
-    return call(*q_offset, q_BxHKxT, k_BxHKxS, v_BxHUxS, *segments)
-
-
-def _kernel(p: Problem, maps: IndexMaps, *refs: Any) -> None:
-    prefetched, refs = refs[: p.q_offset is None], refs[p.q_offset is None :]
-    q_ref, k_ref, v_ref, *segment_refs = refs[:-2]
-    y_ref, scratch = refs[-2:]
-    m, j, i = (pl.program_id(axis) for axis in (1, 2, 3))
-    offset, block = maps.offset(prefetched), m * maps.span + i
-    last_block = maps.last_query_block(m)
-    starts = (j == 0) & (i == 0)
-    ends = (block == last_block) & (j == maps.last_key_block(m, offset))
-    pair = _Pairs(p, **scratch)
-
-    @pl.when(starts)
-    def _() -> None:
-        pair.sums[...] = jnp.zeros_like(pair.sums)
-        pair.last[0] = 0
-        pair.last[1] = 0
-
-    @pl.when((block <= last_block) & p.sees(block, j, offset))
-    def _() -> None:
-        old = _Pair(pair.last[0], pair.last[1])
-        new = _Pair(1 - old.slot, i)
-
-        @pl.when(block == maps.first_query_block(m, j, offset))
-        def _() -> None:
-            write_keys(p, k_ref, pair.keys)
-            pair.write_networks(v_ref)
-
-        pair.write_codes(q_ref, segment_refs, (offset + block * LANES, j * LANES))
-        pair.turn_codes(new)
-
-        pl.when(starts)(lambda: pair.make_z(new))
-
-        @pl.when(~starts)
-        def _() -> None:
-            pair.sum_y(old)
-            pair.make_z(new)
-
-        pl.when(ends)(lambda: pair.sum_y(new))
-        pair.last[0], pair.last[1] = new
-
-    @pl.when(ends)
-    def _() -> None:
-        for query_block in range(maps.span):
-            pair.write_y(query_block, y_ref)
-
-
 class _Pair(NamedTuple):
     """The slot of a block pair's z and codes, and its query block in the span."""
 
@@ -130,24 +41,63 @@ class _Pair(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Pairs:
+class UnitsForward:
     """The steps of a block pair; every field but the first is scratch memory.
 
     `mix` has the codes that mix v to z: a row a set, columns (query, head, key of 8). `read` has
     those that read z out: rows (set, query, head), columns of keys. z has rows (set, key), columns
-    (query, unit).
+    (query, unit). `last` is the pair before this one.
     """
 
     p: Problem
-    keys: Any
-    network: Any
-    by_octet: Any
     by_head: Any
-    mix: Any
-    read: Any
-    z: Any
-    sums: Any
+    by_octet: Any
+    keys: Any
     last: Any
+    mix: Any
+    network: Any
+    read: Any
+    sums: Any
+    z: Any
+
+    @staticmethod
+    def scratch(p: Problem, span: int) -> tuple[Any, ...]:
+        return (
+            pltpu.VMEM((p.heads, LANES, LANES), p.dtype),
+            pltpu.VMEM((OCTETS, LANES // 2, LANES), jnp.int32),
+            pltpu.VMEM((p.heads, LANES, p.key_dim), p.dtype),
+            pltpu.SMEM((2,), jnp.int32),
+            pltpu.VMEM((OCTETS, SETS, LANES), jnp.int32),
+            pltpu.VMEM((OCTETS, LANES, LANES), p.dtype),
+            pltpu.VMEM((2, SETS * SET_ROWS // 2, LANES), jnp.int32),
+            pltpu.VMEM((span, SETS * SET_ROWS, LANES), jnp.float32),
+            pltpu.VMEM((2, SETS, LANES // 2, LANES), jnp.int32),
+        )
+
+    def visit(
+        self, step: ForwardStep, q_ref: Any, k_ref: Any, v_ref: Any, segment_refs: list[Any]
+    ) -> None:
+        """The codes and z of this pair, y of the last, and of this one too if it ends the span."""
+        old = _Pair(self.last[0], self.last[1])
+        new = _Pair(1 - old.slot, step.i)
+
+        @pl.when(step.starts_keys)
+        def _() -> None:
+            write_keys(self.p, k_ref, self.keys)
+            self.write_networks(v_ref)
+
+        self.write_codes(q_ref, segment_refs, step.positions)
+        self.turn_codes(new)
+
+        pl.when(step.starts)(lambda: self.make_z(new))
+
+        @pl.when(~step.starts)
+        def _() -> None:
+            self.sum_y(old)
+            self.make_z(new)
+
+        pl.when(step.ends)(lambda: self.sum_y(new))
+        self.last[0], self.last[1] = new
 
     def write_networks(self, v_ref: Any) -> None:
         """v of 8 keys at a time: rows (query, head, key), columns (query, unit)."""

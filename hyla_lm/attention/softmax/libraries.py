@@ -9,7 +9,6 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
@@ -45,11 +44,13 @@ def attend_splash(request: Request) -> jax.Array:
     """Softmax attention for a supported request, shape BxTxHxU."""
     assert request.q_offset is not None
     batch, q_length, heads, key_dim = request.q_BxTxHxK.shape
-    k_length, value_dim = request.v_BxSxHxU.shape[1], request.v_BxSxHxU.shape[-1]
+    _, k_length, _, value_dim = request.v_BxSxHxU.shape
     q_pad, k_pad = -q_length % LANES, -k_length % LANES
+    shape = q_length + q_pad, k_length + k_pad
+    causal = masks.CausalMask(shape, offset=request.q_offset)
     kernel = splash.make_splash_mha(
-        _mask(request.causal, request.q_offset, q_length + q_pad, k_length + k_pad, heads),
-        block_sizes=_block_sizes(q_length + q_pad, k_length + k_pad, max(key_dim, value_dim)),
+        masks.MultiHeadMask([causal if request.causal else masks.FullMask(shape)] * heads),
+        block_sizes=_block_sizes(*shape, max(key_dim, value_dim)),
         head_shards=1,
         q_seq_shards=1,
     )
@@ -67,14 +68,6 @@ def attend_splash(request: Request) -> jax.Array:
     )
     y_BxHxTxU = jax.vmap(kernel)(*operands, segments)
     return y_BxHxTxU[:, :, :q_length].transpose(0, 2, 1, 3)
-
-
-def _mask(
-    causal: bool, q_offset: int, q_length: int, k_length: int, heads: int
-) -> masks.MultiHeadMask:
-    shape = (q_length, k_length)
-    one = masks.CausalMask(shape, offset=q_offset) if causal else masks.FullMask(shape)
-    return masks.MultiHeadMask([one] * heads)
 
 
 def _block_sizes(q_length: int, k_length: int, head_dim: int) -> splash.BlockSizes:
@@ -115,7 +108,7 @@ def _heads_first(x_BxTxHxK: jax.Array, pad: int) -> jax.Array:
 
 def _pad_segments(segment_BxT: jax.Array, pad: int) -> jax.Array:
     """Pads with a segment that no token has, so that no query sees a padded key."""
-    return jnp.pad(segment_BxT.astype(np.int32), [(0, 0), (0, pad)], constant_values=-1)
+    return jnp.pad(segment_BxT.astype(jnp.int32), [(0, 0), (0, pad)], constant_values=-1)
 
 
 def unsupported_by_cudnn(request: Request) -> str:

@@ -6,6 +6,7 @@ MxK . KxN: what would be a transposed matrix of pairs is a transposed row of ope
 """
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -63,14 +64,8 @@ def _visible(offset: int | None, segments: Segments, at: tuple[slice, slice]) ->
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(
-    offset: int | None,
-    q_BxHxTxK: jax.Array,
-    k_BxHxSxK: jax.Array,
-    v_BxHxSxU: jax.Array,
-    segments: Segments,
-) -> jax.Array:
-    return _forward(offset, q_BxHxTxK, k_BxHxSxK, v_BxHxSxU, segments)[0]
+def _attend(offset: int | None, *operands: Any) -> jax.Array:
+    return _forward(offset, *operands)[0]
 
 
 def _forward(

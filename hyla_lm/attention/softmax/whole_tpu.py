@@ -20,21 +20,19 @@ from jax.experimental.pallas import tpu as pltpu
 from hyla_lm.attention.chips import chip_in_use
 from hyla_lm.attention.lanes import (
     LANES,
-    ROW_TILE,
-    from_rows_of_time,
+    Problem,
     matrix_product,
-    round_up,
-    rows_of_time,
-    time_row,
+    operand_rows,
+    output_of_rows,
+    problem_of,
+    segment_rows,
 )
 from hyla_lm.attention.request import Request, first_reason
 from hyla_lm.attention.softmax.libraries import unsupported_by_splash
-from hyla_lm.attention.spec import ACTIVATIONS
 
 MAX_LENGTH = 2048
 MAX_SIZE = 128
 DTYPES = (jnp.bfloat16, jnp.float32)
-PADDING = -1  # the segment of padded positions, which no token has
 HIDDEN = -1e30  # added to the score of a pair that is not visible
 NOTHING_SEEN = -1e29  # below every visible score and above every hidden one
 LOG2_E = 1.4426950408889634
@@ -56,48 +54,19 @@ def unsupported(request: Request) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Problem:
-    """Sizes of one call: lengths in whole blocks of 128, head sizes in multiples of 16."""
+def heads_at_once(p: Problem) -> int:
+    """Heads of one program: the most that divide all heads within MAX_TILES, at least one."""
+    tiles = sum(key_blocks_seen(p, block) for block in range(p.query_blocks))
+    fitting = [n for n in range(1, p.heads + 1) if p.heads % n == 0]
+    return max([n for n in fitting if n * tiles <= MAX_TILES], default=1)
 
-    batch: int
-    heads: int
-    key_dim: int
-    value_dim: int
-    scale: float
-    query_blocks: int
-    key_blocks: int
-    causal: bool
-    q_offset: int
-    dtype: jnp.dtype
 
-    @property
-    def queries(self) -> int:
-        return self.query_blocks * LANES
-
-    @property
-    def keys(self) -> int:
-        return self.key_blocks * LANES
-
-    @property
-    def heads_at_once(self) -> int:
-        """Heads of one program: the most that divide all heads within MAX_TILES, at least one."""
-        tiles = sum(map(self.key_blocks_seen, range(self.query_blocks)))
-        fitting = [n for n in range(1, self.heads + 1) if self.heads % n == 0]
-        return max([n for n in fitting if n * tiles <= MAX_TILES], default=1)
-
-    def key_blocks_seen(self, query_block: int) -> int:
-        """The number of key blocks that a query block may see, at least one."""
-        if not self.causal:
-            return self.key_blocks
-        last_query = self.q_offset + query_block * LANES + LANES - 1
-        return min(max(last_query // LANES + 1, 1), self.key_blocks)
-
-    def key_rows(self, head: int) -> slice:
-        return slice(head * self.key_dim, (head + 1) * self.key_dim)
-
-    def value_rows(self, head: int) -> slice:
-        return slice(head * self.value_dim, (head + 1) * self.value_dim)
+def key_blocks_seen(p: Problem, query_block: int) -> int:
+    """The number of key blocks that a query block may see, at least one."""
+    if not p.causal:
+        return p.key_blocks
+    last_query = p.q_offset + query_block * LANES + LANES - 1
+    return min(max(last_query // LANES + 1, 1), p.key_blocks)
 
 
 def block(index: int) -> slice:
@@ -111,11 +80,11 @@ class Specs:
     p: Problem
 
     def rows(self, size: int, length: int) -> pl.BlockSpec:
-        return pl.BlockSpec((1, self.p.heads_at_once * size, length), lambda b, h: (b, h, 0))
+        return pl.BlockSpec((1, heads_at_once(self.p) * size, length), lambda b, h: (b, h, 0))
 
     @property
     def log_z(self) -> pl.BlockSpec:
-        shape = (1, self.p.heads_at_once, 1, self.p.queries)
+        shape = (1, heads_at_once(self.p), 1, self.p.queries)
         return pl.BlockSpec(shape, lambda b, h: (b, h, 0, 0))
 
     @property
@@ -131,29 +100,9 @@ class Specs:
 
 def attend_whole(request: Request) -> jax.Array:
     """Softmax attention for a supported request, shape BxTxHxU."""
-    assert request.q_offset is not None
-    batch, q_length, heads, key_dim = request.q_BxTxHxK.shape
-    k_length, value_dim = request.v_BxSxHxU.shape[1], request.v_BxSxHxU.shape[3]
-    p = Problem(
-        batch=batch,
-        heads=heads,
-        key_dim=round_up(key_dim, ROW_TILE),
-        value_dim=round_up(value_dim, ROW_TILE),
-        scale=key_dim**-0.5,
-        query_blocks=round_up(q_length, LANES) // LANES,
-        key_blocks=round_up(k_length, LANES) // LANES,
-        causal=request.causal,
-        q_offset=request.q_offset,
-        dtype=jnp.dtype(request.dtype),
-    )
-    one_document = jnp.zeros((batch, q_length)), jnp.zeros((batch, k_length))
-    segments = [time_row(segment, PADDING) for segment in request.segments or one_document]
-    q = rows_of_time(request.q_BxTxHxK, heads, p.key_dim, p.dtype)
-    k = rows_of_time(request.k_BxSxHxK, heads, p.key_dim, p.dtype)
-    phi_v = ACTIVATIONS[request.spec.activation](request.v_BxSxHxU)
-    v = rows_of_time(phi_v, heads, p.value_dim, p.dtype)
-    y_BxHUxT = _attend(p, q, k, v, *segments)
-    return from_rows_of_time(y_BxHUxT, heads, heads, value_dim, q_length)
+    p = problem_of(request, request.q_BxTxHxK.shape[2])
+    segments = segment_rows(request)
+    return output_of_rows(_attend(p, *operand_rows(request, p), *segments), request, p)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -204,7 +153,7 @@ def forward(
     specs = Specs(p)
     call = pl.pallas_call(
         partial(_forward_kernel, p),
-        grid=(p.batch, p.heads // p.heads_at_once),
+        grid=(p.batch, p.heads // heads_at_once(p)),
         in_specs=specs.operands,
         out_specs=[specs.rows(p.value_dim, p.queries), specs.log_z],
         out_shape=[
@@ -235,7 +184,9 @@ def _forward_kernel(
 ) -> None:
     """Visits the tiles row by row; computes the scores of the next row while it reads one out."""
     write_hidden_once(p, q_segment_ref, k_segment_ref, hidden_ref)
-    rows = [(head, queries) for head in range(p.heads_at_once) for queries in range(p.query_blocks)]
+    rows = [
+        (head, queries) for head in range(heads_at_once(p)) for queries in range(p.query_blocks)
+    ]
 
     @cache
     def keys_SxK(head: int) -> jax.Array:
@@ -246,7 +197,7 @@ def _forward_kernel(
         head, queries = rows[turn]
         q_KxT = q_ref[0, p.key_rows(head), block(queries)]
         largest = jnp.full((1, LANES), NOTHING_SEEN, jnp.float32)
-        for keys in range(p.key_blocks_seen(queries)):
+        for keys in range(key_blocks_seen(p, queries)):
             s_SxT = matrix_product(keys_SxK(head)[block(keys)], q_KxT) * (p.scale * LOG2_E)
             s_SxT += hidden_ref[block(keys), block(queries)]
             s_ref[turn % 2, block(keys)] = s_SxT
@@ -257,7 +208,7 @@ def _forward_kernel(
         """Sums a row's values by its scores tile by tile, and writes the result after the last."""
         head, queries = rows[turn]
         z_1xT, y_UxT = jnp.zeros((1, LANES)), jnp.zeros((p.value_dim, LANES))
-        for keys in range(p.key_blocks_seen(queries)):
+        for keys in range(key_blocks_seen(p, queries)):
             weight_SxT = jnp.exp2(s_ref[turn % 2, block(keys)] - largest)
             z_1xT += jnp.sum(weight_SxT, axis=0, keepdims=True)
             v_UxS = v_ref[0, p.value_rows(head), block(keys)]
@@ -282,13 +233,13 @@ def backward(p: Problem, *operands: jax.Array) -> list[jax.Array]:
     of_values = specs.rows(p.value_dim, p.queries)
     call = pl.pallas_call(
         partial(_backward_kernel, p),
-        grid=(p.batch, p.heads // p.heads_at_once),
+        grid=(p.batch, p.heads // heads_at_once(p)),
         in_specs=[*specs.operands, of_values, specs.log_z, of_values],
         out_specs=specs.operands[:3],
         out_shape=[jax.ShapeDtypeStruct(x.shape, p.dtype) for x in operands[:3]],
         scratch_shapes=[
             pltpu.VMEM((p.keys, p.queries), jnp.float32),
-            pltpu.VMEM((p.heads_at_once * p.key_dim, p.queries), jnp.float32),
+            pltpu.VMEM((heads_at_once(p) * p.key_dim, p.queries), jnp.float32),
         ],
         compiler_params=pltpu.CompilerParams(vmem_limit_bytes=chip_in_use().kernel_vmem_bytes),
         name="softmax_backward",
@@ -314,12 +265,12 @@ def _backward_kernel(
 ) -> None:
     """Visits the tiles column by column; each goes through three stages, one turn apart."""
     write_hidden_once(p, q_segment_ref, k_segment_ref, hidden_ref)
-    columns = [(head, keys) for head in range(p.heads_at_once) for keys in range(p.key_blocks)]
+    columns = [(head, keys) for head in range(heads_at_once(p)) for keys in range(p.key_blocks)]
     tiles = [
         (head, keys, queries)
         for head, keys in columns
         for queries in range(p.query_blocks)
-        if keys < p.key_blocks_seen(queries)
+        if keys < key_blocks_seen(p, queries)
     ]
 
     @cache
