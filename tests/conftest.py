@@ -35,7 +35,7 @@ LONGEST = (
     *("parallel/test_multihost.py", "docs/test_extending.py", "faults/test_checkpoints.py"),
     *("faults/test_kills.py", "attention/test_units_on_lanes.py", "attention/test_blocked.py"),
     *("model/test_model.py", "golden/test_golden_models.py"),
-    *("attention/test_tpu_softmax_linear.py", "attention/test_pallas_tpu.py"),
+    *("attention/test_softmax.py", "attention/test_pallas_tpu.py"),
     *("model/test_model_forms.py", "attention/test_pairwise.py", "golden/test_golden_attention.py"),
     *("run/test_bad_updates.py", "evals/populations/test_train_many.py"),
     *("run/test_resume.py", "parallel/test_mesh.py", "run/test_same_bits.py"),

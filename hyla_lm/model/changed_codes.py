@@ -4,13 +4,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax
 
-from hyla_lm.attention.attend import Codes, attend_by_codes, codes_of
+from hyla_lm.attention.attend import Codes, Request, attend_by_codes, codes_of
 from hyla_lm.errors import UserError
 from hyla_lm.model.decoder import Decoder, SelfAttention
-from hyla_lm.model.inspection import attention_layers
+from hyla_lm.model.inspection import attention_layers, replaced_attention
 
 
 class Operands(NamedTuple):
@@ -45,17 +44,12 @@ def apply_changed(
             "changed: open the model with ModelConfig.scan_layers = False."
         )
 
-    def attend_changed(
-        run: Callable[..., Any], args: Any, kwargs: Any, called: nn.module.InterceptorContext
-    ) -> Any:
-        if not isinstance(called.module, SelfAttention) or called.method_name != "attend":
-            return run(*args, **kwargs)
-        (request,) = args
-        layer = int(called.module.path[-2].removeprefix("block_"))
+    def attend_changed(module: SelfAttention, request: Request) -> jax.Array:
+        layer = int(module.path[-2].removeprefix("block_"))
         codes, v_BxSxHxU = change(layer, Operands(codes_of(request), request.v_BxSxHxU))
         y_BxTxHxU = attend_by_codes(replace(request, v_BxSxHxU=v_BxSxHxU), codes)
         return y_BxTxHxU.astype(v_BxSxHxU.dtype)
 
-    with nn.intercept_methods(attend_changed):
+    with replaced_attention(attend_changed):
         output: Any = model.apply({"params": params}, inputs, **context)
     return output

@@ -84,7 +84,7 @@ def kernels_of(model: Decoder, params: Any, batch_size: int, length: int) -> lis
     def asked(params: Any, inputs: jax.Array) -> list[Request]:
         options = dict(rngs={"dropout": jax.random.key(0)}, dropout=True)
         segments = inputs if isinstance(model.io, Tokens) else None
-        with nn.intercept_methods(_attend_nowhere):
+        with replaced_attention(_zeros):
             return _requests(model, params, inputs, segments, **options)
 
     requests = jax.eval_shape(asked, params, inputs)
@@ -94,13 +94,20 @@ def kernels_of(model: Decoder, params: Any, batch_size: int, length: int) -> lis
         return [choose(local_request(request), implementation).name for request in requests]
 
 
-def _attend_nowhere(
-    run: Callable[..., Any], args: Any, kwargs: Any, called: nn.module.InterceptorContext
-) -> Any:
-    """Zeros of the shape of attention, so that a layer makes its request and does not attend."""
-    if not isinstance(called.module, SelfAttention) or called.method_name != "attend":
+def replaced_attention(attend: Callable[[SelfAttention, Request], jax.Array]) -> Any:
+    """A context in which attention layers compute `attend(layer, request)` instead."""
+
+    def intercept(
+        run: Callable[..., Any], args: Any, kwargs: Any, called: nn.module.InterceptorContext
+    ) -> Any:
+        if isinstance(called.module, SelfAttention) and called.method_name == "attend":
+            return attend(called.module, *args)
         return run(*args, **kwargs)
-    (request,) = args
+
+    return nn.intercept_methods(intercept)
+
+
+def _zeros(layer: SelfAttention, request: Request) -> jax.Array:
     q, v = request.q_BxTxHxK, request.v_BxSxHxU
     return jnp.zeros((*q.shape[:3], v.shape[-1]), v.dtype)
 

@@ -12,10 +12,11 @@ import pytest
 from hyla_lm.attention import blocked
 from hyla_lm.attention.attend import VARIANTS, AttentionSpec, attend, make_request
 from hyla_lm.attention.linear import chunked
+from tests.attention.comparison import assert_close, documents, normal, output_and_gradients
+from tests.model.small_model import QUICK_COMPILE
 
 B, H, K, U = 2, 3, 5, 6
 DROPPED = 0.25
-QUICK_COMPILE = {"xla_backend_optimization_level": 0}
 
 # Relative to the largest entry. Both sum the same float32 terms in another order: measured
 # differences stay below 1e-6 for outputs and gradients.
@@ -35,10 +36,6 @@ def several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunked, "CHUNK_SIZE", 64)
 
 
-def normal(seed: int, *shape: int) -> jax.Array:
-    return jnp.asarray(np.float32(np.random.default_rng(seed).normal(size=shape)))
-
-
 def operands(q_length: int, k_length: int, spec: AttentionSpec) -> dict[str, jax.Array]:
     """What attention differentiates by, with q scaled so that softmax is neither flat nor hard."""
     x = {
@@ -49,12 +46,6 @@ def operands(q_length: int, k_length: int, spec: AttentionSpec) -> dict[str, jax
     if spec.value_depth == 2:
         x["deep_kernel"] = normal(4, H, U, U) / U**0.5
     return x
-
-
-def documents(length: int) -> jax.Array:
-    """Segment ids of packed documents with random ends, some inside a block and some not."""
-    starts = np.random.default_rng(5).random((B, length)) < 0.05
-    return jnp.asarray(np.cumsum(starts, axis=1))
 
 
 def call(x: dict[str, jax.Array], spec: AttentionSpec, implementation: str, **masks: Any):
@@ -70,21 +61,12 @@ def call(x: dict[str, jax.Array], spec: AttentionSpec, implementation: str, **ma
     )
 
 
-def output_and_gradients(
+def both_ways(
     x: dict[str, jax.Array], spec: AttentionSpec, implementation: str, **masks: Any
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    def loss(x: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        y = call(x, spec, implementation, **masks)
-        return jnp.sum(y * normal(6, *y.shape)), y
-
-    differentiated = jax.value_and_grad(loss, has_aux=True)
-    (_, y), gradients = jax.jit(differentiated, compiler_options=QUICK_COMPILE)(x)
+    function = partial(call, spec=spec, implementation=implementation, **masks)
+    y, gradients = output_and_gradients(function, x, compiler=QUICK_COMPILE)
     return y, gradients
-
-
-def assert_close(actual: jax.Array, expected: jax.Array, tolerance: float) -> None:
-    scale = np.max(np.abs(expected))
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * scale)
 
 
 def assert_implementations_agree(
@@ -94,11 +76,10 @@ def assert_implementations_agree(
     gradient_tolerance: float = GRADIENT_TOLERANCE,
     **masks: Any,
 ) -> None:
-    y, gradients = output_and_gradients(x, spec, "blocked", **masks)
-    expected, expected_gradients = output_and_gradients(x, spec, "reference", **masks)
+    y, gradients = both_ways(x, spec, "blocked", **masks)
+    expected, exact = both_ways(x, spec, "reference", **masks)
     assert_close(y, expected, output_tolerance)
-    for name, gradient in expected_gradients.items():
-        assert_close(gradients[name], gradient, gradient_tolerance)
+    assert_close(gradients, exact, gradient_tolerance)
 
 
 @pytest.mark.usefixtures("several_blocks")
@@ -106,7 +87,7 @@ def assert_implementations_agree(
 @pytest.mark.parametrize("name", PRINCIPAL)
 def test_blocked_is_the_reference(name: str, length: int) -> None:
     spec = VARIANTS[name]
-    masks = {"causal": True, "segment_ids": documents(length)}
+    masks = {"causal": True, "segment_ids": documents(B, length)}
     assert_implementations_agree(operands(length, length, spec), spec, **masks)
 
 
@@ -150,7 +131,7 @@ def test_queries_and_keys_of_other_lengths(name: str, lengths: tuple[int, int]) 
 @pytest.mark.parametrize("name", PRINCIPAL)
 def test_offset_queries_are_rows_of_the_whole(name: str, known: bool) -> None:
     spec, (first, end) = VARIANTS[name], (30, 100)
-    x, segments = operands(100, 100, spec), documents(100)
+    x, segments = operands(100, 100, spec), documents(B, 100)
     bias = normal(7, 1, H, 100, 100)
     part = x | {"q": x["q"][:, first:end], "bias": bias[:, :, first:end]}
 
@@ -166,7 +147,7 @@ def test_offset_queries_are_rows_of_the_whole(name: str, known: bool) -> None:
 def whole_reference(name: str) -> np.ndarray:
     """The output of all 100 queries of packed documents, with a bias."""
     x = operands(100, 100, VARIANTS[name]) | {"bias": normal(7, 1, H, 100, 100)}
-    masks = {"causal": True, "segment_ids": documents(100)}
+    masks = {"causal": True, "segment_ids": documents(B, 100)}
     return np.asarray(jax.jit(lambda: call(x, VARIANTS[name], "reference", **masks))())
 
 
@@ -177,7 +158,7 @@ def test_float64_agrees_to_its_precision(name: str) -> None:
     with jax.enable_x64(True):
         x = operands(257, 257, spec) | {"bias": normal(7, 1, H, 257, 257)}
         x = {name: leaf.astype("float64") for name, leaf in x.items()}
-        masks = {"causal": True, "segment_ids": documents(257)}
+        masks = {"causal": True, "segment_ids": documents(B, 257)}
         assert_implementations_agree(x, spec, tolerance, tolerance, **masks)
 
 
@@ -187,15 +168,15 @@ def test_bfloat16_rounds_only_what_goes_in_and_out(implementation: str) -> None:
     spec = VARIANTS["hyla"]
     x = {name: leaf.astype(jnp.bfloat16) for name, leaf in operands(100, 100, spec).items()}
     exact = {name: leaf.astype(jnp.float32) for name, leaf in x.items()}
-    y, gradients = output_and_gradients(x, spec, implementation, causal=True)
-    expected, expected_gradients = output_and_gradients(exact, spec, "reference", causal=True)
+    y, gradients = both_ways(x, spec, implementation, causal=True)
+    expected, expected_gradients = both_ways(exact, spec, "reference", causal=True)
     assert y.dtype == jnp.bfloat16
     # Rounding once to 8 bits of significand moves an entry by at most 2^-8 of itself.
     assert_close(y.astype(jnp.float32), expected, 2**-8)
-    for operand, gradient in expected_gradients.items():
-        assert gradients[operand].dtype == jnp.bfloat16
-        # Each of the two blocks rounds its share of a gradient, and so does their sum.
-        assert_close(gradients[operand].astype(jnp.float32), gradient, 3 * 2**-8)
+    # Each of the two blocks rounds its share of a gradient, and so does their sum.
+    assert {x.dtype for x in gradients.values()} == {y.dtype}
+    gradients = jax.tree.map(lambda x: x.astype(jnp.float32), gradients)
+    assert_close(gradients, expected_gradients, 3 * 2**-8)
 
 
 @pytest.mark.usefixtures("several_blocks")
@@ -204,7 +185,7 @@ def test_bfloat16_rounds_only_what_goes_in_and_out(implementation: str) -> None:
 def test_a_query_that_sees_nothing_gets_zeros(name: str, implementation: str) -> None:
     spec, blind = VARIANTS[name], 3
     x = operands(70, 70, spec)
-    y, gradients = output_and_gradients(x, spec, implementation, causal=True, q_offset=-blind)
+    y, gradients = both_ways(x, spec, implementation, causal=True, q_offset=-blind)
     np.testing.assert_array_equal(y[:, :blind], 0)
     np.testing.assert_array_equal(gradients["q"][:, :blind], 0)
     assert all(jnp.all(jnp.isfinite(leaf)) for leaf in (y, *gradients.values()))

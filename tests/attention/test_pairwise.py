@@ -13,6 +13,7 @@ from hyla_lm.attention.spec import PAIR_NETWORKS
 from hyla_lm.model.config import Tokens
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.parallel.sharding import path_of
+from tests.attention.comparison import assert_close, output_and_gradients
 from tests.model.small_model import VOCABULARY, small, tokens
 
 B, T, H, K, U = 2, 43, 3, 5, 6
@@ -85,7 +86,6 @@ def assert_is_the_definition(
     spec: AttentionSpec, implementation: str, length: int, rows: int
 ) -> None:
     x, documents = operands(spec, length, rows), segments(length, rows)
-    direction = jnp.cos(jnp.arange(rows * length * H * U).reshape(rows, length, H, U))
 
     def ours(x: dict[str, Any]) -> jax.Array:
         return attend(
@@ -99,28 +99,13 @@ def assert_is_the_definition(
     def wanted(x: dict[str, Any]) -> jax.Array:
         return by_hand(spec, x, documents)
 
-    jax.tree.map(same, *(output_and_gradients(f, x, direction) for f in (ours, wanted)))
-
-
-def output_and_gradients(function: Any, x: dict[str, Any], direction: jax.Array) -> Any:
-    @jax.jit
-    def both(x: dict[str, Any]) -> Any:
-        y, pull_back = jax.vjp(function, x)
-        return y, pull_back(direction)
-
-    return both(x)
-
-
-def same(ours: jax.Array, wanted: jax.Array) -> None:
-    assert ours.shape == wanted.shape
-    assert np.abs(wanted).max() > 0
-    np.testing.assert_allclose(ours, wanted, atol=TOLERANCE * np.abs(wanted).max())
+    assert_close(*(output_and_gradients(function, x) for function in (ours, wanted)), TOLERANCE)
 
 
 def test_weights_left_out_are_0() -> None:
     x = operands(SPECS["talking_heads"], T, B)
     plain = attend(x["q"], x["k"], x["v"], AttentionSpec("softmax", "linear"))
-    same(attend(x["q"], x["k"], x["v"], SPECS["talking_heads"]), plain)
+    assert_close(attend(x["q"], x["k"], x["v"], SPECS["talking_heads"]), plain, TOLERANCE)
 
 
 @pytest.mark.parametrize("name", SPECS)

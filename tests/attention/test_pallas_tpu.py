@@ -1,6 +1,5 @@
 """The TPU kernel equals the reference, interpreted in memory that starts as NaN."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -12,6 +11,7 @@ import pytest
 from hyla_lm.attention.attend import VARIANTS, AttentionSpec, attend, make_request
 from hyla_lm.attention.hyla import pallas_tpu
 from hyla_lm.attention.lanes import problem_of
+from tests.attention.comparison import assert_close, documents, normal, output_and_gradients
 
 # Relative to the largest entry: both sum the same float32 terms in another order. The gradient of
 # RMSHead grows as 1 / |s| where all scores of a pair are small, and with it the rounding of s.
@@ -36,9 +36,11 @@ class Case:
     batch: int = 1
 
     def __str__(self) -> str:
-        parts = [f"T{self.length}", f"H{self.heads}", f"K{self.key_dim}", f"U{self.value_dim}"]
-        parts += [self.spec.normalization, self.spec.activation]
-        return "-".join(parts + ["causal"] * self.causal + ["segments"] * self.segments)
+        return f"T{self.length}-H{self.heads}-K{self.key_dim}-U{self.value_dim}"
+
+    @property
+    def documents(self) -> jax.Array | None:
+        return documents(self.batch, self.keys or self.length) if self.segments else None
 
 
 CASES = [
@@ -51,10 +53,6 @@ CASES = [
 ]
 
 
-def normal(seed: int, *shape: int) -> jax.Array:
-    return jnp.asarray(np.float32(np.random.default_rng(seed).normal(size=shape)))
-
-
 def operands(case: Case) -> tuple[jax.Array, jax.Array, jax.Array]:
     keys = case.keys or case.length
     return (
@@ -64,46 +62,24 @@ def operands(case: Case) -> tuple[jax.Array, jax.Array, jax.Array]:
     )
 
 
-def documents(case: Case) -> jax.Array | None:
-    if not case.segments:
-        return None
-    starts = np.random.default_rng(5).random((case.batch, case.keys or case.length)) < 0.05
-    return jnp.asarray(np.cumsum(starts, axis=1))
-
-
 def run(case: Case, implementation: str, *qkv: jax.Array, offset: jax.Array | None = None):
     return attend(
         *qkv,
         case.spec,
         causal=case.causal,
-        segment_ids=documents(case),
+        segment_ids=case.documents,
         q_offset=case.offset if offset is None else offset,
         implementation=implementation,
     )
 
 
-def output_and_gradients(case: Case, implementation: str) -> list[jax.Array]:
-    @jax.jit
-    def both(*qkv: jax.Array):
-        y, pull_back = jax.vjp(partial(run, case, implementation), *qkv)
-        return y, *pull_back(normal(6, *y.shape))
-
-    return list(both(*operands(case)))
-
-
-def assert_close(
-    actual: jax.Array, expected: jax.Array, tolerance: float = OUTPUT_TOLERANCE
-) -> None:
-    scale = np.max(np.abs(expected))
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * scale)
-
-
 def assert_agreement(case: Case) -> None:
-    actual = output_and_gradients(case, "pallas_tpu")
-    expected = output_and_gradients(case, "reference")
-    assert_close(actual[0], expected[0])
-    for got, gradient in zip(actual[1:], expected[1:], strict=True):
-        assert_close(got, gradient, GRADIENT_TOLERANCE)
+    (y, *gradients), (expected, *exact) = (
+        output_and_gradients(partial(run, case, name), *operands(case))
+        for name in ("pallas_tpu", "reference")
+    )
+    assert_close(y, expected, OUTPUT_TOLERANCE)
+    assert_close(gradients, exact, GRADIENT_TOLERANCE)
 
 
 @pytest.mark.usefixtures("simulated")
@@ -145,19 +121,21 @@ def test_offset_known_only_at_run_time() -> None:
     """The last of 128 queries stands in another block of keys than the first."""
     case = Case(130, heads=2, keys=260, offset=100)
     traced = jax.jit(lambda offset: run(case, "pallas_tpu", *operands(case), offset=offset))
-    assert_close(traced(jnp.int32(100)), run(case, "reference", *operands(case)))
+    expected = run(case, "reference", *operands(case))
+    assert_close(traced(jnp.int32(100)), expected, OUTPUT_TOLERANCE)
 
 
 @pytest.mark.full
 def test_the_codes_of_many_heads_fill_several_tiles() -> None:
     case = Case(20, heads=9)
-    assert_close(run(case, "pallas_tpu", *operands(case)), run(case, "reference", *operands(case)))
+    found, wanted = (run(case, name, *operands(case)) for name in ("pallas_tpu", "reference"))
+    assert_close(found, wanted, OUTPUT_TOLERANCE)
 
 
 def seen(case: Case) -> jax.Array:
     """Whether a query sees a key: batch x 1 x queries x keys, or 1 instead of a row each."""
     causal = np.tri(case.length, case.keys or case.length, case.offset, dtype=bool)
-    ids = documents(case)
+    ids = case.documents
     if ids is None:
         return jnp.asarray(causal)[None, None]
     of_queries = ids[:, case.offset : case.offset + case.length]
@@ -178,28 +156,19 @@ def rounded_reference(case: Case, q: jax.Array, k: jax.Array, v: jax.Array) -> j
     return product("bhts,btsu->bthu", a, z)
 
 
-def outputs(function: Callable[..., jax.Array], *qkv: jax.Array) -> list[jax.Array]:
-    @jax.jit
-    def both(*qkv: jax.Array) -> list[jax.Array]:
-        y, pull_back = jax.vjp(function, *qkv)
-        return [y, *pull_back(normal(6, *y.shape).astype(y.dtype))]
-
-    return both(*qkv)
-
-
 def in_float64(case: Case, dtype: str) -> list[np.ndarray]:
     """y and each gradient of operands that were rounded to a dtype."""
     with jax.enable_x64(True):
         qkv = (x.astype(dtype).astype("float64") for x in operands(case))
-        exact = outputs(partial(run, case, "reference"), *qkv)
+        exact = output_and_gradients(partial(run, case, "reference"), *qkv)
         return [np.asarray(x) for x in exact]
 
 
 def errors_against_float64(case: Case, dtype: str) -> list[tuple[np.ndarray, ...]]:
     """Errors of y and each gradient: the kernel's, those of `rounded_reference`, and the truth."""
     qkv = [x.astype(dtype) for x in operands(case)]
-    kernel = outputs(partial(run, case, "pallas_tpu"), *qkv)
-    rounded = outputs(partial(rounded_reference, case), *qkv)
+    kernel = output_and_gradients(partial(run, case, "pallas_tpu"), *qkv)
+    rounded = output_and_gradients(partial(rounded_reference, case), *qkv)
     return [
         (np.float64(got) - expected, np.float64(plain) - expected, expected)
         for got, plain, expected in zip(kernel, rounded, in_float64(case, dtype), strict=True)
@@ -213,7 +182,7 @@ def root_mean_square(x: np.ndarray) -> float:
 def test_error_of_float32() -> None:
     """Of packed rows, with keys before the first query."""
     case = Case(100, key_dim=16, value_dim=15, keys=140, offset=40, segments=True, batch=2)
-    kernel = output_and_gradients(case, "pallas_tpu")
+    kernel = output_and_gradients(partial(run, case, "pallas_tpu"), *operands(case))
     for got, exact in zip(kernel, in_float64(case, "float32"), strict=True):
         assert np.max(np.abs(got - exact)) <= 1e-5 * np.max(np.abs(exact))
 

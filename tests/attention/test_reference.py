@@ -111,14 +111,6 @@ def test_reference_is_the_equations(name: str) -> None:
     np.testing.assert_allclose(actual, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("name", ["softmax", "linear", "hyla", "hyla_softmax"])
-def test_latent_codes_are_eq_1(name: str) -> None:
-    case, spec = Case(), VARIANTS[name]
-    codes = latent_codes(jnp.asarray(case.q), jnp.asarray(case.k), spec, **case.masks())
-    expected = [[code_of_query(case, spec, b, t) for t in range(T)] for b in range(B)]
-    np.testing.assert_allclose(codes, np.swapaxes(expected, 1, 2), rtol=TOLERANCE, atol=TOLERANCE)
-
-
 def test_softmax_is_over_the_visible_keys_alone() -> None:
     """Also where visible scores are far below hidden ones, and where a query sees nothing."""
     rng = np.random.default_rng(1)

@@ -9,11 +9,10 @@ import pytest
 
 from hyla_lm.attention.attend import VARIANTS, attend
 from hyla_lm.attention.hyla import pallas_tpu
+from tests.attention.comparison import assert_close, normal
 from tests.attention.test_pallas_tpu import (
     Case,
-    assert_close,
     errors_against_float64,
-    normal,
     operands,
     root_mean_square,
 )
@@ -50,20 +49,15 @@ def test_errors_are_the_reference_s() -> None:
 @pytest.mark.full
 def test_codes_that_read_out_are_others() -> None:
     """A gated readout's codes make z and read it out differently; its weights have a gradient."""
-    qkv = [x.astype(jnp.bfloat16) for x in operands(Case(100, heads=8, key_dim=8, value_dim=64))]
+    spec, case = VARIANTS["hyla_gated"], Case(100, heads=8, key_dim=8, value_dim=64)
+    qkv = [x.astype(jnp.bfloat16) for x in operands(case)]
     weight = 0.5 * normal(7, 8, 8)
     dy = normal(6, 1, 100, 8, 64).astype(jnp.bfloat16)
 
     def outputs(implementation: str, dtype: Any) -> list[jax.Array]:
         def attention(*x: jax.Array) -> jax.Array:
-            gate = {"gate": x[3]}
-            return attend(
-                *x[:3],
-                VARIANTS["hyla_gated"],
-                causal=True,
-                weights=gate,
-                implementation=implementation,
-            )
+            options = {"weights": {"gate": x[3]}, "implementation": implementation}
+            return attend(*x[:3], spec, causal=True, **options)
 
         y, pull_back = jax.vjp(attention, *(x.astype(dtype) for x in qkv), weight)
         return [y, *pull_back(dy.astype(dtype))]

@@ -77,11 +77,3 @@ def test_feedforward_output_and_every_gradient(golden: Load, name: str) -> None:
     assert_close(d_x, arrays["grad_x"], GRADIENT_TOLERANCE)
     expected = params_of(arrays, "grad_param", renamed)
     jax.tree.map(lambda a, b: assert_close(a, b, GRADIENT_TOLERANCE), d_params, expected)
-
-
-def test_gate_weights(golden: Load) -> None:
-    arrays = golden("derived_moe")
-    layer = MixtureOfExperts(10, 5, 2, FLOAT32)
-    weights = layer.gate_weights(jnp.asarray(arrays["x"]), jnp.asarray(arrays["param/gate"]))
-    np.testing.assert_array_equal(weights == 0, arrays["gate_weights"] == 0)
-    assert_close(weights, arrays["gate_weights"], OUTPUT_TOLERANCE)

@@ -128,6 +128,10 @@ def test_logits_and_every_gradient(golden: Load, name: str, implementation: str)
 def test_latent_codes_of_each_layer(golden: Load, name: str) -> None:
     arrays, model = golden(name), MODELS[name]
     params = params_of(arrays, "param", model)
-    layers = attention_layers(model, params, inputs_of(arrays))
-    for layer, view in enumerate(layers):
-        assert_close(view.code_BxHxTxS, arrays[f"attn_weights_layer{layer}"], OUTPUT_TOLERANCE)
+
+    @jax.jit
+    def codes_of_layers(params: Params, inputs: jax.Array) -> list[jax.Array]:
+        return [view.code_BxHxTxS for view in attention_layers(model, params, inputs)]
+
+    for layer, code in enumerate(codes_of_layers(params, inputs_of(arrays))):
+        assert_close(code, arrays[f"attn_weights_layer{layer}"], OUTPUT_TOLERANCE)

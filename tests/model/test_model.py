@@ -80,14 +80,6 @@ def test_a_packed_document_gets_the_logits_it_gets_alone(positions: str) -> None
     np.testing.assert_allclose(packed[:, start:], alone, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-def test_learned_positions_enter_at_the_input() -> None:
-    config = small(num_layers=1, positions="learned", max_length=LENGTH)
-    model, row = Decoder(config, Tokens(VOCABULARY)), tokens(1)
-    apply, params = jax.jit(model.apply), {"params": parameters(model, row)}
-    moved = apply(params, row, positions=jnp.arange(LENGTH)[None, ::-1])
-    assert not np.allclose(moved, apply(params, row), atol=0.01)
-
-
 def test_a_pattern_repeats_over_the_layers() -> None:
     config = small(attention=("softmax", "hyla_deep"), num_layers=4)
     specs = [config.spec(layer) for layer in range(4)]

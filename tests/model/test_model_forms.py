@@ -11,6 +11,7 @@ import pytest
 
 from hyla_lm.model.config import Features, Tokens
 from hyla_lm.model.decoder import Decoder
+from hyla_lm.model.inspection import attention_layers
 from tests.model.small_model import (
     LENGTH,
     QUICK_COMPILE,
@@ -46,15 +47,22 @@ def assert_decoding_is_the_full_forward_pass(model: Decoder, *ways: list[int]) -
         np.testing.assert_allclose(actual, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
+GROUPED: dict[str, Any] = dict(attention="softmax", num_heads=4, num_kv_heads=2)
+MODERN: dict[str, Any] = dict(norm="rms", qk_norm=True, gated_attention=True, logit_soft_cap=0.4)
+
+
 @pytest.mark.parametrize(
-    ("attention", "positions"), [("softmax", "relative"), ("linear", "rotary"), ("hyla", "rotary")]
+    "fields",
+    [
+        {"attention": "softmax", "num_layers": 1, "positions": "relative"},
+        {"attention": ("linear", "hyla")},
+        {**GROUPED, **MODERN, "scan_layers": True, "feedforward": "moe"},
+    ],
+    ids=str,
 )
-def test_decoding_against_the_cache_is_the_full_forward_pass(
-    attention: str, positions: str
-) -> None:
+def test_decoding_against_the_cache_is_the_full_forward_pass(fields: dict[str, Any]) -> None:
     """Token by token, and after a prompt of several."""
-    config = small(num_layers=1, attention=attention, positions=positions)
-    model = Decoder(config, Tokens(VOCABULARY), cache_length=LENGTH + 3)
+    model = Decoder(small(**fields), Tokens(VOCABULARY), cache_length=LENGTH + 3)
     assert_decoding_is_the_full_forward_pass(model, [1] * LENGTH, [5] + [1] * 7)
 
 
@@ -75,6 +83,27 @@ def test_layers_whose_past_is_one_sum_keep_that_instead_of_keys_and_values(
     init = partial(model.init, cache_index=jnp.asarray(0))
     cache = jax.eval_shape(init, jax.random.key(0), tokens())["cache"]["blocks"]
     assert [set(cache[f"block_{layer}"]["attention"]) for layer in range(2)] == kept
+
+
+def test_the_cache_holds_the_heads_of_keys_and_values_alone() -> None:
+    model = Decoder(small(**GROUPED, value_dim=6), Tokens(VOCABULARY), cache_length=15)
+    init = partial(model.init, cache_index=jnp.asarray(0))
+    variables = jax.eval_shape(init, jax.random.key(0), tokens())
+    cache = variables["cache"]["blocks"]["block_1"]["attention"]
+    assert cache["cached_key"].shape == (2, 15, 2, 4)
+    assert cache["cached_value"].shape == (2, 15, 2, 6)
+    attention = variables["params"]["blocks"]["block_1"]["attention"]
+    assert attention["query"]["kernel"].shape == (16, 4, 4)
+    assert attention["key"]["kernel"].shape == (16, 2, 4)
+
+
+def test_codes_of_grouped_heads_are_told_apart_by_their_queries() -> None:
+    model = Decoder(small(**GROUPED), Tokens(VOCABULARY))
+    view = attention_layers(model, parameters(model, tokens()), tokens())[0]
+    k = view.request.k_BxSxHxK
+    np.testing.assert_array_equal(k[:, :, 0::2], k[:, :, 1::2])
+    assert not np.allclose(k[:, :, 0], k[:, :, 2])
+    assert not np.allclose(view.code_BxHxTxS[:, 0], view.code_BxHxTxS[:, 1])
 
 
 def logits_and_gradients(model: Decoder, params: dict) -> tuple[jax.Array, dict]:

@@ -14,7 +14,7 @@ from hyla_lm.errors import UserError
 from hyla_lm.export.description import describe_model, model_config_of
 from hyla_lm.model.config import Features, ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder
-from hyla_lm.model.width import Factors, factors_of, rate_of
+from hyla_lm.model.width import Factors, factors_of, tied_logit_scale
 from hyla_lm.optim import OptimizerConfig, make_optimizer
 from hyla_lm.parallel.sharding import path_of
 from hyla_lm.run.program import init_params
@@ -94,6 +94,11 @@ def test_factors_of_what_stands_around(
     assert_has(of_first_layer(small(num_layers=1, **fields, **GROWN), io), wanted)
 
 
+def test_at_the_base_width_every_factor_is_1() -> None:
+    config = small(num_layers=1, attention="hyla_deep", base_width=16, base_head_dim=4)
+    assert set(of_first_layer(config, Tokens(VOCABULARY)).values()) == {SAME}
+
+
 def test_a_parameter_without_a_rule_is_refused() -> None:
     with pytest.raises(UserError, match=r"no rule for the parameter blocks/block_0/new/kernel"):
         factors_of(small(**GROWN), "blocks/block_0/new/kernel")
@@ -110,33 +115,6 @@ def test_a_wide_model_is_the_standard_one_times_its_factors() -> None:
     np.testing.assert_allclose(attention["value"]["kernel"], 2**-0.5, rtol=1e-6)
     np.testing.assert_allclose(attention["out"]["kernel"], 1, rtol=0)
     np.testing.assert_allclose(value["embed"]["table"], 2, rtol=0)
-
-
-def test_at_the_base_width_nothing_differs_in_a_bit() -> None:
-    def after_two_updates(**fields: Any) -> Any:
-        config = small(num_layers=1, attention="hyla_deep", **fields)
-        model = Decoder(config, Tokens(VOCABULARY))
-        optimizer = make_optimizer(
-            OptimizerConfig(), optax.constant_schedule(0.1), rate_of=rate_of(config)
-        )
-
-        @jax.jit
-        def update(params: Any, state: Any) -> Any:
-            grads = jax.grad(lambda p: jnp.sum(jnp.sin(model.apply({"params": p}, tokens()))))
-            updates, state = optimizer.update(grads(params), state, params)
-            return optax.apply_updates(params, updates), state
-
-        params = jax.jit(partial(init_params, model))(jax.random.key(0))
-        state = jax.jit(optimizer.init)(params)
-        for _ in range(2):
-            params, state = update(params, state)
-        return params
-
-    jax.tree.map(
-        np.testing.assert_array_equal,
-        after_two_updates(),
-        after_two_updates(base_width=16, base_head_dim=4),
-    )
 
 
 def test_the_decay_of_a_parameter_does_not_follow_its_factor() -> None:
@@ -160,10 +138,7 @@ def test_tied_logits_fall_with_width_and_are_exported_so(
     config = small(
         num_layers=1, scale_tied_logits=scaled, base_width=base, value_dim=4, max_length=8
     )
-    model = Decoder(config, Tokens(5))
-    head_of = partial(model.apply, method="output_head")
-    head: Any = jax.eval_shape(head_of, {"params": shapes(model, tokens())})
-    assert head.scale == scale
+    assert tied_logit_scale(config) == scale
     entries = describe_model(config, 5, 8)
     assert entries["logit_scale"] == scale
     assert model_config_of(entries, "config.json") == config

@@ -3,6 +3,7 @@
 Fully masked steps repeat a neighbour's blocks, so nothing is fetched for them.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,21 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from hyla_lm.attention.lanes import LANES, Problem
+
+IndexMap = Callable[..., tuple[Any, ...]]
+
+
+def operand_specs(p: Problem, of_queries: IndexMap, of_keys: IndexMap) -> list[pl.BlockSpec]:
+    """The blocks of q, k and v, of the segments of queries and keys, and of weights."""
+    specs = [
+        pl.BlockSpec((1, p.heads * p.key_dim, LANES), of_queries),
+        pl.BlockSpec((1, p.heads * p.key_dim, LANES), of_keys),
+        pl.BlockSpec((1, p.heads * p.value_dim, LANES), of_keys),
+        pl.BlockSpec((1, 1, LANES), of_queries),
+        pl.BlockSpec((1, 1, LANES), of_keys),
+    ]
+    of_weights = [pl.BlockSpec((1, p.weights, LANES), of_queries)]
+    return specs[: 3 + 2 * p.has_segments] + of_weights[: p.weights]
 
 
 @dataclass(frozen=True)
@@ -23,19 +39,6 @@ class ForwardMaps:
     def grid(self) -> tuple[int, ...]:
         p = self.p
         return p.batch, pl.cdiv(p.query_blocks, self.span), p.key_blocks, self.span
-
-    def operands(self) -> list[pl.BlockSpec]:
-        """The blocks of q, k and v, of the segments of queries and keys, and of weights."""
-        p = self.p
-        specs = [
-            pl.BlockSpec((1, p.heads * p.key_dim, LANES), self.of_queries),
-            pl.BlockSpec((1, p.heads * p.key_dim, LANES), self.of_keys),
-            pl.BlockSpec((1, p.heads * p.value_dim, LANES), self.of_keys),
-            pl.BlockSpec((1, 1, LANES), self.of_queries),
-            pl.BlockSpec((1, 1, LANES), self.of_keys),
-        ]
-        of_weights = [pl.BlockSpec((1, p.weights, LANES), self.of_queries)]
-        return specs[: 3 + 2 * p.has_segments] + of_weights[: p.weights]
 
     def offset(self, prefetched: tuple[Any, ...]) -> Any:
         return prefetched[0][0] if prefetched else self.p.q_offset

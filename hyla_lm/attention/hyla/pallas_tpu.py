@@ -18,7 +18,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from hyla_lm.attention.chips import chip_in_use
 from hyla_lm.attention.hyla.codes import ScoresGradient
-from hyla_lm.attention.hyla.grids import BackwardMaps, ForwardMaps, ForwardStep
+from hyla_lm.attention.hyla.grids import BackwardMaps, ForwardMaps, ForwardStep, operand_specs
 from hyla_lm.attention.hyla.queries_backward import QueriesGradient
 from hyla_lm.attention.hyla.queries_forward import QueriesForward, forward_blocks
 from hyla_lm.attention.hyla.units_backward import UnitsGradient
@@ -171,7 +171,7 @@ def forward(
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(q_offset),
             grid=maps.grid,
-            in_specs=maps.operands(),
+            in_specs=operand_specs(p, maps.of_queries, maps.of_keys),
             out_specs=pl.BlockSpec((1, width, maps.span * LANES), maps.of_output),
             scratch_shapes=[pairs.scratch(p, maps.span)],
         ),
@@ -231,15 +231,8 @@ def backward(
     """dq (BxHKxT), and dk and dv (BxHKxS, BxHUxS) in `key_dtype`."""
     maps = BackwardMaps(p)
     key_rows, value_rows = p.heads * p.key_dim, p.heads * p.value_dim
-    specs = [
-        pl.BlockSpec((1, key_rows, LANES), maps.of_queries),
-        pl.BlockSpec((1, key_rows, LANES), maps.of_keys),
-        pl.BlockSpec((1, value_rows, LANES), maps.of_keys),
-        pl.BlockSpec((1, value_rows, LANES), maps.of_queries),
-        pl.BlockSpec((1, 1, LANES), maps.of_queries),
-        pl.BlockSpec((1, 1, LANES), maps.of_keys),
-    ]
-    of_weights = [pl.BlockSpec((1, p.weights, LANES), maps.of_queries)]
+    specs = operand_specs(p, maps.of_queries, maps.of_keys)
+    specs.insert(3, pl.BlockSpec((1, value_rows, LANES), maps.of_queries))
     weights_shape = (p.batch, p.weights, p.query_blocks * LANES)
     gradient = UnitsGradient if fits(p) else QueriesGradient
     call = pl.pallas_call(
@@ -247,7 +240,7 @@ def backward(
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(q_offset),
             grid=(p.batch, p.key_blocks, p.query_blocks),
-            in_specs=specs[: 4 + 2 * p.has_segments] + of_weights[: p.weights],
+            in_specs=specs,
             out_specs=[
                 pl.BlockSpec((1, key_rows, p.query_blocks * LANES), lambda b, j, i, *_: (b, 0, 0)),
                 pl.BlockSpec((1, key_rows, LANES), lambda b, j, i, *_: (b, 0, j)),

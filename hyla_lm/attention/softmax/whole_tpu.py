@@ -6,7 +6,6 @@ programs interleave the stages of both, and the compiler keeps that order.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache, partial
 from itertools import zip_longest
 from typing import Any
@@ -73,29 +72,25 @@ def block(index: int) -> slice:
     return slice(index * LANES, (index + 1) * LANES)
 
 
-@dataclass(frozen=True)
-class Specs:
-    """Blocks of one grid step (batch, group of heads): whole rows of the group's heads."""
+def head_rows(p: Problem, size: int, length: int) -> pl.BlockSpec:
+    """Whole rows of the heads of one program, in the grid of (batch, group of heads)."""
+    return pl.BlockSpec((1, heads_at_once(p) * size, length), lambda b, h: (b, h, 0))
 
-    p: Problem
 
-    def rows(self, size: int, length: int) -> pl.BlockSpec:
-        return pl.BlockSpec((1, heads_at_once(self.p) * size, length), lambda b, h: (b, h, 0))
+def operand_specs(p: Problem) -> list[pl.BlockSpec]:
+    """The blocks of q, k and v, and of the segments of queries and keys."""
+    return [
+        head_rows(p, p.key_dim, p.queries),
+        head_rows(p, p.key_dim, p.keys),
+        head_rows(p, p.value_dim, p.keys),
+        *(pl.BlockSpec((1, 1, size), lambda b, h: (b, 0, 0)) for size in (p.queries, p.keys)),
+    ]
 
-    @property
-    def log_z(self) -> pl.BlockSpec:
-        shape = (1, heads_at_once(self.p), 1, self.p.queries)
-        return pl.BlockSpec(shape, lambda b, h: (b, h, 0, 0))
 
-    @property
-    def operands(self) -> list[pl.BlockSpec]:
-        p = self.p
-        return [
-            self.rows(p.key_dim, p.queries),
-            self.rows(p.key_dim, p.keys),
-            self.rows(p.value_dim, p.keys),
-            *(pl.BlockSpec((1, 1, size), lambda b, h: (b, 0, 0)) for size in (p.queries, p.keys)),
-        ]
+def output_specs(p: Problem) -> list[pl.BlockSpec]:
+    """The blocks of y and of each row's logarithm."""
+    log_z = pl.BlockSpec((1, heads_at_once(p), 1, p.queries), lambda b, h: (b, h, 0, 0))
+    return [head_rows(p, p.value_dim, p.queries), log_z]
 
 
 def attend_whole(request: Request) -> jax.Array:
@@ -150,12 +145,11 @@ def forward(
     k_segment_Bx1xS: jax.Array,
 ) -> list[jax.Array]:
     """y (BxHUxT), and the binary logarithm of each row's sum of exponentials (BxHx1xT)."""
-    specs = Specs(p)
     call = pl.pallas_call(
         partial(_forward_kernel, p),
         grid=(p.batch, p.heads // heads_at_once(p)),
-        in_specs=specs.operands,
-        out_specs=[specs.rows(p.value_dim, p.queries), specs.log_z],
+        in_specs=operand_specs(p),
+        out_specs=output_specs(p),
         out_shape=[
             jax.ShapeDtypeStruct((p.batch, p.heads * p.value_dim, p.queries), p.dtype),
             jax.ShapeDtypeStruct((p.batch, p.heads, 1, p.queries), jnp.float32),
@@ -229,13 +223,11 @@ def _forward_kernel(
 @partial(jax.jit, static_argnums=0)
 def backward(p: Problem, *operands: jax.Array) -> list[jax.Array]:
     """dq, dk and dv from the operands and results of `forward`, and dy."""
-    specs = Specs(p)
-    of_values = specs.rows(p.value_dim, p.queries)
     call = pl.pallas_call(
         partial(_backward_kernel, p),
         grid=(p.batch, p.heads // heads_at_once(p)),
-        in_specs=[*specs.operands, of_values, specs.log_z, of_values],
-        out_specs=specs.operands[:3],
+        in_specs=[*operand_specs(p), *output_specs(p), output_specs(p)[0]],
+        out_specs=operand_specs(p)[:3],
         out_shape=[jax.ShapeDtypeStruct(x.shape, p.dtype) for x in operands[:3]],
         scratch_shapes=[
             pltpu.VMEM((p.keys, p.queries), jnp.float32),
