@@ -40,7 +40,9 @@ def train_flops_per_token(config: ModelConfig, io: Tokens | Features, length: in
     experts = c.experts_per_token if c.feedforward == "moe" else 1
     mlp = c.model_dim * c.mlp_dim * (3 if c.feedforward == "swiglu" else 2) * experts
     keys = (length + 1) / 2 if c.causal else length
-    answered = answered_share(config, io, length)
+    answered = 1.0  # the share of positions whose outputs are computed
+    if isinstance(io, Features) and io.answers is not None and not c.scan_layers:
+        answered = io.answers / length
     width = io.vocab_size if isinstance(io, Tokens) else io.output_size
     forward = c.model_dim * width * answered
     for layer in range(c.num_layers):
@@ -50,17 +52,10 @@ def train_flops_per_token(config: ModelConfig, io: Tokens | Features, length: in
     return 6.0 * forward
 
 
-def answered_share(config: ModelConfig, io: Tokens | Features, length: int) -> float:
-    """The share of positions whose outputs are computed."""
-    if isinstance(io, Tokens) or io.answers is None or config.scan_layers:
-        return 1.0
-    return io.answers / length
-
-
 def _attention_products(c: ModelConfig, layer: int, keys: float) -> float:
     """Multiply-adds of a query with its keys, or with the state in linear attention."""
     spec = c.spec(layer)
-    if spec.normalization == "identity" and spec.value_network == "linear":
+    if spec.is_recurrent:
         return 2.0 * c.num_heads * c.head_dim * c.value_size
     products = c.num_heads * (c.head_dim + c.value_size) * keys
     if spec.value_network == "hypernetwork":
