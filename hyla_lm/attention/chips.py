@@ -25,8 +25,6 @@ class Chip:
 
     generation: str
     device_kind: str
-    cores: int
-    matrix_unit: int
     vmem_bytes: int
     peak_flops: float
     hbm_bytes: float
@@ -34,10 +32,6 @@ class Chip:
     ici_bytes_per_second: float
     dcn_bytes_per_second: float
     clock_hz: float
-
-    @property
-    def name(self) -> str:
-        return f"TPU {self.generation}"
 
     @property
     def kernel_vmem_bytes(self) -> int:
@@ -49,8 +43,6 @@ GIB = 2**30
 V5E = Chip(
     generation="v5e",
     device_kind="TPU v5 lite",
-    cores=1,
-    matrix_unit=128,
     vmem_bytes=128 * 2**20,
     peak_flops=197e12,
     hbm_bytes=15.75 * GIB,
@@ -62,8 +54,6 @@ V5E = Chip(
 V5P = Chip(
     generation="v5p",
     device_kind="TPU v5",
-    cores=2,
-    matrix_unit=128,
     vmem_bytes=64 * 2**20,
     peak_flops=459e12,
     hbm_bytes=95.74 * GIB,
@@ -75,8 +65,6 @@ V5P = Chip(
 V6E = Chip(
     generation="v6e",
     device_kind="TPU v6 lite",
-    cores=1,
-    matrix_unit=256,
     vmem_bytes=128 * 2**20,
     peak_flops=918e12,
     hbm_bytes=31.25 * GIB,
@@ -86,11 +74,10 @@ V6E = Chip(
     clock_hz=1.75e9,
 )
 CHIPS = {chip.generation: chip for chip in (V5E, V5P, V6E)}
-BY_KIND = {chip.device_kind: chip for chip in CHIPS.values()}
 
 
 def chip_in_use() -> Chip:
     """The chip of the mesh in use, or of the default device; v5e for one not in the table."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     kind = device.device_kind if device is not None else jax.devices()[0].device_kind
-    return BY_KIND.get(kind, V5E)
+    return next((chip for chip in CHIPS.values() if chip.device_kind == kind), V5E)

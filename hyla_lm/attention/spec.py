@@ -55,14 +55,6 @@ class PairNetwork:
     weights: Mapping[str, Weight] = field(default_factory=dict)
     whole_rows: bool = False
 
-    @property
-    def reads_apart(self) -> bool:
-        """Whether the value network is read out by a code of its own."""
-        scores = jax.ShapeDtypeStruct((1, 1, 1), jnp.float32)
-        visible = jax.ShapeDtypeStruct((1, 1), jnp.bool_)
-        codes = jax.eval_shape(lambda s, seen: self.at(s, seen, None), scores, visible)
-        return codes.read_HxSxT is not None
-
     def at(
         self, s_HxSxT: jax.Array, visible_SxT: jax.Array, weights_Nx1xT: jax.Array | None
     ) -> Codes:

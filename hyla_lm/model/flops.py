@@ -10,7 +10,8 @@ from hyla_lm.model.config import Features, ModelConfig, Tokens
 # bfloat16 peak of one device in FLOP/s, by jax's device_kind.
 PEAK_FLOPS = {
     "TPU v4": 275e12,
-    **{kind: chip.peak_flops for chip in CHIPS.values() for kind in (chip.device_kind, chip.name)},
+    **{chip.device_kind: chip.peak_flops for chip in CHIPS.values()},
+    **{f"TPU {chip.generation}": chip.peak_flops for chip in CHIPS.values()},
     "NVIDIA A100-SXM4-80GB": 312e12,
     "NVIDIA H100 80GB HBM3": 989e12,
     "NVIDIA H200": 989e12,
