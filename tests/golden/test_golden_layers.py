@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hyla_lm.model.layers import GeluMlp, MixtureOfExperts, SwiGlu, relative_buckets
+from tests.golden.arrays import assert_close, tree_of
 
 Load = Callable[[str], dict[str, np.ndarray]]
 FLOAT32 = jnp.dtype("float32")
@@ -43,37 +44,22 @@ def test_relative_buckets(golden: Load) -> None:
     np.testing.assert_array_equal(arrays["table_H3_nb9"][None, :, bucket_TxS], arrays["bias_T9"])
 
 
-def params_of(arrays: dict[str, np.ndarray], prefix: str, renamed: dict[str, str]) -> dict:
-    """The nested parameters that a fixture holds under slash-joined names."""
-    params: dict = {}
-    for path, array in arrays.items():
-        if path.startswith(f"{prefix}/"):
-            layer, *rest = path.split("/")[1:]
-            ours = renamed[layer]
-            if rest:
-                params.setdefault(ours, {})[rest[0]] = jnp.asarray(array)
-            else:
-                params[ours] = jnp.asarray(array)
-    return params
-
-
-def assert_close(actual: jax.Array, expected: np.ndarray, tolerance: float) -> None:
-    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
-
-
 @pytest.mark.parametrize("name", FEEDFORWARDS)
 def test_feedforward_output_and_every_gradient(golden: Load, name: str) -> None:
     arrays, (module, renamed) = golden(name), FEEDFORWARDS[name]
+
+    def ours(path: str) -> str:
+        layer, *rest = path.split("/")
+        return "/".join([renamed[layer], *rest])
 
     def loss(params: dict, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         y = module.apply({"params": params}, x)
         return jnp.sum(y * arrays["ct"]), y
 
-    params, x = params_of(arrays, "param", renamed), jnp.asarray(arrays["x"])
+    params, x = tree_of(arrays, "param", ours), jnp.asarray(arrays["x"])
     differentiated = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
     (_, y), (d_params, d_x) = differentiated(params, x)
 
     assert_close(y, arrays["y"], OUTPUT_TOLERANCE)
     assert_close(d_x, arrays["grad_x"], GRADIENT_TOLERANCE)
-    expected = params_of(arrays, "grad_param", renamed)
-    jax.tree.map(lambda a, b: assert_close(a, b, GRADIENT_TOLERANCE), d_params, expected)
+    assert_close(d_params, tree_of(arrays, "grad_param", ours), GRADIENT_TOLERANCE)

@@ -12,6 +12,7 @@ import pytest
 from hyla_lm.model.config import Features, ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.inspection import attention_layers
+from tests.golden.arrays import assert_close, tree_of
 from tests.model.small_model import QUICK_COMPILE, shapes
 
 Load = Callable[[str], dict[str, np.ndarray]]
@@ -77,19 +78,6 @@ def our_path(theirs: str, feedforward: str) -> str:
     return re.sub(r"Dense_(\d)", lambda match: names[int(match[1])], theirs)
 
 
-def params_of(arrays: dict[str, np.ndarray], prefix: str, model: Decoder) -> Params:
-    """A fixture's parameters (or their gradients) as the tree of our model."""
-    tree: Params = {}
-    for path, array in arrays.items():
-        if path.startswith(f"{prefix}/"):
-            *folders, leaf = our_path(path[len(prefix) + 1 :], model.config.feedforward).split("/")
-            node = tree
-            for folder in folders:
-                node = node.setdefault(folder, {})
-            node[leaf] = jnp.asarray(array)
-    return tree
-
-
 def inputs_of(arrays: dict[str, np.ndarray]) -> jax.Array:
     return jnp.asarray(arrays["x"] if "x" in arrays else arrays["tokens"])
 
@@ -106,8 +94,9 @@ def logits_and_gradients(
     return logits, gradients
 
 
-def assert_close(actual: jax.Array, expected: np.ndarray | jax.Array, tolerance: float) -> None:
-    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
+def params_of(arrays: dict[str, np.ndarray], prefix: str, model: Decoder) -> Params:
+    """A fixture's parameters (or their gradients) as the tree of our model."""
+    return tree_of(arrays, prefix, lambda path: our_path(path, model.config.feedforward))
 
 
 @pytest.mark.parametrize("implementation", ["reference", "blocked"])
@@ -121,7 +110,7 @@ def test_logits_and_every_gradient(golden: Load, name: str, implementation: str)
     assert jax.tree.map(jnp.shape, shapes(model, inputs_of(arrays))) == jax.tree.map(
         jnp.shape, expected
     )
-    jax.tree.map(lambda a, b: assert_close(a, b, GRADIENT_TOLERANCE), gradients, expected)
+    assert_close(gradients, expected, GRADIENT_TOLERANCE)
 
 
 @pytest.mark.parametrize("name", AUTHORS_MODELS)

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
 from hyla_lm.optim import OptimizerConfig, make_optimizer, make_schedule
+from tests.golden.arrays import assert_close, tree_of
 
 Load = Callable[[str], dict[str, np.ndarray]]
 SCHEDULES = Path(__file__).parents[2].parent / "shared" / "golden" / "lr_schedule.json"
@@ -39,13 +39,6 @@ def test_schedule(case: str, column: str) -> None:
 def test_six_updates_of_adamw(golden: Load, run: str, clip_norm: float | None) -> None:
     arrays = golden("adamw")
 
-    def tree(prefix: str) -> dict[str, jax.Array]:
-        return {
-            path.removeprefix(f"{prefix}/"): jnp.asarray(array)
-            for path, array in arrays.items()
-            if path.startswith(f"{prefix}/")
-        }
-
     config = OptimizerConfig(learning_rate=1e-2, warmup_steps=2, clip_norm=clip_norm)
     optimizer = make_optimizer(
         config, make_schedule(config, 8), lambda params: jax.tree.map(lambda p: p.ndim != 1, params)
@@ -56,13 +49,8 @@ def test_six_updates_of_adamw(golden: Load, run: str, clip_norm: float | None) -
         updates, state = optimizer.update(grads, state, params)
         return optax.apply_updates(params, updates), state
 
-    params = tree("p0")
+    params = tree_of(arrays, "p0")
     state = jax.jit(optimizer.init)(params)
     for update in range(6):
-        params, state = step(tree(f"g{update}"), state, params)
-        expected = tree(f"{run}/p{update + 1}")
-        assert params.keys() == expected.keys() and expected
-        for name, wanted in expected.items():
-            np.testing.assert_allclose(
-                params[name], wanted, rtol=ADAMW_TOLERANCE, atol=ADAMW_TOLERANCE, err_msg=name
-            )
+        params, state = step(tree_of(arrays, f"g{update}"), state, params)
+        assert_close(params, tree_of(arrays, f"{run}/p{update + 1}"), ADAMW_TOLERANCE)
