@@ -18,7 +18,7 @@ from hyla_lm.tpu import worker
 API = {
     "hyla_lm": ("load", "compare"),
     "hyla_lm.tools.compare.comparison": ("Comparison", "GroupResult", "PairResult"),
-    "hyla_lm.attention.attend": ("attend", "latent_codes", "AttentionSpec"),
+    "hyla_lm.attention.attend": ("attend", "make_request", "latent_codes", "AttentionSpec"),
     "hyla_lm.model.inspection": ("attention_layers",),
     "hyla_lm.config.read_experiment": ("read_experiment",),
     "hyla_lm.train": ("train",),
