@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from hyla_lm.attention.attend import ACTIVATIONS, VARIANTS, AttentionSpec, attend, latent_codes
-from hyla_lm.attention.reference import over_visible_keys
 
 B, T, H, K, U = 2, 6, 3, 4, 5
 EPSILON = 1e-6
@@ -109,21 +108,6 @@ def test_reference_is_the_equations(name: str) -> None:
         implementation="reference",
     )
     np.testing.assert_allclose(actual, expected, rtol=TOLERANCE, atol=TOLERANCE)
-
-
-def test_softmax_is_over_the_visible_keys_alone() -> None:
-    """Also where visible scores are far below hidden ones, and where a query sees nothing."""
-    rng = np.random.default_rng(1)
-    s, visible = rng.normal(size=(B, H, T, T)), rng.random((B, 1, T, T)) < 0.5
-    s[:, :, 0] -= 700
-    visible[:, :, 1] = False
-    expected = np.zeros_like(s)
-    for b, h, t in np.ndindex(B, H, T):
-        seen = np.flatnonzero(visible[b, 0, t])
-        powers = [math.exp(s[b, h, t, key] - s[b, h, t, 0]) for key in seen]
-        expected[b, h, t, seen] = [power / sum(powers) for power in powers]
-    actual = over_visible_keys(jnp.asarray(s), jnp.asarray(visible))
-    np.testing.assert_allclose(actual, expected, rtol=TOLERANCE)
 
 
 def test_all_normalisations_keep_scale_small_codes_apart() -> None:

@@ -47,15 +47,6 @@ def test_rotary_pairs_a_dimension_with_the_one_half_a_head_further() -> None:
     )
 
 
-def test_rotary_leaves_position_zero_and_lengths_alone() -> None:
-    q, _ = queries_and_keys()
-    np.testing.assert_array_equal(rotate(q, jnp.zeros((1, LENGTH), int)), q)
-    # A rotation keeps the norm up to float32 rounding.
-    np.testing.assert_allclose(
-        jnp.linalg.norm(rotate(q, at(11)), axis=-1), jnp.linalg.norm(q, axis=-1), rtol=1e-6
-    )
-
-
 @pytest.mark.parametrize(
     ("distance", "bucket"),
     [(-3, 0), (0, 0), (1, 1), (3, 3), (4, 4), (5, 4), (6, 5), (7, 5), (9, 6), (12, 7), (99, 7)],
