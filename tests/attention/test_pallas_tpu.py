@@ -117,9 +117,10 @@ def test_a_span_takes_the_keys_that_it_may_see(
     assert [span.query_blocks for _, span in spans] == [1] * 3
 
 
-def test_offset_known_only_at_run_time() -> None:
+@pytest.mark.parametrize("length", [128, 130])
+def test_offset_known_only_at_run_time(length: int) -> None:
     """The last of 128 queries stands in another block of keys than the first."""
-    case = Case(130, heads=2, keys=260, offset=100)
+    case = Case(length, heads=2, keys=260, offset=100)
     traced = jax.jit(lambda offset: run(case, "pallas_tpu", *operands(case), offset=offset))
     expected = run(case, "reference", *operands(case))
     assert_close(traced(jnp.int32(100)), expected, OUTPUT_TOLERANCE)
