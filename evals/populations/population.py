@@ -168,7 +168,6 @@ def check_updates(program: Program) -> None:
     asked = {
         "UpdatePolicy": e.updates.is_on,
         "WarmStart.run": bool(e.warm_start.run),
-        "Branch.run": bool(e.branch.run),
         "TrainConfig.profile": e.train.profile is not None,
     }
     for name, is_asked in asked.items():

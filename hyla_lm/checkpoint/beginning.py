@@ -14,7 +14,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from hyla_lm.checkpoint.checkpoint import ORIGIN, Checkpointer, differences, read_checkpoints
 from hyla_lm.config import declare as config
-from hyla_lm.config.experiment import Branch, WarmStart
+from hyla_lm.config.experiment import WarmStart
 from hyla_lm.errors import UserError
 from hyla_lm.run.program import Program, identity
 from hyla_lm.run.store import RunStore
@@ -39,54 +39,46 @@ class Beginning:
 
 def begin(program: Program[Task], store: RunStore, step: int | None) -> Beginning:
     """The run at a step, at its newest checkpoint, or where its settings let it begin."""
-    experiment = program.experiment
-    # A branch takes all of its trunk, also what the trunk began from.
-    setting = next((s for s in (experiment.branch, experiment.warm_start) if s.run), None)
+    setting = program.experiment.warm_start
     if step is not None or store.checkpoints.steps():
         return _resume(program, store, setting, store.checkpoints.choose(step))
     store.check_nothing_saved()
-    if setting is None:
+    if not setting.run:
         return Beginning(program.init(), {})
-    name = f"{type(setting).__name__}.run = {setting.run!r}"
-    with read_checkpoints(as_path(setting.run), name) as other:
-        if isinstance(setting, Branch):
-            return _branch(program, store, setting, other)
+    with read_checkpoints(as_path(setting.run), f"WarmStart.run = {setting.run!r}") as other:
         return _warm_start(program, store, setting, other)
 
 
-def _resume(
-    program: Program[Task], store: RunStore, setting: Branch | WarmStart | None, step: int
-) -> Beginning:
-    path = store.folder.path
-    _check_length(program, step, f"{path} holds")
+def _resume(program: Program[Task], store: RunStore, setting: WarmStart, step: int) -> Beginning:
+    path, last = store.folder.path, program.experiment.train.steps
+    if step > last:
+        raise UserError(
+            f"{path} holds step {step}, beyond TrainConfig.steps = {last}: raise that setting or "
+            "give another --workdir."
+        )
     state, data = store.restore(step)
-    if setting is not None:
+    if setting.run:
         _check_origin(store.origin, setting, path)
     return Beginning(state, data, _origin_row(store.origin))
-
-
-def _branch(
-    program: Program[Task], store: RunStore, setting: Branch, trunk: Checkpointer
-) -> Beginning:
-    step = trunk.choose(setting.step)
-    _check_length(program, step, f"Branch.run = {setting.run!r} is at")
-    state, data = store.restore(step, trunk)
-    store.origin = _origin(setting, trunk, step)
-    return Beginning(state, data, _origin_row(store.origin), must_be_saved=True)
 
 
 def _warm_start(
     program: Program[Task], store: RunStore, setting: WarmStart, other: Checkpointer
 ) -> Beginning:
     step = other.choose(setting.step)
-    meta = other.meta(step)
+    meta, folder = other.meta(step), other.folder.parent
     own = flatten_dict(program.abstract_state.params, sep="/")
     matched = match(own, other.parameters(step), setting)
     wanted = unflatten_dict({name: own[name] for name in matched.taken}, sep="/")
     taken = other.restore_parameters(step, wanted, meta)
     state = program.init()
     params = flatten_dict(state.params, sep="/") | flatten_dict(taken, sep="/")
-    store.origin = _origin(setting, other, step)
+    store.origin = {
+        "settings": config.as_dict(setting),
+        "run": str(folder if "://" in setting.run else folder.absolute()),
+        "step": step,
+        ORIGIN: meta.get(ORIGIN),
+    }
     others = [name for name, *_ in differences(identity(program), meta["identity"])]
     numbers = sum(math.prod(own[name].shape) for name in matched.taken)
     summary = {
@@ -100,44 +92,23 @@ def _warm_start(
     return Beginning(state, {}, summary, must_be_saved=True)
 
 
-def _origin(setting: Branch | WarmStart, other: Checkpointer, step: int) -> dict[str, Any]:
-    """What checkpoints and the summary say of the other run, and of what that one began from."""
-    folder = other.folder.parent
-    return {
-        "settings": config.as_dict(setting),
-        "run": str(folder if "://" in setting.run else folder.absolute()),
-        "step": step,
-        ORIGIN: other.meta(step).get(ORIGIN),
-    }
-
-
 def _origin_row(origin: Mapping[str, Any] | None) -> dict[str, str]:
     """The row of the start-up summary."""
-    if origin is None:
-        return {}
-    how = "the parameters of" if origin["settings"]["class"] == WarmStart.__name__ else "all of"
-    return {"began from": f"{how} step {origin['step']:,} of {origin['run']}"}
+    return {"began from": f"step {origin['step']:,} of {origin['run']}"} if origin else {}
 
 
-def _check_origin(origin: Mapping[str, Any] | None, setting: Branch | WarmStart, path: Any) -> None:
+def _check_origin(origin: Mapping[str, Any] | None, setting: WarmStart, path: Any) -> None:
     """Raises UserError for a run that began otherwise than its settings say now."""
-    name = type(setting).__name__
     if origin is None:
         raise UserError(
-            f"{path} holds a run that began from nothing: leave {name}.run out or give another "
+            f"{path} holds a run that began from nothing: leave WarmStart.run out or give another "
             "--workdir."
         )
-    for field_, here, there in differences(config.as_dict(setting), origin["settings"]):
+    for name, here, there in differences(config.as_dict(setting), origin["settings"]):
         raise UserError(
-            f"{path} holds a run that began with {name}.{field_} = {there!r}, not {here!r}: "
+            f"{path} holds a run that began with WarmStart.{name} = {there!r}, not {here!r}: "
             "correct that setting or give another --workdir."
         )
-
-
-def _check_length(program: Program[Task], step: int, where: str) -> None:
-    last = program.experiment.train.steps
-    if step > last:
-        raise UserError(f"{where} step {step}, beyond TrainConfig.steps = {last}: raise that.")
 
 
 class Match(NamedTuple):

@@ -107,15 +107,6 @@ class WarmStart:
     ignore: tuple[str, ...] = setting((), "parameters not to take, such as ('embed/*',)")
 
 
-@configurable
-@dataclass(frozen=True)
-class Branch:
-    """Another run, from whose whole state this one goes on: a new schedule or length, say."""
-
-    run: str = setting("", "folder of the other run, local or gs://; '' branches from none")
-    step: int | None = setting(None, "its checkpoint to go on from; None is the newest", minimum=0)
-
-
 @dataclass(frozen=True)
 class Experiment:
     """One run's configuration; `text` is gin text that rebuilds it."""
@@ -128,5 +119,4 @@ class Experiment:
     log: LogConfig
     updates: UpdatePolicy = field(default_factory=UpdatePolicy)
     warm_start: WarmStart = field(default_factory=WarmStart)
-    branch: Branch = field(default_factory=Branch)
     text: str = field(compare=False, kw_only=True)

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from hyla_lm.config import gin_files
 from hyla_lm.config.experiment import (
-    Branch,
     CheckpointConfig,
     Experiment,
     LogConfig,
@@ -37,7 +36,6 @@ def read_experiment(files: Sequence[GinFile], bindings: Sequence[str]) -> Experi
         LogConfig,
         UpdatePolicy,
         WarmStart,
-        Branch,
     )
     experiment = Experiment(*read.values, text=read.text)
     if experiment.train.task is None:

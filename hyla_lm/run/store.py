@@ -48,17 +48,15 @@ class RunStore:
                 "put its checkpoints back or give another --workdir."
             )
 
-    def restore(
-        self, step: int, trunk: Checkpointer | None = None
-    ) -> tuple[TrainState, dict[str, Any]]:
-        """State and data position of a step, of this run or of the trunk that it branches from.
+    def restore(self, step: int) -> tuple[TrainState, dict[str, Any]]:
+        """State and data position of a step.
 
         Raises UserError for a checkpoint of another run, and Damaged for one that is not as it was
         saved.
         """
-        program, checkpoints = self._program, trunk or self.checkpoints
+        program = self._program
         state, data, self._meta = restore_run(
-            checkpoints, step, identity(program), program.abstract_state
+            self.checkpoints, step, identity(program), program.abstract_state
         )
         self.origin = self._meta.get(ORIGIN)
         return state, data

@@ -84,7 +84,6 @@ SETTINGS: list[tuple[str, str]] = [
         "RowMixture has 1 rows, 0 names and 0 weights",
     ),
     ("WarmStart.run={empty}", "WarmStart.run = '{empty}' has no"),
-    ("Branch.run={run} --gin.Branch.step=1", "has no checkpoint of step 1"),
 ]
 LINES: dict[str, list[tuple[str, str]]] = {
     "hyla-lm": [

@@ -1,9 +1,8 @@
-"""A run may begin from another: with its parameters (WarmStart), or with all of it (Branch)."""
+"""A run may begin with the parameters of another, or go on from a copy of a checkpoint."""
 
 import json
 import re
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,9 @@ from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
 from hyla_lm.input.prepared import Rows
 from hyla_lm.run.program import make_program
-from tests.faults.runs import arrays, as_bytes, differences, position
+from tests.faults.runs import arrays, as_bytes, position
 from tests.run_lines import measured
-from tests.tiny_runs import train, train_process, write_gin
+from tests.tiny_runs import train, write_gin
 
 pytestmark = pytest.mark.usefixtures("programs_once")
 
@@ -44,10 +43,6 @@ def source(gin_file: Path) -> Path:
 def warm(source: Path, **more: Any) -> list[str]:
     settings = {"run": str(source), **more}
     return [f"WarmStart.{name} = {value!r}" for name, value in settings.items()]
-
-
-def branch(trunk: Path, step: int = SAVED) -> list[str]:
-    return [f"Branch.run = '{trunk}'", f"Branch.step = {step}"]
 
 
 def named(state: dict[str, Any]) -> dict[str, Any]:
@@ -115,64 +110,36 @@ def test_a_run_once_begun_needs_the_other_no_more_and_records_it(
     assert train(gin_file, run, "TrainConfig.steps = 5", *warm(gone)) == 0
     shutil.rmtree(gone)
     assert train(gin_file, run, *warm(gone)) == 0
-    assert capsys.readouterr().out.count("the parameters of step 12 of") == 2
+    assert capsys.readouterr().out.count("step 12 of") == 2
     for path in (run / "summary.json", run / "checkpoints" / "12" / "meta" / "metadata"):
         found = json.loads(path.read_text())
         origin = found.get("began_from", found.get("origin"))
         assert (origin["run"], origin["step"]) == (str(gone), STEPS)
-    for bindings, says in (
-        (warm(source), f"began with WarmStart.run = '{gone}', not '{source}'"),
-        (branch(source), "began with Branch.class = 'WarmStart', not 'Branch'"),
-    ):
-        assert train(gin_file, run, *bindings) == 2
-        assert says in capsys.readouterr().err
+    assert train(gin_file, run, *warm(source)) == 2
+    assert f"began with WarmStart.run = '{gone}', not '{source}'" in capsys.readouterr().err
 
 
-def files(folder: Path) -> dict[Path, tuple[int, bytes]]:
-    found = [path for path in folder.rglob("*") if path.is_file()]
-    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in found}
-
-
-def test_a_branch_with_the_same_settings_is_its_trunk(
+def test_a_run_goes_on_from_a_copy_of_a_checkpoint(
     gin_file: Path, source: Path, tmp_path: Path
 ) -> None:
-    before, run = files(source), tmp_path / "run"
-    assert train(gin_file, run, *branch(source)) == 0
-    assert files(source) == before, "the trunk is only read"
+    """With the settings of its trunk it ends as that does."""
+    run, saved = tmp_path / "run", f"checkpoints/{SAVED}"
+    shutil.copytree(source / saved, run / saved)
+    assert train(gin_file, run) == 0
     assert arrays(run, STEPS) == arrays(source, STEPS)
     assert measured(run) == [line for line in measured(source) if line["step"] > SAVED]
-    assert json.loads((run / "summary.json").read_text())["began_from"]["step"] == SAVED
-
-
-def test_a_killed_branch_ends_like_one_never_stopped(
-    tiny_rows: Rows, source: Path, tmp_path: Path
-) -> None:
-    """It is longer than its trunk and cools down; the trunk is gone when it goes on."""
-    trunk, whole, killed = tmp_path / "trunk", tmp_path / "whole", tmp_path / "killed"
-    shutil.copytree(source, trunk)
-    cooldown = ["TrainConfig.steps = 14", f"OptimizerConfig.cosine_begins = {SAVED}"]
-    gin_file = write_gin(tmp_path, tiny_rows, "\n".join([*branch(trunk), *cooldown]))
-    assert train(gin_file, whole) == 0
-    assert train_process(gin_file, killed, "training") == -signal.SIGKILL
-    shutil.rmtree(trunk)
-    assert train_process(gin_file, killed) == 0
-    assert differences(killed, whole, 14) == []
 
 
 @pytest.mark.parametrize(
-    ("setting", "bindings", "says"),
+    ("bindings", "says"),
     [
-        (warm, ["ModelConfig.mlp_dim = 64"], "feedforward/down/kernel as float32 (32, 16) but"),
-        (warm, ["WarmStart.ignore = ('*',)"], "has no parameter to take"),
-        (warm, ["WarmStart.only = ('embedding/*',)"], "'embedding/*' of WarmStart names no param"),
-        (warm, ["WarmStart.step = 7"], "has no checkpoint of step 7 (it has 5, 10, 12)"),
-        (branch, ["TrainConfig.seed = 1"], "TrainConfig.seed = 0 but this run has 1"),
-        (branch, ["TrainConfig.steps = 4"], "is at step 5, beyond TrainConfig.steps = 4"),
-        (branch, ["OptimizerConfig.cosine_begins = 12"], "cosine_begins = 12 must be from"),
+        (["ModelConfig.mlp_dim = 64"], "feedforward/down/kernel as float32 (32, 16) but"),
+        (["WarmStart.ignore = ('*',)"], "has no parameter to take"),
+        (["WarmStart.only = ('embedding/*',)"], "'embedding/*' of WarmStart names no param"),
+        (["WarmStart.step = 7"], "has no checkpoint of step 7 (it has 5, 10, 12)"),
     ],
 )
 def test_what_cannot_begin_is_one_sentence(
-    setting: Any,
     bindings: list[str],
     says: str,
     gin_file: Path,
@@ -181,7 +148,7 @@ def test_what_cannot_begin_is_one_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     capsys.readouterr()
-    assert train(gin_file, tmp_path / "run", *setting(source), *bindings) == 2
+    assert train(gin_file, tmp_path / "run", *warm(source), *bindings) == 2
     err = capsys.readouterr().err
     assert says in err and len(err.splitlines()) == 1
     assert not (tmp_path / "run" / "checkpoints" / "0").exists()

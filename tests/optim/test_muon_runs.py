@@ -67,8 +67,10 @@ def test_a_run_that_goes_on_ends_like_one_never_stopped(
 def test_a_trunk_that_has_not_decayed_branches_into_a_decay(
     run: Path, gin_file: Path, tmp_path: Path
 ) -> None:
-    decay = [f"Branch.run = '{run}'", f"Branch.step = {SAVED}", "TrainConfig.steps = 9"]
-    decay += [f"OptimizerConfig.decay_begins = {SAVED}", "OptimizerConfig.final_fraction = 0.0"]
+    saved = f"checkpoints/{SAVED}"
+    shutil.copytree(run / saved, tmp_path / "branch" / saved)
+    decay = ["TrainConfig.steps = 9", "OptimizerConfig.final_fraction = 0.0"]
+    decay += [f"OptimizerConfig.decay_begins = {SAVED}"]
     assert train(gin_file, tmp_path / "branch", *decay, "LogConfig.every = 1") == 0
     rates = [line["optim/learning_rate"] for line in measured(tmp_path / "branch", "optim/")]
     assert rates == pytest.approx([1e-2, 0.75e-2, 0.5e-2, 0.25e-2])
