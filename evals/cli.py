@@ -40,9 +40,9 @@ def parser() -> argparse.ArgumentParser:
         command.set_defaults(run=_train, suite=suite)
         add = command.add_argument
         add("--workdir", required=True, help="folder of the runs, results and report")
-        first = next(iter(benchmark.experiments))
-        add("--experiment", default=first, help="what to compare (evals/README.md)")
-        add("--preset", default=next(iter(benchmark.presets)), help=" or ".join(benchmark.presets))
+        known, presets = list(benchmark.experiments), list(benchmark.presets)
+        add("--experiment", choices=known, default=known[0], help="see evals/README.md")
+        add("--preset", choices=presets, default=presets[0], help="its gin file")
         add("--variants", type=_names, default=(), help="rows, such as softmax,hyla; all")
         add("--seeds", type=_seeds, default=(0, 1, 2), help="such as 0,1,2 (default)")
         add("--grid", action="store_true", help="train all points of the grid and choose by row")

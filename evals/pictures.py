@@ -3,8 +3,6 @@
 import io
 from pathlib import Path
 
-import numpy as np
-
 from hyla_lm.errors import UserError
 from hyla_lm.storage import write_whole
 
@@ -15,25 +13,10 @@ except ImportError as error:
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-__all__ = ["Axes", "Figure", "panels", "plt", "save"]
+__all__ = ["Figure", "plt", "save"]
 DPI = 110
-
-
-def panels(
-    rows: int, columns: int, width: float, height: float, sharey: bool = False
-) -> tuple[Figure, np.ndarray]:
-    """A figure of so many inches and its grid of axes, rows x columns."""
-    return plt.subplots(
-        rows,
-        columns,
-        figsize=(width, height),
-        sharey=sharey,
-        squeeze=False,
-        layout="constrained",
-    )
 
 
 def save(path: Path, figure: Figure) -> None:

@@ -45,8 +45,6 @@ class SuiteConfig:
             raise UserError(
                 f"{title}.seeds = {self.seeds} must be different numbers from 0, at least one."
             )
-        if not self.gin_file:
-            raise UserError(f"{title}.gin_file is empty: give the gin file of the small models.")
         if not self.name.replace("_", "").replace("-", "").isalnum():
             raise UserError(f"{title}.name = {self.name!r} must be of letters, digits, _ and -.")
 
@@ -106,14 +104,6 @@ class SravenSuite(SuiteConfig):
 
     gin_file: str = setting("gin/evals/sraven_strict.gin", "gin file of the small models")
     name: str = setting("sraven", "name of its folder and in its tags")
-    check = SuiteConfig.check
-
-
-@configurable
-@dataclass(frozen=True)
-class TaskSuite(SuiteConfig):
-    """The generated task of any gin file, trained with the run's attention."""
-
     check = SuiteConfig.check
 
 

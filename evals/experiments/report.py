@@ -4,25 +4,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hyla_lm.evals.experiments import results
-from hyla_lm.evals.experiments.benchmarks import BENCHMARKS
 from hyla_lm.evals.experiments.results import Point, Section
-from hyla_lm.evals.experiments.rows import Estimate, Experiment, Row
+from hyla_lm.evals.experiments.rows import Estimate, Row
 from hyla_lm.evals.latent_codes import table as latent_table
-from hyla_lm.evals.pictures import Figure, panels, plt, save
+from hyla_lm.evals.pictures import Figure, plt, save
 from hyla_lm.evals.tables import NONE, Mean, markdown, shown
 from hyla_lm.storage import write_whole
 
 FIGURE_ONLY = "figure only"
-DECIDE_CEILING = {
-    f"Sraven.{name}"
-    for name in (
-        "num_features",
-        "num_symbols",
-        "grid_rows",
-        "permute_features",
-        "filter_ambiguous",
-    )
-}
 HEADER = """
 R2 and accuracy are times 100. Errors are standard errors over seeds; published figures have three.
 `hyla-lm evals report FOLDER` makes this page from the JSON files in `FOLDER/results`.
@@ -38,9 +27,6 @@ def write_report(folder: Path) -> None:
     for section in sections:
         parts += [*section_lines(section), *latent_table.text(section, decoded)]
         save(folder / f"{section.name}.png", picture(section))
-    for suite in dict.fromkeys(section.runs[0].suite for section in sections):
-        for experiment in BENCHMARKS[suite].experiments.values():
-            parts += untrained_lines(experiment) if experiment.rows[0].measured else []
     write_whole(folder / "report.md", "\n".join(parts).encode())
 
 
@@ -69,24 +55,21 @@ def conditions(section: Section) -> list[str]:
     """Bullets: preset, split, seeds, schedule, optimizer and device."""
     runs, benchmark = section.runs, section.benchmark
     steps = " or ".join(f"{count:,}" for count in sorted({run.steps for run in runs}))
-    whole = "published" if benchmark.is_published else "whole"
-    schedule = f"{steps} steps a run, the {whole} schedule"
-    if runs[0].share != 1:
-        schedule = f"{steps} steps a run: **{100 * runs[0].share:.3g} % of the schedule**"
+    is_whole, percent = runs[0].share == 1, f"**{100 * runs[0].share:.3g} %**"
+    schedule = f"{steps} steps a run, {'all' if is_whole else percent} of the schedule"
     points = _listed(f"`{results.point_name(run.point)}`" for run in runs)
     made_by = _listed(
         f"{run.summary['device']}, jax {run.summary['jax']}, "
         f"revision {(run.summary['git_revision'] or 'unknown')[:10]}"
         for run in runs
     )
-    owner = "the paper's " if benchmark.is_published else ""
     changed = _listed(f"`{b}`" for b in runs[0].bindings)
     return [
         f"- Preset `{runs[0].preset}`; split {_listed(f'`{run.split}`' for run in runs)}; seeds "
         f"{', '.join(map(str, sorted({run.seed for run in runs})))}.",
         *([f"- **Changed**: {changed}."] if changed else []),
         f"- {schedule}; optimizer {points}.",
-        f"- “{benchmark.main.title}” is {owner}{benchmark.metric}.",
+        f"- “{benchmark.main.title}” is {benchmark.metric}.",
         f"- Made on {made_by}.",
     ]
 
@@ -104,7 +87,10 @@ def table(section: Section, rows: Sequence[tuple[Row, Point]]) -> list[str]:
         measured = point.mean(benchmark.main)
         words = row.setting.name.replace("-", ", ").replace("_", " ")
         cells = [f"{row.label}, {words}" if words else row.label, shown(measured)]
-        beside = [estimate(row.published), difference(measured, row.published)]
+        difference = NONE
+        if measured and row.published:
+            difference = f"{measured.value - row.published[0]:+.2f}"
+        beside = [estimate(row.published), difference]
         cells += [*beside * benchmark.is_published, seeds(point, measured)]
         cells += [shown(point.mean(column), column.digits) for column in columns]
         cells += [estimate(ceiling_of(section, row), NONE)] * has_ceiling
@@ -112,25 +98,8 @@ def table(section: Section, rows: Sequence[tuple[Row, Point]]) -> list[str]:
     return markdown(header, body)
 
 
-def untrained_lines(experiment: Experiment) -> list[str]:
-    """The section of an experiment that needs no training."""
-    rows = []
-    for row in experiment.rows:
-        measured = Mean(*row.measured, 1) if row.measured else None
-        beside = [estimate(row.published), difference(measured, row.published)]
-        rows.append([row.label, shown(measured), *beside])
-    lines = markdown(["", "measured", "published", "difference"], rows)
-    return [f"## {experiment.title}", "", experiment.note, "", *lines, ""]
-
-
 def estimate(value: Estimate | None, missing: str = FIGURE_ONLY) -> str:
     return missing if value is None else f"{value[0]:.2f} ± {value[1]:.2f}"
-
-
-def difference(measured: Mean | None, published: Estimate | None) -> str:
-    if measured is None or published is None:
-        return NONE
-    return f"{measured.value - published[0]:+.2f}"
 
 
 def seeds(point: Point, measured: Mean | None) -> str:
@@ -139,9 +108,10 @@ def seeds(point: Point, measured: Mean | None) -> str:
 
 
 def ceiling_of(section: Section, row: Row) -> Estimate | None:
-    """The best possible accuracy; None if bindings change the instances."""
-    changed = {binding.split("=")[0].strip() for binding in section.runs[0].bindings}
-    return None if changed & DECIDE_CEILING else row.setting.ceiling
+    """The best possible accuracy; None if bindings of the task may change its instances."""
+    changed = [b for b in section.runs[0].bindings if b.startswith(f"{section.benchmark.task}.")]
+    is_same = all(binding.startswith("Sraven.split") for binding in changed)
+    return row.setting.ceiling if is_same else None
 
 
 def _listed(values: Iterable[str]) -> str:
@@ -177,7 +147,14 @@ def _bars(section: Section, measured: str) -> Figure:
 def _curves(section: Section, measured: str) -> Figure:
     rows = section.best(section.benchmark.chosen_by)
     titles = dict.fromkeys(row.setting.panel for row, _ in rows)
-    figure, grid = panels(1, len(titles), 1.5 + 3.2 * len(titles), 3.6, sharey=True)
+    figure, grid = plt.subplots(
+        1,
+        len(titles),
+        figsize=(1.5 + 3.2 * len(titles), 3.6),
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
     for title, axes in zip(titles, grid[0], strict=True):
         for label in dict.fromkeys(row.label for row, _ in rows):
             points = [

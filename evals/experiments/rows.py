@@ -27,13 +27,12 @@ class Setting:
 
 @dataclass(frozen=True)
 class Row:
-    """A variant in a setting; only rows that are not trained have `measured`."""
+    """A variant in a setting."""
 
     variant: str
     label: str
     bindings: tuple[str, ...] = ()
     published: Estimate | None = None
-    measured: Estimate | None = None
     setting: Setting = Setting()
 
     @property

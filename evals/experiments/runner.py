@@ -5,10 +5,11 @@ a result in results/ when it is finished. Finished runs are not run again; stopp
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 from etils import epath
@@ -46,36 +47,20 @@ class Request:
     command: str = ""
 
     @property
-    def folder(self) -> Path:
-        return Path(self.workdir) / self.suite / self.preset / self.experiment
-
-    @property
     def gin_file(self) -> str:
         return str(folder("gin") / "evals" / BENCHMARKS[self.suite].presets[self.preset])
 
 
-@dataclass(frozen=True)
-class PlannedRun:
-    """One run of a request, and where it is trained."""
+class PlannedRun(NamedTuple):
+    """One run of a request: its result, which has no summary yet, and where it is trained."""
 
-    row: Row
-    seed: int
-    point: Mapping[str, float]
-    split: str
-    steps: int
-    share: float
+    result: Result
     bindings: tuple[str, ...]
     folder: Path
 
     @property
     def is_finished(self) -> bool:
         return (self.folder / "summary.json").is_file()
-
-    @property
-    def saved_step(self) -> int:
-        """The newest checkpoint's step; 0 without one."""
-        names = [path.name for path in (self.folder / "checkpoints").glob("*")]
-        return max((int(name) for name in names if name.isdigit()), default=0)
 
 
 def train(request: Request, runs_at_once: int | None = None) -> None:
@@ -91,7 +76,7 @@ def train(request: Request, runs_at_once: int | None = None) -> None:
     finished = sum(run.is_finished for run in planned)
     print(f"{len(planned)} runs, {finished} of them finished; {len(to_do)} populations to train")
     for number, population in enumerate(to_do, start=1):
-        names = ", ".join(str(run.folder.relative_to(request.folder)) for run in population)
+        names = ", ".join(run.result.name for run in population)
         print(f"population {number} of {len(to_do)}: {names}", flush=True)
         gin_files = [request.gin_file]
         train_many([open_member(gin_files, run.bindings, str(run.folder)) for run in population])
@@ -123,24 +108,18 @@ def plan(request: Request) -> list[PlannedRun]:
 
 def chosen_rows(request: Request, benchmark: Benchmark) -> list[Row]:
     """The rows whose name or variant is asked for; raises UserError for unknown ones."""
-    _check_known("--experiment", request.experiment, benchmark.experiments)
-    _check_known("--preset", request.preset, benchmark.presets)
     rows = benchmark.experiments[request.experiment].rows
-    if any(row.measured for row in rows):
-        raise UserError(
-            f"--experiment={request.experiment} has nothing to train: every report of "
-            f"{request.suite} has its table."
-        )
     known = list(dict.fromkeys([r.variant for r in rows] + [r.name for r in rows]))
     for name in request.variants:
-        _check_known("--variants", name, known)
+        if name not in known:
+            raise UserError(f"--variants={name} is not known: use one of {', '.join(known)}.")
     wanted = request.variants or known
     return [row for row in rows if row.variant in wanted or row.name in wanted]
 
 
 def populations(runs: Sequence[PlannedRun], at_once: int) -> list[list[PlannedRun]]:
-    """Runs that share a compiled program and have saved the same step, `at_once` at a time."""
-    groups = grouped(runs, lambda run: (run.row.name, run.saved_step))
+    """Runs that share a compiled program, `at_once` at a time."""
+    groups = grouped(runs, lambda run: run.result.row)
     return [
         group[start : start + at_once]
         for group in groups
@@ -151,24 +130,10 @@ def populations(runs: Sequence[PlannedRun], at_once: int) -> list[list[PlannedRu
 def write_results(request: Request, runs: Sequence[PlannedRun]) -> None:
     """Writes the results of finished runs, unless results/ has them."""
     folder = Path(request.workdir) / "results"
-    changes = [binding for binding in request.bindings if not binding.startswith(SAVING)]
     for run in runs:
-        result = Result(
-            request.suite,
-            request.preset,
-            request.experiment,
-            run.row.name,
-            run.seed,
-            run.point,
-            run.split,
-            run.steps,
-            run.share,
-            changes,
-            request.command,
-            json.loads((run.folder / "summary.json").read_text()),
-        )
-        if not (folder / f"{result.name}.json").is_file():
-            results.write(folder, result)
+        if not (folder / f"{run.result.name}.json").is_file():
+            summary = json.loads((run.folder / "summary.json").read_text())
+            results.write(folder, replace(run.result, summary=summary))
 
 
 def _planned(
@@ -179,11 +144,25 @@ def _planned(
     assert isinstance(task, GeneratedConfig)
     task.prepare_task(e.train.batch_size)
     point = {name: getattr(e.optimizer, name) for name in results.SHORT}
-    folder = request.folder / row.name / results.point_name(point) / f"seed{seed}"
+    result = Result(
+        request.suite,
+        request.preset,
+        request.experiment,
+        row.name,
+        seed,
+        point,
+        task.split,
+        e.train.steps,
+        share,
+        [binding for binding in request.bindings if not binding.startswith(SAVING)],
+        request.command,
+        {},
+    )
+    folder = Path(request.workdir) / result.folder
     config = folder / "config.gin"
     if config.is_file():  # a finished run is not opened again, so nothing else would notice
         check_same_run(_settings(config.read_text()), _settings(e.text), epath.Path(folder))
-    return PlannedRun(row, seed, point, task.split, e.train.steps, share, bindings, folder)
+    return PlannedRun(result, bindings, folder)
 
 
 def _settings(gin: str) -> dict[str, str]:
@@ -202,8 +181,3 @@ def _check_bindings(request: Request, benchmark: Benchmark, bindings: Sequence[s
                 f"--gin.{name} sets what the suite, the row, --seeds, --steps or --grid sets: "
                 "leave it out."
             )
-
-
-def _check_known(option: str, name: str, known: Iterable[str]) -> None:
-    if name not in known:
-        raise UserError(f"{option}={name} is not known: use one of {', '.join(known)}.")

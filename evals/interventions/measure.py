@@ -199,13 +199,6 @@ def _changes(subject: Subject, batch: Batch, means: Layers, start: int) -> Itera
 
     yield Change("mean of the function", mean_of(batch))
     yield Change("mean of another function", mean_of(stranger), target=target)
-    count = len(batch["target"])
-    grand: Layers = jax.tree.map(
-        lambda x_C: jnp.broadcast_to(x_C.mean(0), (count, *x_C.shape[1:])), means
-    )
-    yield Change("mean of all", grand)
     rolled: Layers = jax.tree.map(lambda x: jnp.roll(x, 1, axis=0), own)
     yield Change("another sequence", rolled, target=jnp.roll(batch["target"], 1))
-    frozen: Layers = jax.tree.map(lambda x: jnp.broadcast_to(x[:1], x.shape), own)
-    yield Change("frozen to one sequence", frozen)
     yield Change("shuffled by pair", _shuffled(own, start))

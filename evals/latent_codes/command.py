@@ -1,10 +1,9 @@
 """Looks inside the latent codes of trained runs: hyla-lm evals latent_codes PATH.
 
-PATH is one run, or the --workdir of an experiment, of which every finished run is looked at. For
-fuzzy logic and SRAVEN it decodes terms and rules from codes of held-out tasks and draws pictures of
-the codes; for language models it saves codes of validation tokens. Codes and pictures land in
-latent_codes/ of each run, the metrics of an experiment in latent_codes/ and report.md beside its
-results.
+PATH is one run of fuzzy logic or SRAVEN, or the --workdir of an experiment, of which every finished
+run is looked at. It decodes terms and rules from codes of held-out tasks and draws a picture of the
+codes. Both land in latent_codes/ of each run, the metrics of an experiment in latent_codes/ and
+report.md beside its results.
 """
 
 import argparse
@@ -26,7 +25,7 @@ HELP = "look inside the latent codes of a run, or of all finished runs of an exp
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("path", type=Path, help="folder of a run with checkpoints, or of runs and their results")
-    add("--examples", type=count, default=4096, help="examples a set, or tokens of a text")
+    add("--examples", type=count, default=4096, help="examples a set")
     add("--seed", type=int, default=0, help="seed of the examples and of tSNE")
     add(
         "--fixed",
@@ -59,7 +58,7 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
         return
     for line in lines(look_at(path, choices, bindings)):
         print(line)
-    print(f"report, codes and figures: {path / FOLDER}")
+    print(f"report, codes and picture: {path / FOLDER}")
 
 
 def look_at_all(folder: Path, choices: Choices, command: str, bindings: Sequence[str]) -> None:
@@ -84,14 +83,11 @@ def look_at_all(folder: Path, choices: Choices, command: str, bindings: Sequence
 
 def look_at(workdir: Path, choices: Choices, bindings: Sequence[str]) -> dict[str, Any]:
     """The report of a run's newest checkpoint, which is written to latent_codes/ of the run."""
-    from hyla_lm.evals.latent_codes import language, report
+    from hyla_lm.evals.latent_codes.report import report
     from hyla_lm.parallel.mesh import all_devices
     from hyla_lm.run.restored import open_run
-    from hyla_lm.tasks.language_model import LanguageModelTask
 
     run, out = open_run(str(workdir), None, (), bindings, all_devices()[:1]), workdir / FOLDER
-    is_language = isinstance(run.program.task, LanguageModelTask)
-    found = (language if is_language else report).report(run, choices, out)
-    found = {"workdir": str(workdir), "step": run.step, **found}
+    found = {"workdir": str(workdir), "step": run.step, **report(run, choices, out)}
     write_json(out / "report.json", found)
     return found

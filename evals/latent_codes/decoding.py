@@ -1,4 +1,4 @@
-"""What latent codes tell: a task's parts by logistic regression, ranks, dead units.
+"""What latent codes tell: a task's parts by logistic regression, and their rank.
 
 Classifiers are tested on other tasks than they were fit on. Codes are standardised by the training
 codes; the solver is scikit-learn's lbfgs, with C = 1. For terms, which are rare, both classes have
@@ -47,21 +47,18 @@ def decode_terms(
         for name, (test_BxC, test_terms_BxK) in tests.items():
             certainty_B = classifier.decision_function(test_BxC)
             truth_B = (test_terms_BxK == part).any(1)
-            of_part = term_scores(truth_B, certainty_B, bool(2 * label_B.mean() > 1))
-            scores[name][str(part)] = of_part
+            scores[name][str(part)] = term_scores(truth_B, certainty_B)
     return {name: {"mean": _means(of_set), "terms": of_set} for name, of_set in scores.items()}
 
 
-def term_scores(truth_B: np.ndarray, certainty_B: np.ndarray, majority: bool) -> Scores:
-    """F1 and AUC of one term, beside two classifiers that do not look at the code.
+def term_scores(truth_B: np.ndarray, certainty_B: np.ndarray) -> Scores:
+    """F1 and AUC of one term; `always_f1` is that of always saying yes.
 
-    `majority_f1` always gives the more frequent answer of training, `always_f1` always yes. AUC is
-    0.5 for chance, and None if the test set has one class.
+    AUC is 0.5 for chance, and None if the test set has one class.
     """
     is_mixed = truth_B.any() and not truth_B.all()
     return {
         "f1": _f1(truth_B, certainty_B > 0),
-        "majority_f1": _f1(truth_B, np.full_like(truth_B, majority)),
         "always_f1": _f1(truth_B, np.ones_like(truth_B)),
         "auc": float(roc_auc_score(truth_B, certainty_B)) if is_mixed else None,
         "share": float(truth_B.mean()),
@@ -72,7 +69,7 @@ def _means(by_part: Mapping[str, Scores]) -> Scores:
     present = [scores for scores in by_part.values() if scores["share"] > 0]
     return {
         name: float(np.mean(values))
-        for name in ("f1", "majority_f1", "always_f1", "auc")
+        for name in ("f1", "always_f1", "auc")
         if (values := [scores[name] for scores in present if scores[name] is not None])
     }
 
@@ -127,10 +124,3 @@ def effective_rank(code_BxC: np.ndarray) -> float:
     values = values[values > floor]
     share = values / values.sum() if len(values) else values
     return float(np.exp(-np.sum(share * np.log(share)))) if len(values) else 0.0
-
-
-def dead_units(active: np.ndarray | None) -> dict[str, float | int] | None:
-    """Counts a layer's value units that never were above 0; None without a ReLU."""
-    if active is None:
-        return None
-    return {"units": active.size, "dead": int((~active).sum()), "share": float((~active).mean())}

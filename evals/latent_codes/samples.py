@@ -5,9 +5,9 @@ The codes are of the last token, the query, with itself.
 Dimensions: N layers, B examples, C size of a code, M features, K terms.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ import numpy as np
 from hyla_lm.errors import UserError
 from hyla_lm.evals.tasks.draws import orders, random_bits
 from hyla_lm.evals.tasks.fuzzy_logic import FuzzyLogicTask, example_of
-from hyla_lm.evals.tasks.generated import GeneratedTask, key_of, keys_of_rows
+from hyla_lm.evals.tasks.generated import key_of, keys_of_rows
 from hyla_lm.evals.tasks.sraven import (
     SravenTask,
     draw_instance,
@@ -26,7 +26,7 @@ from hyla_lm.evals.tasks.sraven import (
 )
 from hyla_lm.evals.tasks.sraven_rules import COLUMNS
 from hyla_lm.model.decoder import Decoder
-from hyla_lm.model.inspection import LayerView, attention_layers
+from hyla_lm.model.inspection import attention_layers
 
 EXAMPLES_AT_ONCE = 128
 Examples = dict[str, jax.Array]
@@ -46,82 +46,56 @@ class Choices:
     fixed: str = "nothing"
 
 
-@dataclass(frozen=True)
-class CodeSample:
-    """Codes of each layer, labels of each example, and which value units were active.
-
-    `active` has a bool for each value unit of a layer, or None for a layer without a ReLU.
-    """
+class CodeSample(NamedTuple):
+    """Codes of each layer, and labels of each example."""
 
     code_NxBxC: np.ndarray
     labels: Mapping[str, np.ndarray]
-    active: list[np.ndarray | None]
 
 
-class Collector:
-    """Collects codes of one model on one task's examples."""
+def collector(
+    model: Decoder, params: Any, task: Any, choices: Choices
+) -> Callable[[str, str], CodeSample]:
+    """A function of a set and of a purpose: it gives codes of fresh examples of the set.
 
-    def __init__(self, model: Decoder, params: Any, task: GeneratedTask, choices: Choices):
-        self._params, self._task, self._choices = params, task, choices
-        draw = draw_of(task, choices)
+    The purpose is part of their seed. Raises UserError for a task that is neither fuzzy logic nor
+    SRAVEN.
+    """
+    draw = draw_of(task, choices)
 
-        @jax.jit
-        def look(
-            params: Any, key: jax.Array, row_B: jax.Array, table: jax.Array
-        ) -> tuple[jax.Array, Examples, list[jax.Array | None]]:
-            examples = draw(key, row_B, table)
-            layers = attention_layers(model, params, examples.pop("features"))
-            codes = [layer.code_BxHxTxS[:, :, -1, -1] for layer in layers]
-            return jnp.stack(codes), examples, [active_units(layer) for layer in layers]
+    @jax.jit
+    def look(
+        params: Any, key: jax.Array, row_B: jax.Array, table: jax.Array
+    ) -> tuple[jax.Array, Examples]:
+        examples = draw(key, row_B, table)
+        layers = attention_layers(model, params, examples.pop("features"))
+        return jnp.stack([layer.code_BxHxTxS[:, :, -1, -1] for layer in layers]), examples
 
-        self._look = look
-
-    def collect(self, set_name: str, purpose: str) -> CodeSample:
-        """Codes of fresh examples of a set's combinations; `purpose` is part of their seed.
-
-        `active` covers whole batches, of which the last may go beyond the examples.
-        """
-        count = self._choices.examples
-        table = jnp.asarray(self._task.tables[set_name])
-        key = key_of(self._choices.seed, f"{purpose} {set_name}")
+    def collect(set_name: str, purpose: str) -> CodeSample:
+        count = choices.examples
+        table = jnp.asarray(task.tables[set_name])
+        key = key_of(choices.seed, f"{purpose} {set_name}")
         rows = [jnp.arange(s, s + EXAMPLES_AT_ONCE) for s in range(0, count, EXAMPLES_AT_ONCE)]
-        parts = [jax.device_get(self._look(self._params, key, row_B, table)) for row_B in rows]
-        codes, labels, active = zip(*parts, strict=True)
+        parts = [jax.device_get(look(params, key, row_B, table)) for row_B in rows]
+        codes, labels = zip(*parts, strict=True)
         return CodeSample(
             np.concatenate(codes, axis=1)[:, :count],
             {name: np.concatenate([p[name] for p in labels])[:count] for name in labels[0]},
-            any_active(active),
         )
 
-
-def any_active(batches: Sequence[Sequence[np.ndarray | None]]) -> list[np.ndarray | None]:
-    """For each layer, the units active in any batch; None for a layer without a ReLU."""
-    layers = zip(*batches, strict=True)
-    return [None if units[0] is None else np.any(units, axis=0) for units in layers]
+    return collect
 
 
-def active_units(layer: LayerView) -> jax.Array | None:
-    """Whether each value unit is above 0 for any pair of tokens; None without a ReLU."""
-    spec = layer.request.spec
-    if spec.activation != "relu":
-        return None
-    kept_axes = 2 if spec.value_network == "linear" else 1
-    active = [
-        jnp.any(unit > 0, axis=tuple(range(unit.ndim - kept_axes))) for unit in layer.value_units()
-    ]
-    return jnp.concatenate([units.ravel() for units in active])
-
-
-def draw_of(task: GeneratedTask, choices: Choices) -> Draw:
-    """Draws `features` and labels.
-
-    Raises UserError for a task that is neither fuzzy logic nor SRAVEN.
-    """
+def draw_of(task: Any, choices: Choices) -> Draw:
+    """Draws `features` and labels; see `collector`."""
     if isinstance(task, FuzzyLogicTask):
         return _fuzzy_draw(task, choices)
     if isinstance(task, SravenTask):
         return _sraven_draw(task)
-    raise UserError(f"the codes of a run of {type(task).__name__} have no labels.")
+    raise UserError(
+        f"latent codes need a run of fuzzy logic or SRAVEN, this is one of {type(task).__name__}: "
+        "from Python, hyla_lm.load(...).latent_codes gives those of a language model."
+    )
 
 
 def _fuzzy_draw(task: FuzzyLogicTask, choices: Choices) -> Draw:

@@ -11,15 +11,10 @@ from hyla_lm.evals.experiments.results import Section
 from hyla_lm.evals.tables import Mean, grouped, markdown, mean_of, shown
 
 FOLDER = "latent_codes"
-OF_TABLE = ("step", "decoding", "effective_rank", "code_size", "value_units")
+OF_TABLE = ("step", "decoding", "effective_rank", "code_size")
 TITLE = "### Read from latent codes"
 MEASURED = {
-    "fuzzy_logic": {
-        "AUC": "auc",
-        "F1": "f1",
-        "majority's F1": "majority_f1",
-        "F1 of always yes": "always_f1",
-    },
+    "fuzzy_logic": {"AUC": "auc", "F1": "f1", "F1 of always yes": "always_f1"},
     "sraven": {
         "accuracy": "accuracy",
         "majority's accuracy": "majority_accuracy",
@@ -72,7 +67,7 @@ def text(section: Section, decoded: Sequence[Decoded]) -> list[str]:
     suite = section.runs[0].suite
     main = next(iter(MEASURED[suite]))
     header = ["", "codes", *MEASURED[suite], f"{main} by layer", f"{main}, in distribution"]
-    header += ["effective rank", "dead value units, %", "seeds"]
+    header += ["effective rank", "seeds"]
     rows = []
     for row, points in section.rows:
         for point in points:
@@ -94,16 +89,8 @@ def _cells(suite: str, decoded: Sequence[Decoded]) -> list[str]:
         ", ".join(shown(_mean(decoded, "held_out", layer, names[0])) for layer in layers),
         shown(_mean(decoded, "in_distribution", "all", names[0])),
         f"{shown(ranks)} of {found['code_size']}",
-        shown(mean_of(_dead_percent(run) for run in decoded)),
         str(len(decoded)),
     ]
-
-
-def _dead_percent(run: Decoded) -> float | None:
-    """The percentage of a run's value units that are dead; None without a ReLU."""
-    layers = [layer for layer in run.found["value_units"] if layer]
-    units = sum(layer["units"] for layer in layers)
-    return 100 * sum(layer["dead"] for layer in layers) / units if layers else None
 
 
 def _mean(decoded: Sequence[Decoded], set_name: str, layer: str, name: str) -> Mean | None:

@@ -67,10 +67,6 @@ class Population:
         """
         return self.functions.train_steps(state, batch["row"], self.numbers)
 
-    def evaluate(self, params: Any, name: str, examples: int) -> Metrics:
-        """Metrics summed over the first `examples` of an evaluation set."""
-        return self.functions.evaluate(params, self.numbers, name, examples)
-
 
 class Functions:
     """The compiled functions of all populations of the same settings."""
@@ -103,6 +99,7 @@ class Functions:
         return jax.lax.scan(on_rows, state, row_KxB)
 
     def _evaluate(self, params: Any, numbers: Numbers, name: str, examples: int) -> Metrics:
+        """Metrics summed over the first `examples` of an evaluation set."""
         size = self._program.experiment.train.batch_size
         loss = self._task.loss(self._program.model)
 

@@ -31,7 +31,7 @@ from hyla_lm.run.store import RunStore
 from hyla_lm.run.summary import summary_of
 from hyla_lm.run.watchdog import Watchdog
 from hyla_lm.signals import end_on_error_within
-from hyla_lm.tasks.protocol import Batch, HostBatch, Task
+from hyla_lm.tasks.protocol import HostBatch, Task
 from hyla_lm.train import train_steps
 from hyla_lm.train_step import StepOutput, TrainState
 from hyla_lm.update_policy import BadUpdate
@@ -70,10 +70,9 @@ class PopulationRun(Run):
     def __init__(self, members: Sequence[Member], until: int | None = None):
         self.population = Population([member.program for member in members])
         program = self.population.program
-        self.program = replace(program, train_step=self._train_step)
+        self.program = replace(program, train_step=self.population.train_step)
         self.experiment = e = program.experiment
         self.last = e.train.steps if until is None else until
-        self._compiled: set[int] = set()
         with ExitStack() as stack:
             stack.enter_context(jax.set_mesh(program.mesh))
             self.guard = stack.enter_context(PreemptionGuard(e.checkpoint.stop_seconds))
@@ -121,7 +120,7 @@ class PopulationRun(Run):
     def summaries(self) -> list[dict[str, Any]]:
         """The summary of each run, written where the runs are at their end."""
         return [
-            run.finish(self.last, of_run(self.state.params, index), len(self.runs))
+            run.finish(self.last, of_run(self.state.params, index))
             for index, run in enumerate(self.runs)
         ]
 
@@ -130,19 +129,6 @@ class PopulationRun(Run):
             return self.population.init()
         states = [run.restore(self.first) for run in self.runs]
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
-
-    def _train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepOutput]:
-        """Leaves the compilation for a new number of steps out of the speed."""
-        steps = len(batch["row"])
-        is_new = steps not in self._compiled
-        if is_new:
-            self.log.flush()
-        state, output = self.population.train_step(state, batch)
-        if is_new:
-            self._compiled.add(steps)
-            for run in self.runs:
-                run.clock.restart()
-        return state, output
 
     def _is_evaluated(self, step: int) -> bool:
         return step == self.last or at_evaluation(self.experiment, step)
@@ -164,7 +150,11 @@ class PopulationRun(Run):
         with self.watchdog.paused():
             for name in task.evaluation_names():
                 examples = task.evaluation_count(step == self.last)
-                sums = jax.device_get(population.evaluate(self.state.params, name, examples))
+                sums = jax.device_get(
+                    population.functions.evaluate(
+                        self.state.params, population.numbers, name, examples
+                    )
+                )
                 for index, of_sets in enumerate(values):
                     logged = task.logged_metrics(means(to_host(of_run(sums, index))))
                     of_sets |= {f"{name}_{key}": value for key, value in logged.items()}
@@ -195,7 +185,7 @@ class _RowNumbers:
 
 
 class _DispatchClock(RunClock):
-    """The clock of steps that end together: those of one dispatch."""
+    """The clock of steps that end together: those of one dispatch. The first one compiles."""
 
     def step_ended(self) -> None:
         """See dispatch_ended."""
@@ -203,8 +193,9 @@ class _DispatchClock(RunClock):
     def dispatch_ended(self, steps: int) -> None:
         now = self._now()
         seconds, self._last = now - self._last, now
-        if self.is_timed:
+        if self.is_timed and self._is_warm:
             self._steps, self._seconds = self._steps + steps, self._seconds + seconds
+        self._is_warm = True
 
 
 class _PopulationLog(StepLog):
@@ -269,10 +260,10 @@ class _MemberRun:
         data = {"streams": [stream], "window": self.log.window}
         self.store.save(step, jax.tree.map(jnp.asarray, state), data)
 
-    def finish(self, step: int, params: Any, runs_at_once: int) -> dict[str, Any]:
+    def finish(self, step: int, params: Any) -> dict[str, Any]:
         """The summary at a step, written if it is the last one."""
         trained = summary_of(self.program, params, self.folder.lines())
-        trained |= {"runs_at_once": runs_at_once, "diverged_at": self.diverged_at}
+        trained["diverged_at"] = self.diverged_at
         evaluated = {VALIDATION: self.validation}
         is_finished = step == trained["step"]
         return self.store.finish(trained, evaluated) if is_finished else {**trained, **evaluated}

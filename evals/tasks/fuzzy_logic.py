@@ -28,8 +28,6 @@ from hyla_lm.evals.tasks.regression import RegressionTask
 from hyla_lm.evals.tasks.splits import make_split
 from hyla_lm.model.config import Features
 
-MAX_VARIABLES = 10
-
 
 @configurable
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class FuzzyLogic(GeneratedConfig):
 
     ranked_by: ClassVar[str] = "validation/held_out_r2"
 
-    num_variables: int = setting(4, "L, variables; there are 2^L terms", minimum=1)
+    num_variables: int = setting(4, "L, variables; there are 2^L terms", choices=range(1, 11))
     num_terms: int = setting(2, "K, terms of a function", minimum=1)
     sequence_length: int = setting(32, "N, examples of a function, the query included", minimum=2)
     unknown_terms: tuple[int, ...] | None = setting(
@@ -46,10 +44,6 @@ class FuzzyLogic(GeneratedConfig):
     )
 
     def check(self) -> None:
-        if self.num_variables > MAX_VARIABLES:
-            raise UserError(
-                f"FuzzyLogic.num_variables = {self.num_variables} must be at most {MAX_VARIABLES}."
-            )
         count, unknown = 2**self.num_variables, self.unknown
         if len(set(unknown)) != len(unknown) or not set(unknown) <= set(range(count)):
             raise UserError(

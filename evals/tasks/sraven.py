@@ -22,7 +22,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from hyla_lm.config.declare import configurable, setting
-from hyla_lm.errors import UserError
 from hyla_lm.evals.tasks.ambiguity import is_ambiguous, posterior
 from hyla_lm.evals.tasks.draws import below, orders, random_bits
 from hyla_lm.evals.tasks.generated import GeneratedConfig, GeneratedTask
@@ -33,7 +32,6 @@ from hyla_lm.model.config import Features
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.tasks.protocol import Batch
 
-MAX_FEATURES = 4
 CEILING_EXAMPLES = 512
 
 
@@ -45,20 +43,15 @@ class Sraven(GeneratedConfig):
     ranked_by: ClassVar[str] = "validation/held_out_accuracy"
 
     held_out_fraction: float = setting(0.25, "share of rule multisets held out of training")
-    num_features: int = setting(4, "M, features of a panel, at most 4", minimum=1)
+    num_features: int = setting(
+        4, "M, features of a panel; ambiguity tries (M!)^2 arrangements", choices=(1, 2, 3, 4)
+    )
     num_symbols: int = setting(8, "K, symbols; the rule distribute three needs 3", minimum=3)
     grid_rows: int = setting(3, "R, rows of three panels", minimum=2)
     permute_features: bool = setting(True, "whether features are permuted in each column")
     filter_ambiguous: bool = setting(
         False, "draw again instances with several consistent answers, also for evaluation"
     )
-
-    def check(self) -> None:
-        if self.num_features > MAX_FEATURES:
-            raise UserError(
-                f"Sraven.num_features = {self.num_features} must be at most {MAX_FEATURES}: "
-                "ambiguity is checked in every one of (M!)^2 arrangements."
-            )
 
     def prepare_task(self, batch_size: int) -> "SravenTask":
         rules = range(len(RULES))

@@ -41,21 +41,6 @@ class LayerView:
         deep = self.request.deep_kernel_HxUxU
         return hidden_layers(self.code_BxHxTxS, v_BxSxHxU, phi, deep)
 
-    def contributions(self) -> jax.Array:
-        """The norm of what each key adds to a query's heads, BxTxS: of a[h] z, or of a[h] v[h].
-
-        It shows which keys matter even if the code is normalised to one length.
-        """
-        spec, v_BxSxHxU = self.request.spec, self.request.v_BxSxHxU.astype(jnp.float32)
-        squared_BxHxTxS = jnp.square(self.code_BxHxTxS)
-        if spec.value_network == "linear":
-            phi_v = ACTIVATIONS[spec.activation](v_BxSxHxU)
-            size_BxSxH = jnp.sum(jnp.square(phi_v), axis=-1)
-            return jnp.sqrt(jnp.einsum("bhts,bsh->bts", squared_BxHxTxS, size_BxSxH))
-        deep = self.request.deep_kernel_HxUxU
-        z_BxTxSxU = hidden_layers(self.code_BxHxTxS, v_BxSxHxU, spec.activation, deep)[-1]
-        return jnp.sqrt(squared_BxHxTxS.sum(1) * jnp.square(z_BxTxSxU).sum(-1))
-
 
 def attention_layers(
     model: Decoder, params: Any, inputs: jax.Array, segment_ids: jax.Array | None = None

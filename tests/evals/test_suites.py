@@ -15,7 +15,7 @@ from hyla_lm.config.declare import configurable, setting
 from hyla_lm.ending import STOPPED as EXIT_STATUS
 from hyla_lm.ending import Preempted
 from hyla_lm.errors import UserError
-from hyla_lm.evals.suites import FuzzyLogicSuite, TaskSuite, mean_metrics
+from hyla_lm.evals.suites import FuzzyLogicSuite, mean_metrics
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.run.due_actions import check_suites
 from tests.run_lines import measured
@@ -96,10 +96,10 @@ def counted_gin(tmp_path: Path) -> Path:
     return path
 
 
-def test_when_suites_train_and_where_their_metrics_land(
+def test_when_suites_train_where_their_metrics_land_and_that_a_stop_loses_nothing(
     tiny_gin: Path, counted_gin: Path, tmp_path: Path
 ) -> None:
-    whole, plain = tmp_path / "whole", tmp_path / "plain"
+    whole, stopped, plain = (tmp_path / name for name in ("whole", "stopped", "plain"))
     assert train(whole, tiny_gin, counted_gin, bindings=LINEAR) == 0
     shares = [("early", 5 / 12), ("early", 10 / 12), ("early", 1.0), ("late", 1.0)]
     assert [(name, share) for name, _, share in CALLS] == shares
@@ -110,6 +110,17 @@ def test_when_suites_train_and_where_their_metrics_land(
         {"step": 12, "suites/early/score": 1.0, "suites/late/score": 1.0},
     ]
     assert summary(whole)["suites"] == {"early": {"score": 1.0}, "late": {"score": 1.0}}
+    CALLS.clear()
+    STOPS.update({1, 5})  # at step 5, and in the second suite of step 12
+    assert train(stopped, tiny_gin, counted_gin, bindings=LINEAR) == EXIT_STATUS
+    assert measured(stopped, "suites/") == []
+    assert train(stopped, tiny_gin, counted_gin, bindings=LINEAR) == EXIT_STATUS
+    assert [line["step"] for line in measured(stopped, "suites/")] == [5, 10]
+    assert not (stopped / "summary.json").exists()
+    assert train(stopped, tiny_gin, counted_gin, bindings=LINEAR) == 0
+    assert measured(stopped) == measured(whole)
+    assert summary(stopped)["suites"] == summary(whole)["suites"]
+    STOPS.clear()
     assert train(plain, tiny_gin, bindings=LINEAR) == 0
     assert "suites" not in summary(plain)
     assert measured(plain) == [
@@ -119,25 +130,6 @@ def test_when_suites_train_and_where_their_metrics_land(
         assert train(plain, tiny_gin, counted_gin, bindings=LINEAR) == 0
         assert measured(plain, "suites/") == measured(whole, "suites/")[-1:]
         assert summary(plain)["suites"] == summary(whole)["suites"]
-
-
-def test_a_stop_in_a_suite_loses_nothing(
-    tiny_gin: Path, counted_gin: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    assert train(whole, tiny_gin, counted_gin, bindings=LINEAR) == 0
-    CALLS.clear()
-    STOPS.update({1, 5})  # at step 5, and in the second suite of step 12
-    assert train(stopped, tiny_gin, counted_gin, bindings=LINEAR) == EXIT_STATUS
-    told = capsys.readouterr().err
-    assert "stopped on the way; the same command" in told
-    assert measured(stopped, "suites/") == []
-    assert train(stopped, tiny_gin, counted_gin, bindings=LINEAR) == EXIT_STATUS
-    assert [line["step"] for line in measured(stopped, "suites/")] == [5, 10]
-    assert not (stopped / "summary.json").exists()
-    assert train(stopped, tiny_gin, counted_gin, bindings=LINEAR) == 0
-    assert measured(stopped) == measured(whole)
-    assert summary(stopped)["suites"] == summary(whole)["suites"]
 
 
 def test_suites_train_alongside_with_the_attention_of_the_run(
@@ -204,12 +196,8 @@ def test_suites_of_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch
 
 
 def test_any_generated_task_can_be_a_suite() -> None:
-    suite = TaskSuite(gin_file="gin/evals/match3.gin", name="match3")
+    suite = FuzzyLogicSuite(gin_file="gin/evals/match3.gin", name="match3")
     check_suites((suite,), ModelConfig(attention="linear"))
-    with pytest.raises(UserError, match=r"TaskSuite cannot train .* ModelConfig.num_layers = 2"):
-        check_suites((suite,), ModelConfig(attention=("hyla", "linear", "hyla")))
-    with pytest.raises(UserError, match=r"TaskSuite.gin_file is empty"):
-        TaskSuite(name="match3")
 
 
 def test_means_leave_out_what_is_not_finite() -> None:

@@ -114,7 +114,7 @@ def test_schedules_and_settings_are_never_mixed(tmp_path: Path) -> None:
         fuzzy("linear", 1, 0.5, preset="strict"),
     )
     assert text.count("## Fuzzy logic: Table A1") == 4
-    assert "2,500 steps a run: **5 % of the schedule**" in text
+    assert "2,500 steps a run, **5 %** of the schedule" in text
     assert "**Changed**: `ModelConfig.mlp_dim=64`" in text
     assert len(list(tmp_path.glob("*.png"))) == 4
 
@@ -132,9 +132,7 @@ def test_a_folder_without_results_or_with_others_is_refused(
     command = ["evals", "report", str(tmp_path)]
     assert main(command) == 2
     assert "has no results" in capsys.readouterr().err
-    results.write(tmp_path / "results", fuzzy("hylla", 0, 0.5))
-    assert main(command) == 2
-    assert "is not the result of a known run" in capsys.readouterr().err
+    results.write(tmp_path / "results", fuzzy("softmax", 0, 0.5))
     (tmp_path / "results" / "a.json").write_text('{"suite": "sraven"}')
     assert main(command) == 2
     assert "a.json is not the result of a known run" in capsys.readouterr().err

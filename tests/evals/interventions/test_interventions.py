@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from hyla_lm.cli.main import main
-from hyla_lm.errors import UserError
 from hyla_lm.evals.interventions.command import read
 from hyla_lm.evals.interventions.measure import Subject
 from hyla_lm.evals.interventions.report import write_report
@@ -79,14 +78,11 @@ def test_a_command_from_runs_to_the_report(
     assert found.found["swap of both"]["own_r2"] != found.found["none"]["own_r2"]
     text = (tmp_path / "report.md").read_text()
     assert all(f"| {name} |" in text for name in found.found)
-    assert (tmp_path / "interventions.png").read_bytes().startswith(b"\x89PNG")
     capsys.readouterr()
     assert main(arguments) == 0
     assert "is not measured again" in capsys.readouterr().out
 
 
 def test_the_committed_report_is_that_of_its_results(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has no results"):
-        read(tmp_path)
     write_report(tmp_path, read(COMMITTED))
     assert (tmp_path / "report.md").read_text() == (COMMITTED / "report.md").read_text()

@@ -30,25 +30,15 @@ def test_decoding_finds_terms_on_tasks_it_was_not_fit_on() -> None:
     tests = {"same": codes_of_terms(TRAINED, 2, 0.1), "new": codes_of_terms(LEFT_OUT, 3, 0.1)}
     for scores in decode_terms(train, tests, range(TERMS)).values():
         assert scores["mean"]["f1"] > 0.95 and scores["mean"]["auc"] > 0.99
-        assert scores["mean"]["majority_f1"] == 0
         assert set(scores["terms"]) == {str(term) for term in range(TERMS)}
-
-
-def test_decoding_noise_is_chance() -> None:
-    train, tests = codes_of_terms(TRAINED, 1, 1e6), {"new": codes_of_terms(LEFT_OUT, 3, 1e6)}
-    scores = decode_terms(train, tests, range(TERMS))["new"]["mean"]
-    # The standard error of an AUC over 1500 examples, a third positive, is 0.016; of six, 0.007.
-    assert abs(scores["auc"] - 0.5) < 0.05
-    assert scores["f1"] < scores["always_f1"]
 
 
 def test_scores_of_those_that_do_not_look() -> None:
     truth, certainty = np.array([True, False, False, False]), np.array([1.0, 2, -1, -1])
-    scores = term_scores(truth, certainty, majority=False)
+    scores = term_scores(truth, certainty)
     assert scores["f1"] == pytest.approx(2 / 3) and scores["auc"] == pytest.approx(2 / 3)
-    assert scores["majority_f1"] == 0 and scores["always_f1"] == pytest.approx(0.4)
-    assert term_scores(truth, certainty, majority=True)["majority_f1"] == pytest.approx(0.4)
-    assert term_scores(np.zeros(4, bool), certainty, majority=False)["auc"] is None
+    assert scores["always_f1"] == pytest.approx(0.4)
+    assert term_scores(np.zeros(4, bool), certainty)["auc"] is None
 
 
 def test_decoding_of_rules() -> None:

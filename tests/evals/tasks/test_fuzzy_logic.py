@@ -21,13 +21,10 @@ def test_functions_of_a_point_computed_by_hand() -> None:
         np.testing.assert_allclose(fuzzy_function(x_1xL, jnp.array(terms)), [value], rtol=1e-6)
 
 
-def test_tokens_have_uniform_points_and_all_targets_but_that_of_the_query() -> None:
+def test_tokens_have_all_targets_but_that_of_the_query() -> None:
     task = SMALL.prepare_task(8)
-    batch = jax.jit(task.draw)(task.train_key(0), jnp.arange(500), task.tables["train"])
+    batch = jax.jit(task.draw)(task.train_key(0), jnp.arange(50), task.tables["train"])
     points, shown = batch["features"][:, :, :-1], batch["features"][:, :, -1]
-    # The mean of n uniform numbers has a standard deviation of 0.29 / sqrt(n).
-    assert abs(points.mean() - 0.5) < 5 * 0.29 / points.size**0.5
-    assert points.min() >= 0 and points.max() < 1
     values = jax.vmap(fuzzy_function)(points, batch["terms"])
     np.testing.assert_array_equal(values[:, :-1], shown[:, :-1])
     np.testing.assert_array_equal(values[:, -1], batch["target"])

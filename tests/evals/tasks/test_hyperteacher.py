@@ -1,4 +1,4 @@
-"""Hyperteacher: targets by definition, teachers of seeds, and baselines."""
+"""Hyperteacher: targets by definition, and teachers of seeds."""
 
 from collections.abc import Callable
 
@@ -7,12 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.evals.tasks.hyperteacher import (
-    Hyperteacher,
-    HyperteacherTask,
-    module,
-    predicted_by_line,
-)
+from hyla_lm.evals.tasks.hyperteacher import Hyperteacher, HyperteacherTask, module
 from hyla_lm.parallel.sharding import BatchShard
 
 COUNT = 2000
@@ -69,11 +64,3 @@ def test_a_table_tells_the_teacher_of_its_seed(
         np.testing.assert_array_equal(together[name][:4], values)
     assert not np.isin(together["modules"], batches["train"]["modules"]).any()
     assert not np.array_equal(module(jnp.int32(0), 8, 4), module(jnp.int32(8), 8, 4))
-
-
-def test_a_line_predicts_what_is_linear() -> None:
-    x_BxNxL = np.random.default_rng(0).normal(size=(3, 9, 2)).astype(np.float32)
-    y_BxN = x_BxNxL @ np.array([2.0, -1.0]) + 0.5
-    features = np.concatenate([x_BxNxL, y_BxN[..., None]], axis=2)
-    features[:, -1, -1] = 0
-    np.testing.assert_allclose(predicted_by_line(features), y_BxN[:, -1], atol=1e-5)

@@ -21,12 +21,9 @@ def test_covering_splits_hold_every_pair_once_and_train_every_term() -> None:
         assert len(np.unique(split["train"])) == 12
 
 
-def test_a_covering_split_never_changes_and_is_that_of_its_seed() -> None:
-    split, other = (
-        make_split(PAIRS, FuzzyLogic(held_out_fraction=0.7, seed=seed)) for seed in (0, 1)
-    )
+def test_a_covering_split_never_changes() -> None:
+    split = make_split(PAIRS, FuzzyLogic(held_out_fraction=0.7, seed=0))
     assert split["train"][:4].tolist() == [[8, 9], [1, 6], [7, 9], [5, 10]]
-    assert sorted(split["train"].tolist()) != sorted(other["train"].tolist())
 
 
 @pytest.mark.parametrize(("seed", "missing"), [(0, []), (2, [5, 6])])
