@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from hyla_lm.cli.main import main
-from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.ending import STOPPED as EXIT_STATUS
 from hyla_lm.ending import Preempted
 from hyla_lm.evals.experiments import runner
@@ -97,15 +96,6 @@ def test_the_grid_is_the_published_one(training: FakeTraining, tmp_path: Path) -
     assert len(populations(runs, 24)) == 1 and len(populations(runs, 3)) == 4
 
 
-def test_options_reach_the_runs(training: FakeTraining, tmp_path: Path) -> None:
-    more = ("--steps=2500", "--split=covering", "--gin.ModelConfig.mlp_dim=64")
-    assert main(command(tmp_path, "--preset=strict", "--runs_at_once=1", *more)) == 0
-    assert len(training.populations) == 4
-    folder = tmp_path / "fuzzy_logic" / "strict" / "table_a1"
-    e = read_experiment([str(folder / training.populations[0][0] / "config.gin")], [])
-    assert (e.train.steps, e.train.task.split, e.model.mlp_dim) == (2500, "covering", 64)  # type: ignore
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -154,6 +144,7 @@ def test_a_suite_from_its_command_to_its_report(tmp_path: Path) -> None:
         "--seeds=0,1",
         "--preset=strict",
         "--steps=4",
+        "--split=covering",
         *(f"--gin.ModelConfig.{binding}" for binding in small),
         "--gin.TrainConfig.batch_size=8",
         "--gin.FuzzyLogic.evaluation_examples=8",
