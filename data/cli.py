@@ -2,12 +2,12 @@
 
 import argparse
 from collections.abc import Sequence
+from types import ModuleType
 
 from hyla_lm.cli import parser as parsers
-from hyla_lm.cli.parser import Command
 from hyla_lm.data import prepare, train_tokenizer, verify
 
-COMMANDS: dict[str, Command] = {
+COMMANDS: dict[str, ModuleType] = {
     "prepare": prepare,
     "verify": verify,
     "tokenizer": train_tokenizer,

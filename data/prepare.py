@@ -117,7 +117,7 @@ def preparation_of(options: argparse.Namespace, bindings: Sequence[str]) -> Prep
     if options.task:
         from hyla_lm.data.seqio_documents import SeqioTasks, TaskDocuments
 
-        (settings,) = gin_files.read(options.gin_file, bindings, SeqioTasks).values
+        (settings,), _ = gin_files.read(options.gin_file, bindings, SeqioTasks)
         source = task = TaskDocuments(options.task, split, tokenizer, settings)
         task.check()
         shards = options.shards or task.default_shards()

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from hyla_lm.attention.attend import VARIANTS
-from hyla_lm.cli.main import whole_parser
-from hyla_lm.config.settings import Setting, Settings
-from hyla_lm.config.settings import settings as sorted_settings
+from hyla_lm.cli.main import parser as parser_of_all
+from hyla_lm.config.settings import Setting, classes, settings_of, summary_of
 from hyla_lm.tpu import worker
 
 API = {
@@ -27,22 +26,22 @@ API = {
 
 def settings() -> str:
     """Every class that gin binds, by room, with its fields."""
-    found = sorted_settings()
     return "\n\n".join(
         f"## hyla_lm.{room}\n\n" + "\n\n".join(map(_class, of))
-        for room, of in itertools.groupby(found, lambda one: one.module.split(".")[1])
+        for room, of in itertools.groupby(classes(), lambda cls: cls.__module__.split(".")[1])
     )
 
 
-def _class(one: Settings) -> str:
-    rows = []
-    for field in one.fields:
+def _class(cls: type) -> str:
+    rows, name = [], cls.__name__
+    for field in settings_of(cls):
         kind = _plain(field.kind)
-        shown = f"`{field.name}`{{ #{one.name}.{field.name} }}<br>{kind}"
+        shown = f"`{field.name}`{{ #{name}.{field.name} }}<br>{kind}"
         rows.append(
             (shown, f"`{field.default}`", "<br>".join([_plain(field.doc), *_choices(field)]))
         )
-    return f"### {one.name}\n\n{one.doc}\n\n{_table(('Setting', 'Default', 'Meaning'), rows)}"
+    table = _table(("Setting", "Default", "Meaning"), rows)
+    return f"### {name}\n\n{summary_of(cls)}\n\n{table}"
 
 
 def _choices(field: Setting) -> list[str]:
@@ -52,7 +51,7 @@ def _choices(field: Setting) -> list[str]:
 
 def commands() -> str:
     """Every command with its flags."""
-    parsers = [whole_parser(), worker._parser()]
+    parsers = [parser_of_all(is_whole=True), worker._parser()]
     return "\n\n".join(part for parser in parsers for part in _commands_of(parser))
 
 

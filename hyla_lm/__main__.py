@@ -2,16 +2,17 @@
 
 import signal
 
-from hyla_lm.cli.huge_pages import start_with_huge_pages, trains_on_cpu
+from hyla_lm.cli.huge_pages import start_with_huge_pages
 
 
 def entry_point() -> None:
     """The console script; Ctrl-C while modules are imported ends it without a traceback."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    start_with_huge_pages(trains_on_cpu())
-    from hyla_lm.cli import main as cli
+    start_with_huge_pages()
+    from hyla_lm import ending
+    from hyla_lm.cli.main import main
 
-    cli.entry_point()
+    ending.process(main)
 
 
 if __name__ == "__main__":

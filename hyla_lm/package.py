@@ -1,13 +1,10 @@
-"""Where the files of this package are, installed or in a clone, and which version they are."""
+"""Where the files of this package are, installed or in a clone, and of which commit they are."""
 
 import subprocess
 from functools import cache
 from pathlib import Path
 
-from hyla_lm import __version__
-
 PACKAGE = Path(__file__).parent
-_DIRTY = "-dirty"
 # In a wheel these are below the package, in a clone beside it.
 BESIDE = ("data", "evals", "tpu", "gin")
 
@@ -24,28 +21,19 @@ def source_folders() -> dict[str, Path]:
     return {PACKAGE.name: PACKAGE, **beside}
 
 
-def git_revision() -> str | None:
-    """The commit of the clone that this package runs from; None outside a clone."""
-    return _commit(PACKAGE)
-
-
-def described() -> str:
-    """The version, and in a clone the commit and whether files differ from it."""
-    found = _git("describe", "--always", "--abbrev=7", "--dirty", "--exclude=*")
-    if not found or not _is_of_a_clone():
-        return __version__
-    changes = ", with changes" if found.endswith(_DIRTY) else ""
-    return f"{__version__} ({found.removesuffix(_DIRTY)}{changes})"
-
-
 @cache  # what is committed while a process runs is not what runs
-def _commit(package: Path) -> str | None:
-    return _git("rev-parse", "HEAD") if _is_of_a_clone() else None
+def git_revision() -> str | None:
+    """The commit of the clone that this package runs from; None outside a clone.
 
-
-def _is_of_a_clone() -> bool:
-    """Whether git knows this file: an environment may lie in the clone of something else."""
-    return _git("ls-files", "--error-unmatch", "__init__.py") is not None
+    It ends with "-dirty" where files differ from it.
+    """
+    # git must know this file: an environment may lie in the clone of something else.
+    known = _git("ls-files", "--error-unmatch", "__init__.py")
+    return (
+        None
+        if known is None
+        else _git("describe", "--always", "--abbrev=40", "--dirty", "--exclude=*")
+    )
 
 
 def _git(*arguments: str) -> str | None:

@@ -1,6 +1,7 @@
 """Bindings of the command line: the type of the field decides what a text without quotes is."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,16 +22,13 @@ class Kinds:
     """A field of each kind."""
 
     text: str = setting("", "a string")
-    maybe: str | None = setting(None, "an optional string")
     one_or_many: str | tuple[str, ...] = setting("", "a string or strings")
     many: tuple[str, ...] = setting((), "strings")
     whole: int = setting(1, "an int")
     maybe_whole: int | None = setting(None, "an optional int")
-    real: float = setting(0.5, "a float")
     flag: bool = setting(False, "a bool")
     numbers: tuple[int, ...] = setting((), "ints")
     inner: Inner | None = setting(None, "a class")
-    kind: str = setting("rotary", "a choice", choices=("rotary", "learned"))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -41,7 +39,8 @@ def forgotten() -> Any:
 
 
 def read(*bindings: str) -> Kinds:
-    return gin_files.read([], bindings, Kinds).values[0]
+    (kinds,), _ = gin_files.read([], bindings, Kinds)
+    return kinds
 
 
 def refusal(*bindings: str) -> str:
@@ -55,10 +54,8 @@ def refusal(*bindings: str) -> str:
 @pytest.mark.parametrize(
     ("binding", "value"),
     [
-        ("text=gs://bucket/a-b_c.d/rows", "gs://bucket/a-b_c.d/rows"),
         ("text = two words ", "two words"),
-        ("text=it's", "it's"),
-        ("text=a=b # c", "a=b # c"),
+        ("text=it's a=b # c", "it's a=b # c"),
         ("text=a,b", "a,b"),
         ("text=(a", "(a"),
         ("text=C:\\ünï\tcode\n", "C:\\ünï\tcode"),
@@ -66,22 +63,16 @@ def refusal(*bindings: str) -> str:
         ("text=007", "007"),
         ("text=True", "True"),
         ('text="softmax"', "softmax"),
-        ("maybe=None", None),
         ("one_or_many=hyla", "hyla"),
-        ("one_or_many=hyla,softmax", ("hyla", "softmax")),
         ("one_or_many=('hyla', softmax)", ("hyla", "softmax")),
         ("one_or_many=()", ()),
         ("many=(a/*.gz,)", ("a/*.gz",)),
         ("many=a/*.gz", ("a/*.gz",)),
         ("many=1,2", ("1", "2")),
-        ("whole=-3", -3),
         ("maybe_whole=none", None),
-        ("real=1e-3", 1e-3),
-        ("real=2", 2),
         ("flag=FALSE", False),
         ("numbers=1,2", (1, 2)),
         ("numbers=3", (3,)),
-        ("kind=learned", "learned"),
     ],
 )
 def test_a_text_becomes_what_the_field_takes(binding: str, value: object) -> None:
@@ -91,11 +82,7 @@ def test_a_text_becomes_what_the_field_takes(binding: str, value: object) -> Non
 
 @pytest.mark.parametrize(
     ("macro", "field", "value"),
-    [
-        ("ROWS=two words", "text", "two words"),
-        ("ROWS=a,b", "text", "a,b"),
-        ("ROWS=(1, 2)", "numbers", (1, 2)),
-    ],
+    [("ROWS=a,b", "text", "a,b"), ("ROWS=(1, 2)", "numbers", (1, 2))],
 )
 def test_a_macro_takes_a_value_of_gin_or_else_a_text(macro: str, field: str, value: Any) -> None:
     assert getattr(read(f"Kinds.{field}=%ROWS", macro), field) == value
@@ -104,29 +91,21 @@ def test_a_macro_takes_a_value_of_gin_or_else_a_text(macro: str, field: str, val
 @pytest.mark.parametrize(
     ("binding", "said"),
     [
-        ("whole=softmax", "Kinds.whole=softmax: softmax is given but int is wanted"),
         ("whole=", "nothing is given but int is wanted"),
         ("whole='3'", "'3' is given but int is wanted"),
         ("whole=3.0", "3.0 is given but int is wanted"),
-        ("flag=1", "1 is given but bool is wanted"),
         ("numbers=1,x", "1,x is given but tuple[int, ...] is wanted"),
-        ("inner=Kinds", "Kinds is given but Inner | None is wanted: write @Kinds()"),
-        ("inner=@Kinds", "Kinds.inner = @Kinds must be Inner | None: write @Kinds()"),
         ("inner=@Kindes()", "there is no class 'Kindes'; did you mean Kinds?"),
-        ("kind=learnt", "must be one of 'rotary', 'learned'; did you mean learned?"),
-        ("txt=a", "Kinds has no setting 'txt'; did you mean Kinds.text?"),
         ("learnin_rate=a", "did you mean OptimizerConfig.learning_rate?"),
-        ("text=%NAME", "%NAME is used but never set: add a line NAME = VALUE"),
     ],
 )
 def test_what_the_field_does_not_take_is_said(binding: str, said: str) -> None:
     assert said in refusal(f"Kinds.{binding}")
 
 
-def test_a_misspelt_class_or_macro_is_suggested() -> None:
-    assert "did you mean Kinds?" in refusal("kinds.text=a b")
-    assert "did you mean %STEPS?" in refusal("Kinds.whole=%STEP", "STEPS=3", "Kinds.real=%STEPS")
-    assert "did you mean LENGTH?" in refusal("Kinds.whole=%LENGTH", "LENGHT=3")
+def test_a_macro_that_nothing_uses_or_sets_is_refused() -> None:
+    assert "%STEP is used but never set" in refusal("Kinds.whole=%STEP")
+    assert "LENGHT = … sets a macro that nothing uses: write" in refusal("LENGHT=3")
     assert "write Kinds.whole = …" in refusal("whole=3")
 
 
@@ -134,19 +113,15 @@ def test_a_misspelt_class_or_macro_is_suggested() -> None:
     ("line", "said"),
     [
         ("Kinds.text = rows/train", "Kinds.text = rows/train is no line of gin: write Class.field"),
-        ("Kinds.flag = true", "True"),
         ("Kinds.many = ('a')", "write ('a',), with a comma, also for one"),
         ("Kinds.txt = 3", "did you mean Kinds.text?"),
-        ("Kinds.inner = @Kind()", "did you mean Kinds?"),
-        ("SampleCorpuss.cache = 3", "did you mean SampleCorpus?"),
     ],
 )
-def test_a_mistake_in_a_gin_file_has_its_line(tmp_path: Any, line: str, said: str) -> None:
+def test_a_mistake_in_a_gin_file_has_its_line(tmp_path: Path, line: str, said: str) -> None:
     path, outer = tmp_path / "a.gin", tmp_path / "outer.gin"
-    path.write_text(f"# a comment\nKinds.real = 2\n{line}\n")
+    path.write_text(f"# a comment\nKinds.whole = 2\n{line}\n")
     outer.write_text(f"include '{path}'\n")
-    for file in (path, outer):
-        with pytest.raises(UserError) as error:
-            gin_files.read([str(file)], [], Kinds)
-        assert said in str(error.value)
-        assert str(error.value).startswith(f"{path}:3: ") or "('a')" in line
+    with pytest.raises(UserError) as error:
+        gin_files.read([str(outer)], [], Kinds)
+    assert said in str(error.value)
+    assert str(error.value).startswith(f"{path}:3: ") or "('a')" in line

@@ -12,8 +12,8 @@ from hyla_lm.cli import huge_pages
 PROGRAM = """
 import json, os, sys
 print("started", flush=True)
-from hyla_lm.cli.huge_pages import start_with_huge_pages, trains_on_cpu
-start_with_huge_pages(trains_on_cpu())
+from hyla_lm.cli.huge_pages import start_with_huge_pages
+start_with_huge_pages()
 print(json.dumps([sys.argv[1:], os.environ.get("GLIBC_TUNABLES"), os.getpid()]))
 """
 

@@ -39,9 +39,9 @@ def test_a_module_of_the_current_folder_is_found(outside: Path) -> None:
     (outside / "own_module.py").write_text(OWN)
     (outside / "inner.gin").write_text("import own_module\n")
     (outside / "outer.gin").write_text("include 'inner.gin'\n")
-    gin_files.check(["outer.gin"], ["Own.text=a b"])
+    gin_files.parse(["outer.gin"], ["Own.text=a b"])
     assert REGISTRY["Own"].__module__ == "own_module"
-    gin_files.check([Written("config.gin", "import own_module", is_trusted=True)], ["Own.text=a"])
+    gin_files.parse([Written("config.gin", "import own_module", is_trusted=True)], ["Own.text=a"])
     assert sys.path.count(str(outside)) == 1 and sys.path[-1] == str(outside)
 
 
@@ -56,6 +56,6 @@ def test_a_config_that_nobody_trusts_finds_no_module(outside: Path) -> None:
 def test_a_class_whose_module_is_not_imported_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(REGISTRY, "Sraven", raising=False)
     with pytest.raises(UserError, match=r"add a line import hyla_lm\.evals\.tasks\.sraven\.$"):
-        gin_files.check([], ["Sraven.features=3"])
+        gin_files.parse([], ["Sraven.features=3"])
     with pytest.raises(UserError, match=r"did you mean Sraven\?$"):
-        gin_files.check([], ["Srven.features=3"])
+        gin_files.parse([], ["Srven.features=3"])

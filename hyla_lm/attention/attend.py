@@ -88,8 +88,7 @@ def choose(request: Request, implementation: str = "auto") -> Kernel:
     if implementation not in IMPLEMENTATIONS:
         raise UserError(
             f"attention implementation {implementation!r} does not exist: use one of "
-            f"{', '.join(map(repr, IMPLEMENTATIONS))}.",
-            "implementation",
+            f"{', '.join(map(repr, IMPLEMENTATIONS))}."
         )
     if implementation != "auto":
         candidates = [kernel for kernel in KERNELS if kernel.implementation == implementation]
@@ -104,9 +103,8 @@ def choose(request: Request, implementation: str = "auto") -> Kernel:
     reasons = dict.fromkeys(kernel.unsupported(request) for kernel in candidates)
     able = [kernel.implementation for kernel in KERNELS if not kernel.unsupported(request)]
     raise UserError(
-        f"attention implementation {implementation!r} cannot do {', '.join(reasons)}: use "
-        f"{' or '.join(map(repr, dict.fromkeys(able)))}.",
-        "implementation",
+        f"ModelConfig.attention_implementation = {implementation!r} cannot do "
+        f"{', '.join(reasons)}: use {' or '.join(map(repr, dict.fromkeys(able)))}."
     )
 
 

@@ -3,50 +3,27 @@
 import argparse
 
 from hyla_lm.cli.parser import add_gin_files
-from hyla_lm.config import settings
 from hyla_lm.errors import UserError, did_you_mean
 
-HELP = "every setting, those of a class or with a word in them, or what a gin file sets"
+HELP = "every setting, or those of a class or with a word in name or meaning"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "what", nargs="*", help="class, setting or word, such as attention; or a gin file"
-    )
+    parser.add_argument("words", nargs="*", help="class, setting or word, such as attention")
     add_gin_files(parser, "file that imports more classes; may be repeated")
 
 
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
     import hyla_lm.config.read_experiment  # noqa: F401  makes the classes known to gin
-    from hyla_lm.config import gin_files
+    from hyla_lm.config import gin_files, settings
 
-    files = [what for what in options.what if what.endswith(".gin")]
-    words = [what for what in options.what if what not in files]
-    gin_files.check(options.gin_file, bindings)
-    for file in files:
-        gin_files.check([file], [])
-        print(text_of_file(file))
-    if words or not files:
-        every = settings.settings()
-        print(settings.text_of(_matching(every, words) if words else every))
-
-
-def text_of_file(file: str) -> str:
-    """What a gin file sets, with all that it includes, and which line sets it."""
-    from hyla_lm.config import gin_text
-
-    lines = {
-        gin_text.key_of(statement): f"  {gin_text.key_of(statement)} = {statement.value!r}  # {at}"
-        for at, statement in gin_text.statements_of_file(file)
-        if isinstance(statement, gin_text.BindingStatement)
-    }
-    return "\n".join([file, *lines.values()])
-
-
-def _matching(every: list[settings.Settings], words: list[str]) -> list[settings.Settings]:
-    matching = settings.matching(every, words)
-    if not matching:
-        names = [name for one in every for name in (one.name, *(f.name for f in one.fields))]
-        meant = did_you_mean(words[0], names) or "; hyla-lm describe lists all."
-        raise UserError(f"no setting has {' or '.join(map(repr, words))} in its name{meant}")
-    return matching
+    gin_files.parse(options.gin_file, bindings)
+    classes = settings.classes()
+    text = settings.text_of(classes, options.words)
+    if not text:
+        names = [one.name for cls in classes for one in settings.settings_of(cls)]
+        known = [*(cls.__name__ for cls in classes), *names]
+        meant = did_you_mean(options.words[0], known) or "; hyla-lm describe lists all."
+        words = " or ".join(map(repr, options.words))
+        raise UserError(f"no setting has {words} in its name or meaning{meant}")
+    print(text)

@@ -13,13 +13,6 @@ HELP = "validation metrics of a checkpoint, or of each as it comes"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     parser.add_argument(
-        "--rows",
-        action="append",
-        default=[],
-        help="evaluate on these rows too, such as --rows=books=rows/books; several may be given; "
-        "they take the place of the run's LanguageModel.validation_sets",
-    )
-    parser.add_argument(
         "--follow",
         action="store_true",
         help="evaluate each new checkpoint of a run that trains, until it is finished",
@@ -29,8 +22,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
     if options.follow and options.step is not None:
         raise UserError("--follow evaluates every step: leave --step out, or --follow.")
-    if options.rows:
-        bindings = [*bindings, f"LanguageModel.validation_sets = {tuple(options.rows)!r}"]
     from hyla_lm.parallel import processes
     from hyla_lm.run.follow import follow
     from hyla_lm.run.restored import open_run, program_of

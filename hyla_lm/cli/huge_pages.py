@@ -13,22 +13,16 @@ HUGE_PAGES = "glibc.malloc.hugetlb=1"
 ACCELERATORS = ("accel*", "vfio/[0-9]*", "nvidia[0-9]*")  # below /dev
 
 
-def start_with_huge_pages(is_wanted: bool = True) -> None:
-    """Starts this process anew with huge pages, unless the user has set GLIBC_TUNABLES.
+def start_with_huge_pages() -> None:
+    """Starts hyla-lm train on a CPU anew with huge pages, unless the user set GLIBC_TUNABLES.
 
     The C library reads the variable only when a process starts, so it is removed then: processes
     that this one starts have the environment that the user gave.
     """
     if os.environ.get(VARIABLE) == HUGE_PAGES:
         del os.environ[VARIABLE]
-    elif is_wanted and VARIABLE not in os.environ and sys.platform == "linux":
-        os.environ[VARIABLE] = HUGE_PAGES
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-
-
-def trains_on_cpu() -> bool:
-    """Whether this process is hyla-lm train, and on a CPU as far as can be seen without JAX."""
-    if sys.argv[1:2] != ["train"]:
-        return False
-    has_accelerator = any(any(Path("/dev").glob(pattern)) for pattern in ACCELERATORS)
-    return os.environ.get("JAX_PLATFORMS") == "cpu" or not has_accelerator
+    elif sys.argv[1:2] == ["train"] and sys.platform == "linux" and VARIABLE not in os.environ:
+        has_accelerator = any(any(Path("/dev").glob(pattern)) for pattern in ACCELERATORS)
+        if os.environ.get("JAX_PLATFORMS") == "cpu" or not has_accelerator:
+            os.environ[VARIABLE] = HUGE_PAGES
+            os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
 
-from hyla_lm import ending, package
+from hyla_lm import __version__
 from hyla_lm.cli import (
     compare,
-    completion,
     coordcheck,
     describe,
     evaluate,
@@ -24,10 +23,10 @@ from hyla_lm.cli import (
     sweep,
     train,
 )
-from hyla_lm.cli.parser import Command, parser_of_commands, run
+from hyla_lm.cli.parser import parser_of_commands, run
 
 DOC = "Trains, evaluates and looks at language models whose attention is a hypernetwork."
-COMMANDS: dict[str, Command] = {
+COMMANDS: dict[str, ModuleType] = {
     "train": train,
     "sweep": sweep,
     "evaluate": evaluate,
@@ -39,7 +38,6 @@ COMMANDS: dict[str, Command] = {
     "plan": plan,
     "coordcheck": coordcheck,
     "describe": describe,
-    "completion": completion,
 }
 FOLDERS = {
     "data": "rows and tokenizers of text: prepare, verify, tokenizer",
@@ -53,16 +51,15 @@ def folder(name: str) -> ModuleType:
     return import_module(f"hyla_lm.{name}.cli")
 
 
-def parser() -> argparse.ArgumentParser:
-    """The parser of hyla-lm, which knows the names of the folders alone."""
-    folders = {name: argparse.ArgumentParser(description=text) for name, text in FOLDERS.items()}
-    return add_version(parser_of_commands("hyla-lm", DOC, COMMANDS, folders))
-
-
-def whole_parser() -> argparse.ArgumentParser:
-    """One parser of all commands, those of the folders too, for completion and reference."""
-    folders = {name: folder(name).parser() for name in FOLDERS}
-    return add_version(parser_of_commands("hyla-lm", DOC, COMMANDS, folders))
+def parser(is_whole: bool = False) -> argparse.ArgumentParser:
+    """The parser of hyla-lm; of the folders it knows the names alone, or all if it `is_whole`."""
+    folders = {
+        name: folder(name).parser() if is_whole else argparse.ArgumentParser(description=text)
+        for name, text in FOLDERS.items()
+    }
+    found = parser_of_commands("hyla-lm", DOC, COMMANDS, folders)
+    found.add_argument("--version", action="version", version=f"hyla-lm {__version__}")
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,21 +68,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if argv and argv[0] in FOLDERS:
         return folder(argv[0]).main(argv[1:])
     return run(parser(), argv)
-
-
-def entry_point() -> None:
-    """Runs this process as the command; `hyla_lm.__main__` is the console script."""
-    ending.process(main)
-
-
-def add_version(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Adds --version, which asks git for the commit only where it is given."""
-    doc = "show the version, in a clone with its commit, and exit"
-    parser.add_argument("--version", action=_Version, nargs=0, help=doc)
-    return parser
-
-
-class _Version(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        print(parser.prog, package.described())
-        parser.exit()

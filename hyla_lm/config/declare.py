@@ -15,7 +15,6 @@ from hyla_lm.errors import UserError, did_you_mean
 
 T = TypeVar("T")
 REGISTRY: dict[str, type] = {}
-_PREFIX = "--gin."
 _MODULES = re.compile(r"(?:\w+\.)+(?=\w)")
 
 
@@ -99,12 +98,6 @@ def check_given(config: Any, *names: str) -> None:
     for name in names:
         if not getattr(config, name):
             raise UserError(f"{type(config).__name__}.{name} is not set: give it.")
-
-
-def split_arguments(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The arguments of a command line, and the bindings given as --gin.BINDING."""
-    bindings = [a.removeprefix(_PREFIX) for a in argv if a.startswith(_PREFIX)]
-    return [a for a in argv if not a.startswith(_PREFIX)], bindings
 
 
 def as_dict(config: Any) -> dict[str, Any]:

@@ -6,7 +6,6 @@ and line, and handed to gin, which builds the classes and writes the text of wha
 
 import dataclasses
 import sys
-import threading
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,6 @@ from hyla_lm.config.bindings import as_line
 from hyla_lm.config.declare import REGISTRY
 from hyla_lm.config.gin_text import (
     BINDING,
-    GIN_ERRORS,
     BindingStatement,
     ImportStatement,
     IncludeStatement,
@@ -33,12 +31,9 @@ from hyla_lm.config.gin_text import (
     statements_of_file,
     with_includes,
 )
-from hyla_lm.config.settings import homes, importing_fields
+from hyla_lm.config.settings import homes
 from hyla_lm.errors import UserError, did_you_mean, nearest, printable
 from hyla_lm.package import PACKAGE
-
-# Threads read one after the other: gin has one state, and CPython's parser is not safe in threads.
-LOCK = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -56,14 +51,6 @@ class Written:
 GinFile = str | Written
 
 
-@dataclass(frozen=True)
-class Configuration:
-    """Instances of the requested classes, and gin text that rebuilds them."""
-
-    values: tuple[Any, ...]
-    text: str
-
-
 class _Untrusted(UserError):
     """A run's own text that could run code of others than this project."""
 
@@ -78,54 +65,46 @@ class _Source:
     used: set[tuple[str, str]] = field(default_factory=set)
 
 
-def read(gin_files: Sequence[GinFile], bindings: Sequence[str], *classes: type) -> Configuration:
+def read(
+    gin_files: Sequence[GinFile], bindings: Sequence[str], *classes: type
+) -> tuple[tuple[Any, ...], str]:
     """Builds the classes from gin files, in any order, and bindings; later bindings win.
 
-    Raises UserError for a setting that is unknown, has the wrong type, is set by two files or is
-    used by nothing.
+    Returns the instances, and gin text that rebuilds them. gin has one state, so that one thread
+    reads at a time. Raises UserError for a setting that is unknown, has the wrong type, is set by
+    two files or is used by nothing.
     """
-    with LOCK:
-        files, lines = _sources(gin_files, bindings)
-        imports = dict.fromkeys(module for source in (*files, *lines) for module in source.imports)
-        values = _merged((*files, *lines))
-        text_lines = [f"import {module}" for module in imports]
-        text_lines += [f"{key} = {value!r}" for key, value in values.items()]
+    files, lines = parse(gin_files, bindings)
+    imports = dict.fromkeys(module for source in (*files, *lines) for module in source.imports)
+    values = _merged((*files, *lines))
+    text_lines = [f"import {module}" for module in imports]
+    text_lines += [f"{key} = {value!r}" for key, value in values.items()]
+    gin.clear_config()
+    try:
+        gin.parse_config("\n".join(text_lines))
+        built = tuple(gin.get_configurable(cls)() for cls in classes)
+        text = gin.operative_config_str()
+    except UserError as error:
+        raise UserError(str(error).splitlines()[0]) from None  # gin adds where it was building
+    except Exception as error:
+        raise UserError(f"These settings cannot be built: {first_line(error)}.") from error
+    finally:
         gin.clear_config()
-        try:
-            gin.parse_config("\n".join(text_lines))
-            built = tuple(gin.get_configurable(cls)() for cls in classes)
-            text = gin.operative_config_str()
-        except UserError as error:
-            raise UserError(str(error).splitlines()[0]) from None  # gin adds where it was building
-        except GIN_ERRORS as error:
-            raise UserError(f"These settings cannot be built: {first_line(error)}.") from error
-        finally:
-            gin.clear_config()
-        used = {(key.scope, key.name) for key in _values_of(text, "")}
+    used = {(key.scope, key.name) for key in settings_of_text(text, "")}
     _reject_unbuilt(values, files, used)
-    return Configuration(built, text)
-
-
-def check(gin_files: Sequence[GinFile], bindings: Sequence[str]) -> None:
-    """Imports what gin files import; raises UserError as `read` does, but builds nothing."""
-    with LOCK:
-        _sources(gin_files, bindings)
+    return built, text
 
 
 def settings_of_text(text: str, path: str) -> dict[Key, Any]:
     """The settings in a text, with References for what they name; raises UserError."""
-    with LOCK:
-        return _values_of(text, path)
-
-
-def _values_of(text: str, path: str) -> dict[Key, Any]:
     parsed = [statement for _, statement in statements(path, text)]
     return {key_of(s): s.value for s in parsed if isinstance(s, BindingStatement)}
 
 
-def _sources(
+def parse(
     gin_files: Sequence[GinFile], bindings: Sequence[str]
 ) -> tuple[list[_Source], list[_Source]]:
+    """Imports what gin files and bindings import, and collects what they set; builds nothing."""
     files = [_of_file(file) for file in gin_files]
     _reject_conflicts(files)
     lines = []
@@ -150,7 +129,7 @@ def _of_file(file: GinFile) -> _Source:
         ) from error
     if not file.is_trusted:
         for key, value in source.values.items():
-            if value != importing_fields(key.name).get(key.field, value):
+            if value != () and _imports_modules(key):
                 raise _distrust(file, f"sets {key.name}.{key.field}, which imports modules")
     return source
 
@@ -166,6 +145,11 @@ def _trusted(file: Written) -> Iterator[tuple[str, Statement]]:
         if isinstance(statement, IncludeStatement) and not file.is_trusted:
             raise _distrust(file, f"includes {statement.filename!r}, which no run writes")
         yield where, statement
+
+
+def _imports_modules(key: Key) -> bool:
+    fields = dataclasses.fields(typing.cast(Any, REGISTRY[key.name])) if key.field else ()
+    return any(one.name == key.field and one.metadata.get("imports") for one in fields)
 
 
 def _distrust(file: Written, what: str) -> UserError:
@@ -200,7 +184,7 @@ def _import(where: str, module: str) -> None:
         sys.path.append(str(here))
     try:
         import_module(module)
-    except GIN_ERRORS as error:
+    except Exception as error:
         raise UserError(f"{where}: {module} cannot be imported: {first_line(error)}.") from error
 
 
@@ -263,11 +247,12 @@ def _reject_unused_macros(values: Mapping[Key, Any]) -> None:
     used = {one.name for one in references(list(values.values())) if one.text.startswith("%")}
     for name in sorted(defined - used):
         like = _setting_like(name) or f"Class.{name}"
-        meant = did_you_mean(name, used) or f": write {like} = … for a setting, or remove it."
-        raise UserError(f"{name} = … sets a macro that nothing uses{meant}")
+        raise UserError(
+            f"{name} = … sets a macro that nothing uses: write {like} = … for a setting, or "
+            "remove it."
+        )
     for name in sorted(used - defined):
-        meant = did_you_mean(f"%{name}", [f"%{one}" for one in defined])
-        raise UserError(f"%{name} is used but never set{meant or f': add a line {name} = VALUE.'}")
+        raise UserError(f"%{name} is used but never set: add a line {name} = VALUE.")
 
 
 def _reject_unbuilt(

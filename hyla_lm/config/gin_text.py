@@ -3,7 +3,6 @@
 The grammar is gin's own parser. Nothing is imported or built here.
 """
 
-import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -22,12 +21,6 @@ from hyla_lm.package import folder
 __all__ = ["BindingStatement", "ImportStatement", "IncludeStatement"]
 
 Statement = Any  # one of gin's four kinds, which has no types
-# What gin and Python's tokenizer raise of text that is no configuration, and modules when imported.
-GIN_ERRORS = (
-    *(ValueError, SyntaxError, TypeError, ImportError, OSError, AttributeError),
-    *(ArithmeticError, LookupError, NameError, RuntimeError, AssertionError, MemoryError),
-    tokenize.TokenError,
-)
 FOLDER = "gin"
 BINDING = "--gin."
 VALUES = "write Class.field = value, the value as in Python: 3, 'text', True, ('a', 'b')"
@@ -84,7 +77,7 @@ def statements(name: str, text: str | TextIO) -> Iterator[tuple[str, Statement]]
         line = (error.text or "nothing").strip()
         where = _where(name, error.lineno)
         raise UserError(printable(f"{where}: {line} is no line of gin: {VALUES}.")) from error
-    except GIN_ERRORS as error:
+    except Exception as error:  # gin and Python's tokenizer raise many kinds
         raise UserError(f"{printable(name)}: {first_line(error)}: {VALUES}.") from error
 
 
@@ -128,7 +121,7 @@ def value_of(text: str) -> Any:
     """The value that a text is, with References for what it names; raises ValueError."""
     try:
         parsed = list(ConfigParser(f"name = {text}", _Names()))
-    except GIN_ERRORS as error:
+    except Exception as error:
         raise ValueError(text) from error
     if len(parsed) != 1 or not isinstance(parsed[0], BindingStatement):
         raise ValueError(text)

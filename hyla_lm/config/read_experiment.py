@@ -25,7 +25,7 @@ from hyla_lm.update_policy import UpdatePolicy
 
 def read_experiment(files: Sequence[GinFile], bindings: Sequence[str]) -> Experiment:
     """Builds an experiment from gin files, in any order, and bindings; raises UserError."""
-    read = gin_files.read(
+    values, text = gin_files.read(
         files,
         bindings,
         TrainConfig,
@@ -37,7 +37,7 @@ def read_experiment(files: Sequence[GinFile], bindings: Sequence[str]) -> Experi
         UpdatePolicy,
         WarmStart,
     )
-    experiment = Experiment(*read.values, text=read.text)
+    experiment = Experiment(*values, text=text)
     if experiment.train.task is None:
         raise UserError(
             "TrainConfig.task is not set: give the gin file of a model, such as "

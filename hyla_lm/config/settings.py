@@ -1,10 +1,9 @@
 """Every setting as data, and as text: what `hyla-lm describe` prints and pages of settings show."""
 
 import dataclasses
-import inspect
 import re
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -27,23 +26,14 @@ class Setting(NamedTuple):
     choices: Mapping[str, str]
 
 
-class Settings(NamedTuple):
-    """A class that gin binds; a gin file that names it imports `module`, if nothing else does."""
-
-    name: str
-    doc: str
-    module: str
-    fields: tuple[Setting, ...]
-
-
-def settings() -> list[Settings]:
-    """All classes of the package, with those that only gin files import, by module.
+def classes() -> list[type]:
+    """All classes that gin binds, with those that only gin files import, by module.
 
     Importing them needs no extra.
     """
     for module in homes().values():
         import_module(module)
-    return sorted(map(_settings_of, REGISTRY.values()), key=lambda one: one.module)
+    return sorted(REGISTRY.values(), key=lambda cls: cls.__module__)
 
 
 def homes() -> dict[str, str]:
@@ -56,52 +46,38 @@ def homes() -> dict[str, str]:
     return found
 
 
-def matching(every: Sequence[Settings], words: Sequence[str]) -> list[Settings]:
-    """The classes with the fields whose names or documentation hold one of the words."""
+def settings_of(cls: type) -> list[Setting]:
+    """The fields of a class that gin binds."""
+    hints = typing.get_type_hints(cls)
     found = []
-    for one in every:
-        fields = tuple(
-            field
-            for field in one.fields
-            if any(word.lower() in f"{one.name}.{field.name} {field.doc}".lower() for word in words)
-        )
-        found += [one._replace(fields=fields)] if fields else []
+    for field in dataclasses.fields(typing.cast(Any, cls)):
+        about = field.metadata
+        choices = dict.fromkeys(map(str, about["choices"] or ()), "") | about["explained"]
+        kind = type_name(hints[field.name])
+        found.append(Setting(field.name, kind, repr(field.default), about["doc"], choices))
     return found
 
 
-def importing_fields(name: str) -> dict[str, Any]:
-    """The fields of a registered class that name modules to import, with their defaults."""
-    fields = dataclasses.fields(typing.cast(Any, REGISTRY[name])) if name in REGISTRY else ()
-    return {field.name: field.default for field in fields if field.metadata.get("imports")}
-
-
-def text_of(every: Sequence[Settings]) -> str:
-    """The settings with their types, defaults and choices."""
+def text_of(every: Iterable[type], words: Sequence[str] = ()) -> str:
+    """The settings with types, defaults and choices, or those with a word in name or meaning."""
     lines = []
-    for one in every:
-        lines.append(f"{one.name}: {one.doc}")
-        for field in one.fields:
-            lines += [f"  {one.name}.{field.name}: {field.kind} = {field.default}"]
-            lines += [f"      {field.doc}", *_choice_lines(field.choices)]
-        lines.append("")
+    for cls in every:
+        own = []
+        for one in settings_of(cls):
+            searched = f"{cls.__name__}.{one.name} {one.doc}".lower()
+            if not words or any(word.lower() in searched for word in words):
+                own += [f"  {cls.__name__}.{one.name}: {one.kind} = {one.default}"]
+                own += [f"      {one.doc}", *_choice_lines(one.choices)]
+        if own:
+            lines += [f"{cls.__name__}: {summary_of(cls)}", *own, ""]
     return "\n".join(lines).strip()
+
+
+def summary_of(cls: type) -> str:
+    """The first line of the documentation of a class."""
+    return (cls.__doc__ or "").partition("\n")[0]
 
 
 def _choice_lines(choices: Mapping[str, str]) -> list[str]:
     explained = [f"        {name}: {text}" for name, text in choices.items() if text]
     return explained or ([f"      one of {', '.join(choices)}"] if choices else [])
-
-
-def _settings_of(cls: type) -> Settings:
-    hints = typing.get_type_hints(cls)
-    fields = dataclasses.fields(typing.cast(Any, cls))
-    doc = (inspect.getdoc(cls) or "").partition("\n")[0]
-    settings = tuple(_setting_of(field, hints[field.name]) for field in fields)
-    return Settings(cls.__name__, doc, cls.__module__, settings)
-
-
-def _setting_of(field: dataclasses.Field[Any], hint: Any) -> Setting:
-    about = field.metadata
-    choices = {str(choice): "" for choice in about.get("choices") or ()}
-    choices.update(about.get("explained") or {})
-    return Setting(field.name, type_name(hint), repr(field.default), about.get("doc", ""), choices)

@@ -106,7 +106,7 @@ class RowMixture:
             try:
                 opened[name] = rows.open(sequence_length, 1, reading)
             except UserError as error:
-                raise type(error)(f"RowMixture, {name!r}: {error}", error.argument) from error
+                raise type(error)(f"RowMixture, {name!r}: {error}") from error
         return opened
 
 

@@ -92,16 +92,14 @@ def open_rows(
     path, m = as_path(folder), manifest or read_manifest(folder)
     if m.sequence_length != sequence_length:
         raise UserError(
-            f"{path} holds rows of {m.sequence_length} tokens, not {sequence_length}: "
-            f"prepare rows of {sequence_length} or train on {m.sequence_length}.",
-            "sequence_length",
+            f"{path} holds rows of {m.sequence_length} tokens, which is not "
+            f"LanguageModel.sequence_length = {sequence_length}: prepare other rows or change it."
         )
     check_tokenizer(path, m, tokenizer)
     if m.rows < batch_size:
         raise UserError(
-            f"{path} holds {m.rows} rows, fewer than one batch of {batch_size}: prepare "
-            "more rows or make batches smaller.",
-            "batch_size",
+            f"{path} holds {m.rows} rows, fewer than TrainConfig.batch_size = {batch_size}: "
+            "prepare more rows or change it."
         )
     return RowSet(RowReader(path, m), m.sequence_length, m.sha256, m.text_bytes)
 

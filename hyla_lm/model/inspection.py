@@ -14,7 +14,6 @@ import jax.numpy as jnp
 
 from hyla_lm.attention.attend import ACTIVATIONS, Request, choose, latent_codes_of
 from hyla_lm.attention.reference import hidden_layers
-from hyla_lm.errors import naming_settings
 from hyla_lm.model.config import Features, Tokens
 from hyla_lm.model.decoder import Decoder, SelfAttention
 from hyla_lm.parallel.sharded_attention import local_request
@@ -74,9 +73,7 @@ def kernels_of(model: Decoder, params: Any, batch_size: int, length: int) -> lis
 
     requests = jax.eval_shape(asked, params, inputs)
     implementation = model.config.attention_implementation
-    setting = f"ModelConfig.attention_implementation = {implementation!r}"
-    with naming_settings(implementation=setting):
-        return [choose(local_request(request), implementation).name for request in requests]
+    return [choose(local_request(request), implementation).name for request in requests]
 
 
 def replaced_attention(attend: Callable[[SelfAttention, Request], jax.Array]) -> Any:

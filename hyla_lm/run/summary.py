@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from hyla_lm import __version__
 from hyla_lm.diagnostics.norms import KINDS
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.model.flops import (
@@ -17,7 +18,7 @@ from hyla_lm.model.flops import (
 )
 from hyla_lm.model.inspection import kernels_of
 from hyla_lm.optim import OptimizerConfig, span_of_fall
-from hyla_lm.package import described, git_revision
+from hyla_lm.package import git_revision
 from hyla_lm.parallel.mesh import AXES
 from hyla_lm.parallel.sharding import sharding_table, table_lines
 from hyla_lm.run.program import Program, numerics_of, versions
@@ -93,7 +94,7 @@ def texts(program: Program[Task]) -> dict[str, str]:
     numerics = numerics_of(program.mesh, program.step_hash)
     axes: Mapping[str, int] = numerics.pop("mesh")
     environment = {
-        "code": described(),
+        "hyla_lm": __version__,
         "git_revision": git_revision(),
         "python": platform.python_version(),
         **versions(),

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from hyla_lm.attention.chips import platform
 from hyla_lm.config.declare import configurable, setting
-from hyla_lm.errors import UserError, naming_settings
+from hyla_lm.errors import UserError
 from hyla_lm.input.row_stream import evaluation_rows
 from hyla_lm.input.rows import RowSet
 from hyla_lm.input.source import (
@@ -111,12 +111,8 @@ class LanguageModel:
                 "gin/c4_rows.gin, or bind it to a source such as @Rows()."
             )
         reading = Reading(self.read_threads, self.read_ahead)
-        with naming_settings(
-            sequence_length=f"LanguageModel.sequence_length = {self.sequence_length}",
-            batch_size=f"TrainConfig.batch_size = {batch_size}",
-        ):
-            data = self.data.open(self.sequence_length, batch_size, reading)
-            sets = open_named_rows(self.validation_sets, data, self.sequence_length)
+        data = self.data.open(self.sequence_length, batch_size, reading)
+        sets = open_named_rows(self.validation_sets, data, self.sequence_length)
         self._checked(data.tokenizer)
         return LanguageModelTask(self, data, {**data.sets, **sets})
 

@@ -34,6 +34,7 @@ PERIODS = (
 MEASURED_TRAIN = """
 import json, sys, time
 from pathlib import Path
+from hyla_lm import ending
 from hyla_lm.cli import main as cli
 from hyla_lm.logs.step_log import StepLog
 
@@ -50,7 +51,7 @@ def recorded(log, step, *rest):
 
 StepLog.record = recorded
 sys.argv = ["hyla-lm", *sys.argv[2:]]
-cli.entry_point()
+ending.process(cli.main)
 """
 
 

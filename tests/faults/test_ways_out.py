@@ -22,9 +22,10 @@ ENDLESS = [
 # What is called before training, and what makes the command take long there.
 SLOW = """
 import sys, time
+from hyla_lm import ending
 from hyla_lm.cli import main as cli
 {patch}
-cli.entry_point()
+ending.process(cli.main)
 """
 IN_START_UP = (
     "import hyla_lm.train as t\nt.RunFolder.check_shared = lambda folder: time.sleep(1000)"

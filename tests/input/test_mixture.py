@@ -171,7 +171,7 @@ def test_sources_that_do_not_go_together_are_one_sentence(
     same_validation = Rows(books.train, tiny_rows.validation, books.tokenizer)
     refused = [
         (foreign, "'books' were made with .*other.model and those of 'web' with .*, another"),
-        (long, "long/train holds rows of 32 tokens, not 16"),
+        (long, "long/train holds rows of 32 tokens, which is not"),
         (tiny_rows, "Rows.train of 'web' and of 'books' hold the same rows"),
         (same_validation, "Rows.validation of 'web' and of 'books' hold the same rows"),
         (Rows(books.train, "", books.tokenizer), "RowMixture, 'books': Rows.validation is not set"),

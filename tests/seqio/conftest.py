@@ -47,7 +47,7 @@ class C4:
         """The settings of the registered tasks, with more bindings."""
         from hyla_lm.data.tasks import SeqioTasks
 
-        return gin_files.read([], [*self.bindings, *bindings], SeqioTasks).values[0]
+        return gin_files.read([], [*self.bindings, *bindings], SeqioTasks)[0][0]
 
 
 @pytest.fixture(scope="session")

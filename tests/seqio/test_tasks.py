@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from hyla_lm.cli.main import main
-from hyla_lm.config.settings import importing_fields
 from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.errors import UserError
 from hyla_lm.input.source import LanguageData, Reading
@@ -136,9 +135,3 @@ def test_the_command_prepares_a_task(
     options += ["--sequence_length=16", f"--gin.SeqioTasks.tfds_folder='{c4.tfrecord}'"]
     assert main(["data", "prepare", "--task=c4_lm", *options]) == 0
     assert f"{len(TRAIN)} documents" in capsys.readouterr().out
-
-
-def test_the_setting_that_imports_modules_says_so() -> None:
-    import hyla_lm.data.tasks  # noqa: F401  makes SeqioTasks known
-
-    assert importing_fields("SeqioTasks") == {"modules": ()}

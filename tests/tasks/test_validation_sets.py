@@ -86,8 +86,8 @@ def test_sets_come_and_go_while_a_run_goes_on(
 def test_a_trained_run_is_evaluated_on_other_rows(
     home: Path, trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["evaluate", f"--workdir={trained}", f"--rows=books={home}/books"]
-    assert main(command) == 0
+    sets = f"--gin.LanguageModel.validation_sets=books={home}/books"
+    assert main(["evaluate", f"--workdir={trained}", sets]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["step"] == 12 and found["books_loss_nats"] > 0 and found["loss_nats"] > 0
 
@@ -97,7 +97,7 @@ def test_a_trained_run_is_evaluated_on_other_rows(
     [
         (("books",), "has 'books': write a name"),
         (("a=x", "a=y"), "names 'a' twice"),
-        (("a={home}/long",), f"not 16: prepare .*sequence_length = {SEQUENCE_LENGTH}"),
+        (("a={home}/long",), f"sequence_length = {SEQUENCE_LENGTH}: prepare"),
         (("a={home}/foreign",), "was made with another tokenizer"),
         (("a={rows.train}",), "rows that are trained on"),
         (("a={home}/books", "b={home}/books"), "rows that are those of 'a'"),
