@@ -129,8 +129,8 @@ def _quiet(name: str, debug: bool) -> Iterator[Collection[str]]:
     if debug:
         yield []
         return
-    # What they say of errors is in what they raise, or said by hyla_lm.parallel.mesh.
-    for library in ("absl", "asyncio", "jax._src.xla_bridge"):
+    # What they say of errors is in what they raise.
+    for library in ("absl", "asyncio"):
         logging.getLogger(library).setLevel(logging.CRITICAL)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     before = threading.excepthook, sys.excepthook, sys.unraisablehook

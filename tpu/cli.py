@@ -17,16 +17,13 @@ from hyla_lm.tpu import commands, gke
 from hyla_lm.tpu.cloud import SSH_SECONDS, Cloud, State, leaving
 from hyla_lm.tpu.gcloud import DryRun, run_for_real
 from hyla_lm.tpu.job import Job, Training, hide
-from hyla_lm.tpu.supervise import create, read_status, start, supervise
+from hyla_lm.tpu.supervise import read_status, supervise
 
 LOG_LINES = 100
 HELPS = {
-    "create": "ask for a slice and wait until its machines answer",
-    "run": "install the package and start the trainer on every host",
     "status": "say what the slice and the trainer do",
     "logs": "show the trainer's log and follow it",
-    "stop": "end the trainer; the slice stays",
-    "supervise": "create and run whenever needed, until the trainer has finished",
+    "supervise": "ask for a slice, install and train whenever needed, until training is done",
     "delete": "delete the slice",
 }
 
@@ -53,7 +50,7 @@ def _launch(argv: list[str], sleep: Callable[[float], None], clock: Callable[[],
     job = job_of(options, bindings)
     cloud = Cloud(job, run_for_real, sleep, clock=clock)
     if options.dry_run:
-        dry_run = DryRun(exists=options.command not in ("create", "supervise"))
+        dry_run = DryRun(exists=options.command != "supervise")
         cloud = Cloud(job.without_secrets(), dry_run, sleep=_nothing, say=_nothing)
     _run(cloud, options)
 
@@ -69,9 +66,7 @@ def job_of(options: argparse.Namespace, bindings: Sequence[str]) -> Job:
 
 def _run(cloud: Cloud, options: argparse.Namespace) -> None:
     command = options.command
-    if command == "create":
-        create(cloud)
-    elif command == "supervise":
+    if command == "supervise":
         supervise(cloud, options.idle_minutes, options.delete_after)
     elif command == "delete":
         leaving(cloud, lambda: None, deletes=True)
@@ -79,15 +74,8 @@ def _run(cloud: Cloud, options: argparse.Namespace) -> None:
         lines = status(cloud)
         if not options.dry_run:
             print("\n".join(lines))
-    elif command == "logs":
-        _logs(cloud, options.worker, options.follow)
-    elif command == "run":
-        cloud.job.check_run()
-        _require_active(cloud)
-        cloud.insist(lambda: start(cloud))
     else:
-        _require_active(cloud)
-        leaving(cloud, lambda: cloud.insist(lambda: cloud.ssh(commands.stop(cloud.job))))
+        _logs(cloud, options.worker, options.follow)
 
 
 def status(cloud: Cloud) -> list[str]:
@@ -113,17 +101,11 @@ def _logs(cloud: Cloud, worker: str, follow: bool) -> None:
     last = cloud.job.hosts - 1
     if not worker.isdecimal() or int(worker) > last:
         raise UserError(f"--worker={worker} is no host of {cloud.job.name}: give 0 to {last}.")
-    _require_active(cloud)
-    script = commands.tail(cloud.job, LOG_LINES, follow)
-    cloud.ssh(script, worker, stream=True, limit=None if follow else SSH_SECONDS)
-
-
-def _require_active(cloud: Cloud) -> None:
     found = cloud.insist(cloud.find)
     if found.state is not State.ACTIVE:
-        raise UserError(
-            f"{cloud.job.name} is {found.words}: `create` or `supervise` makes it usable."
-        )
+        raise UserError(f"{cloud.job.name} is {found.words}: `supervise` makes it usable.")
+    script = commands.tail(cloud.job, LOG_LINES, follow)
+    cloud.ssh(script, worker, stream=True, limit=None if follow else SSH_SECONDS)
 
 
 def expand(argv: Sequence[str]) -> list[str]:
@@ -198,8 +180,6 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
     code = parser.add_argument_group("the package")
     code.add_argument("--repository", default="", help="that git on the hosts can read")
     code.add_argument("--revision", default="", help="whole commit")
-    code.add_argument("--archive", default="", help="gs://….tar.gz of a checkout, instead of those")
-    code.add_argument("--python", default="3.12", help="version that uv installs on the hosts")
     training = parser.add_argument_group("the training; --gin.Class.field=value sets a binding")
     training.add_argument("--gin_file", action="append", default=[], help="may be repeated")
     training.add_argument("--workdir", default="", help="gs:// folder of the run, or one all mount")

@@ -1,6 +1,5 @@
 """The gcloud commands of a Job and the scripts for its hosts: pure functions, one for each."""
 
-import hashlib
 from shlex import join, quote
 
 from hyla_lm.tpu.job import Job
@@ -18,15 +17,13 @@ KEEP_ALIVE = ("ServerAliveInterval=15", "ServerAliveCountMax=4", "ConnectTimeout
 ENVIRONMENT = "JAX_PLATFORMS=tpu,cpu"
 INSTALL = """code={code}; mkdir -p "$code" && exec 9> "$code.lock" && flock -w 1800 9 && \
 if [ -e "$code/ready" ]; then exit 0; fi && rm -rf "$code" && mkdir -p "$code/src" && \
-{fetch} && timeout 300 python3 -m pip install --quiet --user uv && \
-timeout 300 python3 -m uv venv --quiet --python {python} "$code/venv" && \
+git init --quiet "$code/src" && \
+timeout 300 git -C "$code/src" fetch --quiet --depth 1 -- {repository} {revision} && \
+git -C "$code/src" checkout --quiet FETCH_HEAD && \
+timeout 300 python3 -m pip install --quiet --user uv && \
+timeout 300 python3 -m uv venv --quiet --python 3.12 "$code/venv" && \
 timeout 900 python3 -m uv pip install --quiet --python "$code/venv/bin/python" \
 --editable "$code/src[tpu,gcs]" && touch "$code/ready\""""
-FETCH_COMMIT = """git init --quiet "$code/src" && \
-timeout 300 git -C "$code/src" fetch --quiet --depth 1 -- {repository} {revision} && \
-git -C "$code/src" checkout --quiet FETCH_HEAD"""
-FETCH_ARCHIVE = """timeout 300 gcloud storage cp {archive} "$code/src.tar.gz" && \
-tar -xzf "$code/src.tar.gz" -C "$code/src\""""
 
 
 def place(job: Job) -> list[str]:
@@ -95,18 +92,13 @@ def ssh(job: Job, script: str, worker: str = "all") -> list[list[str]]:
 
 def code_folder(job: Job) -> str:
     """The folder of a version of the package on the hosts; each version has its own."""
-    archive = hashlib.sha256(job.archive.encode()).hexdigest()
-    return f"{HOME}/code/{(job.revision or archive)[:12]}"
+    return f"{HOME}/code/{job.revision[:12]}"
 
 
 def install(job: Job) -> str:
     """Installs the package, unless it is installed."""
-    if job.archive:
-        fetch = FETCH_ARCHIVE.format(archive=quote(job.archive))
-    else:
-        names = {"repository": job.repository, "revision": job.revision}
-        fetch = FETCH_COMMIT.format(**{key: quote(value) for key, value in names.items()})
-    return INSTALL.format(code=code_folder(job), fetch=fetch, python=quote(job.python))
+    repository, revision = quote(job.repository), quote(job.revision)
+    return INSTALL.format(code=code_folder(job), repository=repository, revision=revision)
 
 
 def start(job: Job) -> str:

@@ -51,7 +51,6 @@ FINAL = re.compile(
         )
     )
 )
-_OLD_GCLOUD = re.compile(r"[Ii]nvalid choice|unrecognized arguments")
 _QUOTA = re.compile(r"[Qq]uota")
 _MISSING = re.compile(r"NOT_FOUND|was not found")
 _NO_CONNECTION = re.compile(r"return code \[255\]")
@@ -114,8 +113,7 @@ def detail_of(done: Done) -> str:
         lines = [line for line in errors.splitlines() if line.strip("# ")]
         words = [line for line in lines if not line.startswith(_CHATTER)]
         text = (words or lines or [f"it ended with status {done.code}"])[-1].strip("# ")
-    detail = " ".join(text.split()).rstrip(".")[:LONGEST_DETAIL]
-    return f"{detail}; update gcloud" if _OLD_GCLOUD.search(errors) else detail
+    return " ".join(text.split()).rstrip(".")[:LONGEST_DETAIL]
 
 
 def run_for_real(

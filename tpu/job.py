@@ -130,8 +130,6 @@ class Job:
     slices: int = 1
     repository: str = ""
     revision: str = ""
-    archive: str = ""
-    python: str = "3.12"
     training: Training = Training()
 
     def __post_init__(self) -> None:
@@ -185,17 +183,9 @@ class Job:
     def check_run(self) -> None:
         """Raises UserError unless the job has a training command and one version of the code."""
         self.training.check()
-        if bool(self.archive) == bool(self.repository):
-            raise UserError(
-                "The hosts need one version of the package: "
-                "give --repository with --revision, or --archive."
-            )
-        if self.archive and not self.archive.startswith("gs://"):
-            raise UserError(
-                f"--archive={self.archive} must be in a bucket: "
-                "copy it with gcloud storage cp and give its gs:// path."
-            )
-        if self.repository and not COMMIT.fullmatch(self.revision):
+        if not self.repository:
+            raise UserError("--repository is missing: give one that the hosts can read with git.")
+        if not COMMIT.fullmatch(self.revision):
             raise UserError(
                 f"--revision={self.revision} must be a whole commit, so that all hosts run the "
                 "same code: git rev-parse gives its 40 digits."

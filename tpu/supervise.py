@@ -59,11 +59,6 @@ def supervise(cloud: Cloud, idle_minutes: float, delete_after: bool = False) -> 
     leaving(cloud, supervisor.watch, delete_after)
 
 
-def create(cloud: Cloud) -> None:
-    """Asks for the slice and waits until its machines answer."""
-    leaving(cloud, _Supervisor(cloud, AWAY_SECONDS, trains=False).watch)
-
-
 def start(cloud: Cloud) -> None:
     """Installs the package on every host and starts the trainer, unless it is running."""
     cloud.ssh(commands.install(cloud.job), limit=commands.INSTALL_SECONDS)
@@ -95,8 +90,8 @@ def _is_status(answer: dict[str, Any]) -> bool:
 class _Supervisor:
     """What one supervisor remembers: since when what is amiss. It may be started anew."""
 
-    def __init__(self, cloud: Cloud, idle_seconds: float, trains: bool = True):
-        self.cloud, self.idle_seconds, self.trains = cloud, idle_seconds, trains
+    def __init__(self, cloud: Cloud, idle_seconds: float):
+        self.cloud, self.idle_seconds = cloud, idle_seconds
         self.attempt = 0
         # Whether the slice ever had machines, was last seen, and was last seen training.
         self.existed = self.is_there = self.is_training = False
@@ -134,7 +129,7 @@ class _Supervisor:
         elif self.away_since is not None and self._seconds_away() >= AWAY_SECONDS:
             self._replace_hosts()
         else:
-            return self._train() if self.trains else self._reach()
+            return self._train()
         return False
 
     def _look(self) -> Found:
@@ -192,11 +187,6 @@ class _Supervisor:
             raise self.cloud.error(Verdict.UNREACHED, "no host answers; its trainer may be running")
         else:
             self._answered()
-
-    def _reach(self) -> bool:
-        self.cloud.ssh("true")
-        self.cloud.say(f"{self.cloud.job.name} is ready")
-        return True
 
     def _train(self) -> bool:
         """Starts the trainer if it does not run; returns whether it has finished."""

@@ -1,13 +1,11 @@
 """The devices that JAX computes on, and the mesh over them."""
 
 import functools
-import logging
 import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from glob import glob
 
 import jax
 import numpy as np
@@ -23,11 +21,7 @@ BATCH_AXES = ("replica", "data", "fsdp")
 BATCH = PartitionSpec(BATCH_AXES)
 REPLICATED = PartitionSpec()
 
-TPU_FILES = ("/dev/accel*", "/dev/vfio/[0-9]*")
-NVIDIA_FILES = ("/dev/nvidia[0-9]*",)
-EXTRAS = {"tpu": "tpu", "cuda": "gpu", "gpu": "gpu"}
 SET_HINT = " (set JAX_PLATFORMS"
-log = logging.getLogger(__name__)
 
 
 @configurable
@@ -85,12 +79,10 @@ def _sizes(config: MeshConfig, count: int) -> tuple[int, ...]:
     if math.prod(sizes) == count:
         return sizes
     named = ", ".join(f"{axis}={size}" for axis, size in zip(AXES, config.sizes, strict=True))
-    is_open, others = -1 in config.sizes, fixed // max(1, config.data)
-    data = f"set MeshConfig.data = {count // others}, or -1, which takes the devices that are left"
+    needs = "needs a multiple of" if -1 in config.sizes else "is a mesh of"
     raise UserError(
-        f"MeshConfig {named} {'needs a multiple of' if is_open else 'is a mesh of'} {fixed} "
-        f"devices but there are {count}: "
-        f"{'change its sizes' if is_open or count % others else data}."
+        f"MeshConfig {named} {needs} {fixed} devices but there are {count}: change its sizes; -1 "
+        "takes the devices that are left."
     )
 
 
@@ -102,47 +94,24 @@ def dividing_mesh() -> AbstractMesh | None:
 
 @functools.cache
 def check_devices() -> None:
-    """Raises UserError where JAX has no devices, or not those that JAX_PLATFORMS asks for.
-
-    Warns once where it computes on the CPU although the machine seems to have more.
-    """
+    """Raises UserError where JAX has no devices, or not those that JAX_PLATFORMS asks for."""
     asked = os.environ.get("JAX_PLATFORMS", "")
     try:
-        platform = jax.devices()[0].platform
+        jax.devices()
     except (RuntimeError, AssertionError) as error:  # JAX asserts that it found a platform
-        raise _missing(asked, reason_of(error).partition(SET_HINT)[0]) from error
-    if platform == "cpu" and not asked and jax.process_index() == 0:
-        _warn_of_unused()
+        reason = reason_of(error).partition(SET_HINT)[0]
+        if asked:
+            raise UserError(
+                f"JAX_PLATFORMS={asked} asks for devices that JAX does not find here ({reason}): "
+                "install hyla_lm[tpu] or hyla_lm[gpu] on a machine that has them, or unset it."
+            ) from error
+        raise Unavailable(
+            f"JAX cannot use the devices of this machine ({reason}): end the process that holds "
+            "them, or set JAX_PLATFORMS=cpu."
+        ) from error
 
 
 def all_devices() -> list[jax.Device]:
     """JAX's devices, of all processes; raises UserError as `check_devices` does."""
     check_devices()
     return jax.devices()
-
-
-def _warn_of_unused() -> None:
-    """Says what to install for the devices whose files are here."""
-    for name, files, extra in (("a TPU", TPU_FILES, "tpu"), ("an NVIDIA GPU", NVIDIA_FILES, "gpu")):
-        if any(map(glob, files)):
-            log.warning(
-                "this machine seems to have %s, but JAX computes on the CPU: "
-                "pip install 'hyla_lm[%s]', or set JAX_PLATFORMS=cpu if that is meant.",
-                *(name, extra),
-            )
-            return
-
-
-def _missing(asked: str, reason: str) -> UserError:
-    if not asked:
-        return Unavailable(
-            f"JAX cannot use the devices of this machine ({reason}): end the process that holds "
-            "them, or set JAX_PLATFORMS=cpu."
-        )
-    extras = [EXTRAS[name] for name in asked.split(",") if name in EXTRAS]
-    install = f"pip install 'hyla_lm[{extras[0]}]' on a machine that has them, " if extras else ""
-    why = "" if reason == "AssertionError" else f" ({reason})"
-    return UserError(
-        f"JAX_PLATFORMS={asked} asks for devices that JAX does not find here{why}: {install}"
-        f"{'or ' if install else ''}unset JAX_PLATFORMS."
-    )

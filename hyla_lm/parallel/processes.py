@@ -6,7 +6,6 @@ the process which is missing, silent or failed, and one status in all processes.
 """
 
 import hashlib
-import ipaddress
 import json
 import logging
 import os
@@ -29,13 +28,14 @@ from jax.experimental import multihost_utils
 
 from hyla_lm.ending import Preempted, reason_of, sentence_of, status_of, told
 from hyla_lm.errors import Unavailable, UserError
-from hyla_lm.parallel.mesh import TPU_FILES, check_devices
+from hyla_lm.parallel.mesh import check_devices
 from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.signals import RESUMES, end_later, say
 from hyla_lm.signals import end as end_now
 
-COORDINATOR, BIND = "JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS"
-COUNT, INDEX = "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
+COORDINATOR, COUNT = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES"
+INDEX = "JAX_PROCESS_ID"
+TPU_FILES = ("/dev/accel*", "/dev/vfio/[0-9]*")
 UNAVAILABLE, USER_MISTAKE = 69, 2
 # JAX aborts with a C++ trace when its own time to join is over: the sentence comes before.
 JAX_JOINS_LATER_SECONDS = 60
@@ -109,8 +109,9 @@ def check_agreement(facts: Mapping[str, Any]) -> None:
     """Ends all processes if one has other facts than process 0; else waits until all have come."""
     if _peers is None:
         return
-    hashes = {name: _hash(value) for name, value in facts.items()}
-    for name, ours in zip(facts, hashes.values(), strict=True):
+    for name, value in facts.items():
+        text = json.dumps(value, sort_keys=True)
+        ours = hashlib.sha256(text.encode()).hexdigest()
         theirs = _peers.first(f"agreement/{name}", ours)
         if theirs != ours:
             raise UserError(
@@ -270,14 +271,14 @@ def _initialize(seconds: int, silence: int) -> None:
             initialization_timeout=seconds + JAX_JOINS_LATER_SECONDS,
             heartbeat_timeout_seconds=JAX_IS_SILENT_LATER * silence,
         )
-    except JaxRuntimeError as error:
+    except (JaxRuntimeError, ValueError) as error:
         raise _no_service(where, reason_of(error)) from error
     finally:
         cancel()
 
 
 def _check_port(address: str) -> None:
-    """Raises UserError for a port that another program holds: JAX may end with a signal then."""
+    """Raises UserError for a port that another program holds: two runs of JAX would share it."""
     try:
         socket.create_server(("", int(address.rpartition(":")[2]))).close()
     except (OSError, OverflowError) as error:
@@ -286,8 +287,8 @@ def _check_port(address: str) -> None:
 
 def _no_service(address: str, reason: str) -> UserError:
     return UserError(
-        f"JAX's service does not start at {address} ({reason}): end what holds the port, or change "
-        f"{COORDINATOR}."
+        f"JAX's service does not start at {address} ({reason}): end what holds the port, or "
+        f"correct {COORDINATOR}, {COUNT} and {INDEX}."
     )
 
 
@@ -295,39 +296,16 @@ def _named() -> dict[str, Any]:
     """Where the environment says that this process stands; nothing where JAX finds it."""
     if COORDINATOR not in os.environ:
         return {}
-    address, count, index = os.environ[COORDINATOR], _number(COUNT), _number(INDEX)
+    address = os.environ[COORDINATOR]
     if not address.rpartition(":")[2].isdigit():
         raise UserError(
             f"{COORDINATOR} = {address!r} must be HOST:PORT of process 0: correct the environment."
         )
-    if index >= count:
-        raise UserError(
-            f"{INDEX} = {index} must be below {COUNT} = {count}: correct the environment."
-        )
-    is_chosen = index > 0 or BIND in os.environ
     return {
         "coordinator_address": address,
-        "num_processes": count,
-        "process_id": index,
-        "coordinator_bind_address": None if is_chosen else bind_address(address),
+        "num_processes": _number(COUNT),
+        "process_id": _number(INDEX),
     }
-
-
-def bind_address(coordinator: str) -> str | None:
-    """The coordinator's address if this host has it, so that JAX listens there only.
-
-    None leaves it to JAX, which listens on all: for a name that means another address elsewhere,
-    as /etc/hosts may give 127.0.1.1 to a machine's own name.
-    """
-    host = coordinator.rpartition(":")[0].strip("[]")
-    try:
-        family, *_, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-        socket.create_server(address, family=family).close()
-    except OSError:
-        return None
-    number = str(address[0])
-    is_reached = host in ("localhost", number) or not ipaddress.ip_address(number).is_loopback
-    return coordinator if is_reached else None
 
 
 def _is_tpu_host() -> bool:
@@ -371,7 +349,3 @@ def on_host(tree: Any) -> Any:
     if jax.process_count() == 1:
         return jax.device_get(tree)
     return multihost_utils.process_allgather(tree, tiled=True)
-
-
-def _hash(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -2,9 +2,8 @@
 
 import math
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -31,7 +30,6 @@ PARAMETER_RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"kernel|table", (None, "fsdp")),
     (r"bias|scale", ("fsdp",)),
 )
-BLOCK = re.compile(r"block_\d+")
 
 
 @dataclass(frozen=True)
@@ -111,55 +109,11 @@ def shard_of(mesh: Mesh, batch_size: int, seed: int = 0) -> BatchShard:
     return BatchShard(batch_size, seed, parts.index(mine), len(parts), mine)
 
 
-@dataclass(frozen=True)
-class ParameterShard:
-    """One parameter, or `count` equal ones of several blocks, and the part that a device holds.
-
-    `axes` has the mesh axis that divides each dimension; None for a whole dimension.
-    """
-
-    path: str
-    shape: tuple[int, ...]
-    dtype: str
-    axes: tuple[str | None, ...]
-    bytes_per_device: int
-    count: int = 1
-
-
-def sharding_table(params: Any, mesh: Mesh) -> list[ParameterShard]:
-    """A row for each parameter, in the order of the tree; leaves may be arrays or shapes.
-
-    Equal parameters of several blocks are one row, `block_*`.
-    """
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    rows = Counter(_shard(path_of(path), leaf, mesh) for path, leaf in leaves)
-    return [replace(row, count=count) for row, count in rows.items()]
-
-
-def table_lines(table: list[ParameterShard]) -> list[str]:
-    """The table for a terminal, with the sum of bytes below."""
-    cells = [
-        (
-            row.path + (f" ({row.count})" if row.count > 1 else ""),
-            " x ".join(map(str, row.shape)),
-            " x ".join(axis or "whole" for axis in row.axes),
-            f"{row.bytes_per_device * row.count:,} B",
+def bytes_on_device(params: Any, mesh: Mesh | AbstractMesh) -> int:
+    """What each device holds of the parameters, which may be arrays or shapes."""
+    return sum(
+        leaf.dtype.itemsize * math.prod(sharding.shard_shape(leaf.shape))
+        for leaf, sharding in zip(
+            jax.tree.leaves(params), jax.tree.leaves(state_sharding(params, mesh)), strict=True
         )
-        for row in table
-    ]
-    total = sum(row.bytes_per_device * row.count for row in table)
-    cells.append(("parameters on a device", "", "", f"{total:,} B"))
-    widths = [max(len(row[column]) for row in cells) for column in range(3)]
-    return [
-        "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[3]])
-        for row in cells
-    ]
-
-
-def _shard(path: str, leaf: Any, mesh: Mesh) -> ParameterShard:
-    spec = parameter_spec(path, leaf.shape, mesh)
-    local = NamedSharding(mesh, spec).shard_shape(leaf.shape)
-    padded = (*spec, *[None] * (len(leaf.shape) - len(spec)))
-    axes = tuple(axis if axis and mesh.shape[axis] > 1 else None for axis in padded)
-    size = math.prod(local) * leaf.dtype.itemsize
-    return ParameterShard(BLOCK.sub("block_*", path), leaf.shape, str(leaf.dtype), axes, size)
+    )

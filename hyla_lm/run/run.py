@@ -23,7 +23,7 @@ from hyla_lm.run.folder import RunFolder
 from hyla_lm.run.profiling import Profiler
 from hyla_lm.run.program import Program, compile_step, identity
 from hyla_lm.run.store import RunStore
-from hyla_lm.run.summary import layout_lines, startup_lines
+from hyla_lm.run.summary import startup_lines
 from hyla_lm.run.watchdog import Watchdog
 from hyla_lm.signals import end_on_error_within
 from hyla_lm.tasks.protocol import Batch, Task
@@ -154,8 +154,6 @@ class Run:
         if processes.is_process_0():
             rows = startup_lines(program, self.state.params, self.first)
             print_table(f"hyla_lm {version('hyla_lm')}", {**rows, **more})
-            for line in layout_lines(program):
-                print(line)
 
     def _print_other_numerics(self, program: Program[Task]) -> None:
         """Says that a resumed run may not get the same bits."""

@@ -20,7 +20,7 @@ from hyla_lm.model.inspection import kernels_of
 from hyla_lm.optim import OptimizerConfig, span_of_fall
 from hyla_lm.package import git_revision
 from hyla_lm.parallel.mesh import AXES
-from hyla_lm.parallel.sharding import sharding_table, table_lines
+from hyla_lm.parallel.sharding import bytes_on_device
 from hyla_lm.run.program import Program, numerics_of, versions
 from hyla_lm.tasks.protocol import Objective, Task
 
@@ -36,6 +36,7 @@ def startup_lines(program: Program[Task], params: Any, first_step: int) -> dict[
     c, o, t = e.model, e.optimizer, e.train
     unique = count_parameters(params)
     applied = count_applied_parameters(params, c, program.task.io)
+    held = bytes_on_device(program.abstract_state.params, program.mesh) / 1e6
     kernels = ", ".join(dict.fromkeys(training_kernels(program)))
     axes = ", ".join(f"{axis} {program.mesh.shape[axis]}" for axis in AXES)
     tokens = program.tokens_per_step
@@ -43,7 +44,7 @@ def startup_lines(program: Program[Task], params: Any, first_step: int) -> dict[
     return {
         "model": f"{c.num_layers} layers, D {c.model_dim}, {c.num_heads} heads of {c.head_dim}, "
         f"F {c.mlp_dim} {c.feedforward}, {c.positions} positions, {c.dtype}{modern_parts(c)}",
-        "parameters": f"{unique:,} unique, {applied:,} as applied",
+        "parameters": f"{unique:,} unique, {applied:,} as applied, {held:,.1f} MB on each device",
         "attention": f"{' + '.join(c.pattern)} ({kernels})",
         "mesh": f"{program.mesh.size} x {jax.devices()[0].device_kind}: {axes}",
         **program.task.summary(),
@@ -82,15 +83,8 @@ def training_kernels(program: Program[Objective]) -> list[str]:
         return kernels_of(program.model, program.abstract_state.params, rows, length)
 
 
-def layout_lines(program: Program[Task]) -> list[str]:
-    """What each device holds of the parameters, where the mesh divides them."""
-    if program.mesh.shape["fsdp"] * program.mesh.shape["model"] == 1:
-        return []
-    return table_lines(sharding_table(program.abstract_state.params, program.mesh))
-
-
 def texts(program: Program[Task]) -> dict[str, str]:
-    """Markdown by tag: the configuration, the parameters, and where the run trains."""
+    """Markdown by tag: the configuration, and where the run trains."""
     numerics = numerics_of(program.mesh, program.step_hash)
     axes: Mapping[str, int] = numerics.pop("mesh")
     environment = {
@@ -103,10 +97,8 @@ def texts(program: Program[Task]) -> dict[str, str]:
         **numerics,
     }
     known = (f"{name}: {value}" for name, value in environment.items() if value not in (None, ""))
-    table = sharding_table(program.abstract_state.params, program.mesh)
     return {
         "text/config": _preformatted(program.experiment.text),
-        "text/parameters": _preformatted("\n".join(table_lines(table))),
         "text/environment": _preformatted("\n".join(known)),
     }
 

@@ -193,11 +193,11 @@ LINES: dict[str, list[tuple[str, str]]] = {
         ("evals report {new}", "{new}"),
     ],
     "tpu": [
-        (f"tpu create {LAUNCH} --name=Hyla", "--name=Hyla"),
-        (f"tpu run {LAUNCH} --repository=r --revision=main --dry-run", "--revision=main"),
-        (f"tpu run {LAUNCH} --repository=--upload-pack=x --dry-run", "--repository="),
-        (f"tpu run {LAUNCH} --gin ModelConfig.remat=1", "write --gin.ModelConfig.remat=1"),
-        ("tpu run @{new}", "@{new} cannot be read"),
+        (f"tpu supervise {LAUNCH} --name=Hyla", "--name=Hyla"),
+        (f"tpu supervise {LAUNCH} --repository=r --revision=main --dry-run", "--revision=main"),
+        (f"tpu supervise {LAUNCH} --repository=--upload-pack=x --dry-run", "--repository="),
+        (f"tpu supervise {LAUNCH} --gin ModelConfig.remat=1", "write --gin.ModelConfig.remat=1"),
+        ("tpu supervise @{new}", "@{new} cannot be read"),
     ],
 }
 MISTAKES = [(f"{TRAIN} --gin.{row}", said) for row, said in SETTINGS]

@@ -99,17 +99,13 @@ def test_a_dimension_that_does_not_divide_stays_whole() -> None:
     assert parameter_spec("params/embed/table", (321, 32), mesh) == P(None, "fsdp")
 
 
-@pytest.mark.parametrize("sizes", [(1, 1, 4, 1), (2, 1, 2, 1)])
-def test_a_mesh_of_too_few_devices_says_what_data_would_take(sizes: tuple[int, ...]) -> None:
-    with pytest.raises(UserError, match="is a mesh of 4 devices but there are 8: set .*data = 2,"):
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [((1, 1, 3, 1), "is a mesh of 3 devices but there are 8"), ((1, -1, 3, 1), "a multiple of 3")],
+)
+def test_a_mesh_that_does_not_fit_the_devices_is_named(sizes: tuple[int, ...], said: str) -> None:
+    with pytest.raises(UserError, match=said):
         make_mesh(sized(*sizes), TWO_SLICES)
-
-
-def test_a_mesh_that_no_size_of_data_mends_says_so() -> None:
-    with pytest.raises(UserError, match="a multiple of 3 devices but there are 8: change its"):
-        make_mesh(MeshConfig(fsdp=3), TWO_SLICES)
-    with pytest.raises(UserError, match="a mesh of 3 devices but there are 8: change its sizes"):
-        make_mesh(sized(1, 1, 3, 1), TWO_SLICES)
 
 
 @dataclass(frozen=True)
@@ -141,7 +137,7 @@ def sized(*sizes: int) -> MeshConfig:
 TWO_SLICES = [FakeChip(index) for index in (4, 0, 5, 1, 6, 2, 7, 3)]
 
 
-@pytest.mark.parametrize("sizes", [(2, 4, 1, 1), (2, 1, 2, 2), (-1, 1, 4, 1), (4, 1, 1, 2)])
+@pytest.mark.parametrize("sizes", [(2, 1, 2, 2), (-1, 1, 4, 1), (4, 1, 1, 2)])
 def test_only_replica_goes_from_slice_to_slice(sizes: tuple[int, ...]) -> None:
     mesh = make_mesh(sized(*sizes), TWO_SLICES)
     slices = np.vectorize(lambda chip: chip.slice_index)(mesh.devices)
@@ -150,7 +146,6 @@ def test_only_replica_goes_from_slice_to_slice(sizes: tuple[int, ...]) -> None:
     assert {chip.id for chip in mesh.devices.flat} == set(range(8))
 
 
-@pytest.mark.parametrize("sizes", [(1, -1, 1, 1), (1, 4, 2, 1)])
-def test_slices_without_a_replica_of_their_own_are_an_error(sizes: tuple[int, ...]) -> None:
+def test_slices_without_a_replica_of_their_own_are_an_error() -> None:
     with pytest.raises(UserError, match="MeshConfig.replica = 1 .* on 2 slices: set it to 2"):
-        make_mesh(sized(*sizes), TWO_SLICES)
+        make_mesh(sized(1, 4, 2, 1), TWO_SLICES)

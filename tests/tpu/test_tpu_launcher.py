@@ -11,37 +11,16 @@ from tests.tpu.answers import BUSY, FINAL, HOST_AWAY, PASSING, PIP_FAILED
 from tests.tpu.conftest import CODE, COMMIT, PLACE, FakeCloud
 
 
-def test_create_waits_for_the_queue_and_for_ssh(cloud: FakeCloud) -> None:
-    cloud.set(grants=["WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"], hosts=4)
-    code, printed = cloud.launch("create")
-    assert code == 0
-    assert "WAITING_FOR_RESOURCES" in printed and "hyla is ready" in printed
-    assert "hyla-lm tpu delete --name=hyla --project=my-project --zone=us-west4-a" in printed
-    assert cloud.count("--worker=all .*ServerAliveInterval=15.*--command=true") == 1
-    assert cloud.launch("create")[0] == 0
-    assert cloud.count("resources create") == 1 and cloud.count("delete") == 0
-
-
-@pytest.mark.parametrize(
-    ("resource", "node"), [("SUSPENDED", None), ("ACTIVE", "PREEMPTED"), ("ACTIVE", None)]
-)
-def test_create_replaces_what_is_lost(cloud: FakeCloud, resource: str, node: str | None) -> None:
-    cloud.set(resource=resource, node=node)
-    assert cloud.launch("create")[0] == 0
-    assert cloud.count("resources delete hyla --force") == cloud.count("resources create") == 1
-    assert cloud.state["node"] == "READY"
-
-
 @pytest.mark.parametrize("name", FINAL)
 def test_a_refusal_that_comes_twice_is_passed_on_and_nothing_is_billed(
     cloud: FakeCloud, name: str
 ) -> None:
     verb = "resources create" if ".create" in FINAL[name] else "resources describe"
     cloud.fault(verb, FINAL[name], times=2)
-    code, printed = cloud.launch("create")
+    code, printed = cloud.launch("supervise")
     last = printed.splitlines()[-1]
     assert code == 2 and last.startswith("hyla-lm tpu: gcloud: ") and cloud.is_empty
-    assert {"old_gcloud": "update gcloud", "revoked": "gcloud auth login"}.get(name, "") in last
+    assert name != "revoked" or "gcloud auth login" in last
     assert "so nothing is billed" in printed and len(printed.splitlines()) == 3
 
 
@@ -50,7 +29,8 @@ def test_what_waiting_may_mend_is_tried_until_it_goes_and_said_once(
     cloud: FakeCloud, name: str
 ) -> None:
     cloud.fault("resources create", PASSING[name], times=30)
-    code, printed = cloud.launch("create")
+    cloud.plan("exit 0")
+    code, printed = cloud.launch("supervise")
     assert code == 0 and printed.count("Trying again") == 1
     assert sum(cloud.waits) > 1800
 
@@ -82,10 +62,12 @@ def test_a_bill_that_cannot_be_seen_is_not_guessed(cloud: FakeCloud) -> None:
     assert code == 0 and "could not be seen" in printed and "so nothing is billed" not in printed
 
 
-def test_run_trains_on_every_host_with_the_command_that_was_asked_for(active: FakeCloud) -> None:
+def test_it_trains_on_every_host_with_the_command_that_was_asked_for(active: FakeCloud) -> None:
     active.set(hosts=4)
+    active.plan("exit 0")
     active.fault("uv pip install", PIP_FAILED)
-    code, printed = active.launch("run", '--gin.Rows.train="gs://b/rows of text"', "--env=A=b c")
+    flags = '--gin.Rows.train="gs://b/rows of text"', "--env=A=b c"
+    code, printed = active.launch("supervise", *flags)
     assert code == 0 and "started on 4 hosts" in printed
     assert "No matching distribution found for uv" in printed
     for host in range(4):
@@ -93,31 +75,16 @@ def test_run_trains_on_every_host_with_the_command_that_was_asked_for(active: Fa
     files = "--gin_file=gin/c4_50m_hyla.gin --gin_file=gin/c4_rows.gin"
     asked = f'train {files} --workdir={active.home}/run --gin.Rows.train="gs://b/rows of text"'
     assert (active.home / "arguments-3").read_text() == f"{asked}\n"
-    assert active.count("env JAX_PLATFORMS=tpu,cpu 'A=b c'") == 1
-
-
-def test_run_starts_only_the_hosts_that_do_not_train(active: FakeCloud) -> None:
-    active.launch("run")
-    active.wait_for_attempt(0, 1)
-    active.set(hosts=2)
-    assert "started on 1 hosts, running before on 1" in active.launch("run")[1]
-    active.wait_for_attempt(1, 1)
-    assert (active.attempts(0), active.attempts(1)) == (1, 1)
-
-
-def test_run_needs_machines(cloud: FakeCloud) -> None:
-    code, printed = cloud.launch("run")
-    assert code == 2 and "hyla is ABSENT: `create` or `supervise` makes it usable" in printed
+    assert active.count("--worker=all .*ServerAlive.*env JAX_PLATFORMS=tpu,cpu 'A=b c'") == 1
 
 
 def test_status_says_what_slice_and_trainer_do(active: FakeCloud) -> None:
     assert "never started" in active.launch("status")[1]
-    active.plan("save 40; exit 1")
-    active.launch("run", f"--workdir={active.home}/my run")
-    active.wait_for_end(0)
+    active.plan("save 40; exit 2")
+    active.launch("supervise", f"--workdir={active.home}/my run")
     code, printed = active.launch("status")
     assert code == 0 and "hyla  ACTIVE, node READY\n" in printed
-    assert "exited with status 1, newest checkpoint 40" in printed
+    assert "exited with status 2, newest checkpoint 40" in printed
     active.fault("ssh .*--worker=all", HOST_AWAY, code=255)
     printed = active.launch("status")[1]
     assert "host 1  does not answer" in printed and "host 0" not in printed
@@ -128,23 +95,17 @@ def test_status_says_what_slice_and_trainer_do(active: FakeCloud) -> None:
 def test_logs_show_the_log_of_the_chosen_host(active: FakeCloud) -> None:
     active.set(hosts=2)
     active.plan('echo "this is $HOST"; exit 0')
-    active.launch("run")
+    active.launch("supervise")
     active.wait_for_end(1)
     assert "this is 1" in active.launch("logs", "--no-follow", "--worker=1")[1]
-
-
-def test_stop_lets_the_trainer_save_and_says_what_is_billed(active: FakeCloud) -> None:
-    active.launch("run")
-    active.wait_for_attempt(0, 1)
-    code, printed = active.launch("stop")
-    assert code == 0 and "is billed" in printed
-    assert "exited with status 75" in active.launch("status")[1]
+    code, printed = active.launch("logs", "--worker=4")
+    assert code == 2 and "--worker=4 is no host of hyla: give 0 to 3" in printed
 
 
 MISTAKES = {
     "--accelerator-type=v5litepod-12": "give v5litepod-N with N one of",
     "--revision=main": "must be a whole commit",
-    "--archive=gs://b/a.tar.gz": "--repository with --revision, or --archive",
+    "--repository=": "--repository is missing",
     "--env=oops": "must be NAME=VALUE",
     "--name=Hyla": "must be at most 40 of a-z",
     "--project=": "--project is missing",
@@ -162,12 +123,6 @@ def test_a_mistake_is_one_sentence_before_anything_is_done(cloud: FakeCloud, fla
     code, printed = cloud.launch("supervise", flag)
     assert code == 2 and printed.startswith("hyla-lm tpu: ") and MISTAKES[flag] in printed
     assert cloud.state["calls"] == []
-
-
-@pytest.mark.parametrize("worker", ["4", "-1", "all"])
-def test_logs_of_a_host_that_is_not_there(active: FakeCloud, worker: str) -> None:
-    code, printed = active.launch("logs", f"--worker={worker}")
-    assert code == 2 and f"--worker={worker} is no host of hyla: give 0 to 3" in printed
 
 
 def test_gcloud_that_is_not_there(monkeypatch: pytest.MonkeyPatch, capfd) -> None:
@@ -212,7 +167,7 @@ def test_no_secret_is_printed(active: FakeCloud) -> None:
     active.fault("ssh .*git", "fatal: https://me:pass12@example.com, quiet1, hush hush\n", times=3)
     for more in ([], ["--dry-run"], ["--env=TOKEN silent"], ["--envs=A_SECRET=silent"]):
         try:
-            printed = active.launch("run", *flags, *more)[1]
+            printed = active.launch("supervise", *flags, *more)[1]
         except SystemExit:
             captured = active.capture.readouterr()
             printed = captured.out + captured.err

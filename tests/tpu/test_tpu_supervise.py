@@ -39,7 +39,8 @@ def test_statuses_of_the_trainer_are_those_that_the_launcher_knows() -> None:
 def training(active: FakeCloud) -> FakeCloud:
     """A slice whose trainer runs; it ends well when it is started again."""
     active.plan("hang", "exit 0")
-    active.launch("run")
+    active.interrupted_sleeps = 1
+    assert active.launch("supervise")[0] == 130
     active.wait_for_attempt(0, 1)
     return active
 
@@ -89,12 +90,20 @@ def test_a_mistake_of_the_user_ends_it(active: FakeCloud) -> None:
     assert active.attempts() == 1 and active.is_empty
 
 
-def test_a_supervisor_started_anew_goes_on(active: FakeCloud) -> None:
-    active.plan("exit 0")
-    active.launch("run")
-    active.wait_for_end(0)
-    assert active.launch("supervise", "--delete-after")[0] == 0
-    assert active.attempts() == 1 and active.is_empty
+def test_a_supervisor_started_anew_goes_on(training: FakeCloud) -> None:
+    finishes(training, after=0)
+    assert training.launch("supervise", "--delete-after")[0] == 0
+    assert training.attempts() == 1 and training.is_empty
+
+
+@pytest.mark.parametrize(
+    ("resource", "node"), [("SUSPENDED", None), ("ACTIVE", "PREEMPTED"), ("ACTIVE", None)]
+)
+def test_what_is_lost_is_made_again(cloud: FakeCloud, resource: str, node: str | None) -> None:
+    cloud.set(resource=resource, node=node)
+    cloud.plan("exit 0")
+    assert cloud.launch("supervise")[0] == 0
+    assert cloud.count("resources delete hyla --force") == cloud.count("resources create") == 1
 
 
 def test_a_request_that_waits_for_days_keeps_its_place(cloud: FakeCloud) -> None:
