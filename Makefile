@@ -4,7 +4,7 @@ BIN := .venv/bin
 GIN ?= gin/quickstart.gin
 WORKDIR ?= runs/$(notdir $(basename $(GIN)))
 
-.PHONY: train compare test test-as-for-users test-computing test-waiting test-full test-seqio test-torch faults mutations evals-smoke lint bench bench-step bench-data bench-tpu bench-evals bench-checkpoint bench-gpu plans records docs docs-serve clean
+.PHONY: train compare test test-as-for-users test-computing test-waiting test-full test-seqio test-torch faults mutations evals-smoke lint bench bench-step bench-data bench-tpu bench-evals bench-gpu plans records docs docs-serve clean
 
 # A program that was compiled once is kept, so that the next start takes seconds.
 train: export JAX_COMPILATION_CACHE_DIR ?= $(HOME)/.cache/hyla_lm/programs
@@ -103,9 +103,6 @@ bench-tpu: .venv/full
 
 bench-evals: .venv/dev
 	$(BIN)/python tests/benchmarks/bench_evals.py
-
-bench-checkpoint: .venv/dev
-	$(BIN)/python tests/benchmarks/bench_checkpoint.py
 
 bench-gpu: .venv/gpu
 	$(BIN)/python tests/benchmarks/bench_gpu.py $(GINS)

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from hyla_lm import ending
 from hyla_lm.cli.parser import Parser, parse
 from hyla_lm.errors import UserError
-from hyla_lm.tpu import commands, gke
+from hyla_lm.tpu import commands
 from hyla_lm.tpu.cloud import SSH_SECONDS, Cloud, State, leaving
 from hyla_lm.tpu.gcloud import DryRun, run_for_real
 from hyla_lm.tpu.job import Job, Training, hide
@@ -44,9 +44,6 @@ def main(
 
 def _launch(argv: list[str], sleep: Callable[[float], None], clock: Callable[[], float]) -> None:
     options, bindings = parse(parser(), expand(argv))
-    if options.command == "gke":
-        gke.apply(options, bindings)
-        return
     job = job_of(options, bindings)
     cloud = Cloud(job, run_for_real, sleep, clock=clock)
     if options.dry_run:
@@ -150,7 +147,6 @@ def parser() -> argparse.ArgumentParser:
         if name == "logs":
             command.add_argument("--worker", default="0", help="whose log")
             command.add_argument("--no-follow", dest="follow", action="store_false")
-    gke.add_arguments(choices.add_parser("gke", help=gke.__doc__, description=gke.__doc__))
     return parser
 
 

@@ -116,9 +116,7 @@ def detail_of(done: Done) -> str:
     return " ".join(text.split()).rstrip(".")[:LONGEST_DETAIL]
 
 
-def run_for_real(
-    argv: Sequence[str], *, stream: bool = False, stdin: str = "", limit: float | None = None
-) -> Done:
+def run_for_real(argv: Sequence[str], *, stream: bool = False, limit: float | None = None) -> Done:
     """Runs a command; with `stream` its output goes to the terminal instead of being returned.
 
     After `limit` seconds it is ended, with all that it started, and its status is TIMED_OUT.
@@ -128,7 +126,7 @@ def run_for_real(
     try:
         process = subprocess.Popen(
             argv,
-            stdin=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
             stdout=pipe,
             stderr=pipe,
             text=True,
@@ -141,7 +139,7 @@ def run_for_real(
         return Done(NOT_STARTED, errors=f"{argv[0]} does not start: {error}")
     with process:
         try:
-            output, errors = process.communicate(stdin, timeout=limit)
+            output, errors = process.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
             _end(process, group)
             return Done(TIMED_OUT, errors=f"no answer in {limit:.0f} s")

@@ -7,11 +7,7 @@ from dataclasses import dataclass
 
 from hyla_lm.errors import UserError
 
-# Chips of a v5litepod slice, to the topology that GKE names it by.
-TOPOLOGIES = {
-    **{1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4"},
-    **{32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"},
-}
+CHIPS = (1, 4, 8, 16, 32, 64, 128, 256)  # of the slices of v5litepod
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 ACCELERATOR = re.compile(r"v5litepod-([1-9]\d*)")
@@ -41,8 +37,8 @@ class Slice:
 
     def __post_init__(self) -> None:
         match = ACCELERATOR.fullmatch(self.accelerator)
-        if match is None or int(match[1]) not in TOPOLOGIES:
-            sizes = ", ".join(str(size) for size in TOPOLOGIES)
+        if match is None or int(match[1]) not in CHIPS:
+            sizes = ", ".join(str(size) for size in CHIPS)
             raise UserError(
                 f"--accelerator-type={self.accelerator} is not a v5e slice: "
                 f"give v5litepod-N with N one of {sizes}."
@@ -56,10 +52,6 @@ class Slice:
     def hosts(self) -> int:
         """The number of machines: one for up to eight chips, else one for every four chips."""
         return 1 if self.chips <= 8 else self.chips // 4
-
-    @property
-    def topology(self) -> str:
-        return TOPOLOGIES[self.chips]
 
 
 @dataclass(frozen=True)

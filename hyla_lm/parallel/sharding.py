@@ -109,7 +109,7 @@ def shard_of(mesh: Mesh, batch_size: int, seed: int = 0) -> BatchShard:
     return BatchShard(batch_size, seed, parts.index(mine), len(parts), mine)
 
 
-def bytes_on_device(params: Any, mesh: Mesh | AbstractMesh) -> int:
+def bytes_on_device(params: Any, mesh: Mesh) -> int:
     """What each device holds of the parameters, which may be arrays or shapes."""
     return sum(
         leaf.dtype.itemsize * math.prod(sharding.shard_shape(leaf.shape))

@@ -1,4 +1,4 @@
-"""Time and memory of forward plus backward attention, blocked against reference, as a table.
+"""Time and memory of forward plus backward attention, blocked against reference.
 
 Milliseconds are the least of several interleaved runs, megabytes the scratch memory of the compiled
 program. Ends with an error where `blocked` breaks what it promises for HYLA. Run it as
@@ -12,8 +12,6 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from hyla_lm.attention.attend import VARIANTS, attend
 
@@ -70,18 +68,6 @@ def measure(name: str, length: int) -> dict[str, Cost]:
     }
 
 
-def row(name: str, length: int, cost: dict[str, Cost]) -> list[str]:
-    reference, blocked = cost["reference"], cost["blocked"]
-    return [
-        name,
-        str(length),
-        *(f"{each.seconds * 1e3:.1f}" for each in (reference, blocked)),
-        f"{reference.seconds / blocked.seconds:.2f}",
-        *(f"{each.scratch_bytes / 1e6:.1f}" for each in (reference, blocked)),
-        f"{reference.scratch_bytes / blocked.scratch_bytes:.1f}",
-    ]
-
-
 def check_hyla(costs: dict[tuple[str, int], dict[str, Cost]]) -> None:
     reference, blocked = costs["hyla", 512]["reference"], costs["hyla", 512]["blocked"]
     longer = costs["hyla", 2048]["blocked"]
@@ -91,14 +77,15 @@ def check_hyla(costs: dict[tuple[str, int], dict[str, Cost]]) -> None:
 
 
 def main() -> None:
-    table = Table(title=f"float32, B={BATCH}, H={HEADS}, K=U={HEAD_DIM}, {jax.default_backend()}")
-    headings = ("variant", "T", "ms ref", "ms blocked", "speedup")
-    for heading in (*headings, "MB ref", "MB blocked", "memory ratio"):
-        table.add_column(heading, justify="left" if heading == "variant" else "right")
+    print(f"float32, B={BATCH}, H={HEADS}, K=U={HEAD_DIM}, {jax.default_backend()}")
     costs = {(name, length): measure(name, length) for name in NAMES for length in RUNS_OF_LENGTH}
     for (name, length), cost in costs.items():
-        table.add_row(*row(name, length, cost))
-    Console().print(table)
+        reference, blocked = cost["reference"], cost["blocked"]
+        print(
+            f"{name:8} T={length:<5} reference {reference.seconds * 1e3:8.1f} ms "
+            f"{reference.scratch_bytes / 1e6:8.1f} MB  blocked {blocked.seconds * 1e3:8.1f} ms "
+            f"{blocked.scratch_bytes / 1e6:8.1f} MB"
+        )
     check_hyla(costs)
 
 

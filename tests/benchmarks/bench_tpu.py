@@ -9,13 +9,15 @@ measure. Both leave out waiting for memory; HBM is the time that operands and re
 import re
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from tpu_programs import Program, both, forward
 
+from hyla_lm.attention.attend import VARIANTS, attend
 from hyla_lm.attention.chips import V5E
 from hyla_lm.tools.cycles.bundles import Dumps
 from hyla_lm.tools.cycles.hlo import Program as Hlo
@@ -27,12 +29,47 @@ DUMPS = Path(FOLDER.name)
 HBM_BYTES_PER_CYCLE = V5E.hbm_bytes_per_second / V5E.clock_hz
 LENGTHS = (512, 1024, 2048, 4096)
 REFERENCE_MAX_LENGTH = 2048  # beyond, its pairs take minutes to compile and fill the chip
+HEADS, HEAD_DIM = 8, 64
 CASES = [("hyla", name) for name in ("pallas_tpu", "blocked", "reference")]
 CASES += [("softmax", "reference"), ("linear", "pallas_tpu")]
 CASES += [(name, "pallas_tpu") for name in ("hyla_gated", "talking_heads", "query_composed")]
 
 _KERNEL = re.compile(r'%([\w.\-]+) = .*custom_call_target="tpu_custom_call"')
 _VMEM = re.compile(r'"used_scoped_memory_configs":\[\{"memory_space":"1"[^}]*"size":"(\d+)"')
+
+Program = tuple[Callable[..., Any], tuple[jax.ShapeDtypeStruct, ...]]
+
+
+def forward(length: int, attention: str, implementation: str) -> Program:
+    """Attention of one layer, and its operands as shapes."""
+    x = jax.ShapeDtypeStruct((1, length, HEADS, HEAD_DIM), jnp.bfloat16)
+    spec = VARIANTS[attention]
+    of_pairs = spec.pair_network.weights if spec.pair_network else {}
+    weights = [
+        jax.ShapeDtypeStruct((1, length) * weight.by_query + (HEADS,) * len(weight.axes), "f4")
+        for weight in of_pairs.values()
+    ]
+
+    def attention_layer(q: jax.Array, k: jax.Array, v: jax.Array, *weights: jax.Array) -> jax.Array:
+        return attend(
+            *(q, k, v, spec),
+            causal=True,
+            weights=dict(zip(of_pairs, weights, strict=True)),
+            implementation=implementation,
+        )
+
+    return attention_layer, (x, x, x, *weights)
+
+
+def both(*case: Any) -> Program:
+    """The output and the gradient of its sum with respect to its operands."""
+    function, shapes = forward(*case)
+
+    def output_and_gradients(*operands: jax.Array) -> Any:
+        y, pull_back = jax.vjp(function, *operands)
+        return y, pull_back(jnp.ones_like(y))
+
+    return output_and_gradients, shapes
 
 
 def compile_program(program: Program, device: Any) -> Any:
@@ -76,7 +113,7 @@ def main() -> None:
             if implementation == "reference" and length > REFERENCE_MAX_LENGTH:
                 continue
             for make in (forward, both):
-                program = make(length=length, attention=attention, implementation=implementation)
+                program = make(length, attention, implementation)
                 label = f"T={length} {attention} {implementation} {make.__name__}"
                 print(f"{label:<42}{measure(program, device)}", flush=True)
 

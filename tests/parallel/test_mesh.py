@@ -28,6 +28,15 @@ ModelConfig.head_dim = 8
 ModelConfig.mlp_dim = 64
 OptimizerConfig.clip_norm = 1.0
 """
+# Two heads of keys and values are whole on a `model` axis of 8, and split on one of 2.
+GROUPED = """
+ModelConfig.num_kv_heads = 2
+ModelConfig.norm = "rms"
+ModelConfig.qk_norm = True
+ModelConfig.gated_attention = True
+ModelConfig.feedforward = "swiglu"
+ModelConfig.logit_soft_cap = 0.5
+"""
 Sizes = tuple[int, int, int, int]
 ALONE, DATA, FSDP = (1, 1, 1, 1), (2, 4, 1, 1), (1, 1, 8, 1)
 EACH, MODEL = (2, 1, 2, 2), (1, 1, 1, 8)
@@ -36,20 +45,20 @@ SCALARS = 64
 
 
 @pytest.mark.parametrize(
-    ("attention", "meshes"),
+    ("attention", "parts", "meshes"),
     [
-        ("softmax", (MODEL,)),
-        ("linear", (EACH,)),
-        ("hyla", (DATA, FSDP, EACH)),
-        pytest.param("softmax", (DATA, FSDP, EACH), marks=pytest.mark.full),
-        pytest.param("linear", (DATA, FSDP, MODEL), marks=pytest.mark.full),
-        pytest.param("hyla", (MODEL,), marks=pytest.mark.full),
+        ("softmax", GROUPED, (MODEL, EACH)),
+        ("linear", "", (EACH,)),
+        ("hyla", "", (DATA, FSDP, EACH)),
+        pytest.param("softmax", "", (DATA, FSDP), marks=pytest.mark.full),
+        pytest.param("linear", "", (DATA, FSDP, MODEL), marks=pytest.mark.full),
+        pytest.param("hyla", "", (MODEL,), marks=pytest.mark.full),
     ],
 )
 def test_meshes_of_8_devices_follow_one_device(
-    attention: str, meshes: tuple[Sizes, ...], tiny_gin: Path
+    attention: str, parts: str, meshes: tuple[Sizes, ...], tiny_gin: Path
 ) -> None:
-    tiny_gin.write_text(tiny_gin.read_text() + GIN)
+    tiny_gin.write_text(tiny_gin.read_text() + GIN + parts)
     runs = run_on([ALONE, *meshes], attention, tiny_gin)
     alone = runs.pop(ALONE)
     assert alone["losses"][-1] < alone["losses"][0] - 0.5
@@ -86,12 +95,6 @@ def assert_parameters_are_divided(fsdp: dict[str, Any], alone: dict[str, Any]) -
     crossing, parameters = fsdp["sums"], 4 * fsdp["parameters"]
     assert crossing["all-gather"] == parameters
     assert parameters < crossing["all-reduce"] < parameters + 8 * SCALARS
-
-
-def test_modern_parts_on_meshes_of_4_devices_have_the_gradients_of_one_device() -> None:
-    apart = json.loads(output_of("tests.parallel.modern_meshes", devices=4))
-    assert len(apart) == 3
-    assert max(apart) < 1e-4, apart
 
 
 def test_a_dimension_that_does_not_divide_stays_whole() -> None:

@@ -4,11 +4,9 @@ import re
 import signal
 import socket
 import subprocess
-import time
 
 import pytest
 
-from hyla_lm.ending import STOPPED
 from hyla_lm.errors import UserError
 from hyla_lm.parallel import processes
 from tests.parallel.running import Finished, free_port, run_processes, start_processes
@@ -46,29 +44,6 @@ if sys.argv[1] == "linger":
     time.sleep(4)
 print("the end")
 """
-# As on TPU hosts, JAX is told by others than the environment, and process 1 ends late.
-STOPPED_WHERE_JAX_FOUND_THE_HOSTS = """
-import os, time
-import jax
-from hyla_lm import ending
-from hyla_lm.parallel import processes
-
-names = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
-address, count, index = map(os.environ.pop, names)
-jax.distributed.initialize(address, int(count), int(index))
-told = ending.told
-
-def told_late(error):
-    time.sleep(2 * int(index))
-    return told(error)
-
-def stop():
-    with processes.joined("runs/mine"):
-        raise ending.Preempted("stopped")
-
-ending.told = told_late
-ending.process(lambda: ending.run("hyla-lm", stop))
-"""
 Process = subprocess.Popen[str]
 
 
@@ -99,11 +74,6 @@ def last_line(error: str) -> str:
 def test_a_good_end_is_no_alarm() -> None:
     for status, output, error in run("linger", "go", "go", HYLA_LM_SILENCE_SECONDS=1):
         assert (status, "the end" in output) == (0, True), error
-
-
-def test_one_that_stops_late_ends_with_the_status_of_all() -> None:
-    for status, _, error in run_processes([["-c", STOPPED_WHERE_JAX_FOUND_THE_HOSTS]] * 2, 1):
-        assert status == STOPPED, error
 
 
 def test_the_others_name_one_that_dies() -> None:
@@ -165,18 +135,6 @@ def test_a_stopped_process_is_named_and_ends_when_it_resumes(silent: int) -> Non
     assert re.fullmatch(said, last_line(error)), error
     stopped.communicate(timeout=60)
     assert stopped.returncode in (processes.UNAVAILABLE, -signal.SIGABRT)
-
-
-def test_processes_that_are_stopped_together_resume_together() -> None:
-    both = started("work", "work")
-    for order in (signal.SIGSTOP, signal.SIGCONT):
-        for process in both:
-            process.send_signal(order)
-        time.sleep(SILENCE + 2)
-    assert [process.poll() for process in both] == [None, None]
-    for process in both:
-        process.kill()
-        process.communicate()
 
 
 def test_a_process_that_rests_or_keeps_its_interpreter_busy_is_not_silent() -> None:

@@ -146,30 +146,12 @@ def test_the_newest_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert worker.newest_checkpoint("gs://b/other") is None
 
 
-def test_the_log_is_kept_in_the_bucket_while_the_trainer_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log, copied = tmp_path / "log", tmp_path / "copied"
-    copy = f'[ "$2" = cp ] && echo "$5" > {copied}.name && cp "$4" {copied}; echo more >> "$4"'
-    write_program(tmp_path / "bin" / "gcloud", copy)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    log.write_text("said\n")
-    stop = worker.copy_log(log, "gs://b/run/", seconds=0.05)
-    deadline = time.monotonic() + 20
-    while not copied.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    stop()
-    assert copied.read_text().startswith("said\nmore\n")  # a line written during the first copy
-    name = Path(f"{copied}.name").read_text()
-    assert name.startswith(f"gs://b/run/host_logs/{socket.gethostname()}/")
-
-
-def test_the_last_lines_are_in_the_bucket_when_the_trainer_has_ended(
+def test_the_log_is_in_the_bucket_when_the_trainer_has_ended(
     host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copied = tmp_path / "copied"
-    write_program(tmp_path / "bin" / "gcloud", f'[ "$2" = cp ] && cp "$4" {copied}')
+    copy = f'[ "$2" = cp ] && echo "$5" > {copied}.name && cp "$4" {copied}'
+    write_program(tmp_path / "bin" / "gcloud", copy)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     worker.start(host.folder, "gs://b/run", ["sh", "-c", "echo said; exit 3"])
     deadline = time.monotonic() + 20
@@ -177,6 +159,8 @@ def test_the_last_lines_are_in_the_bucket_when_the_trainer_has_ended(
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert "said\n" in copied.read_text()
+    name = Path(f"{copied}.name").read_text()
+    assert name.startswith(f"gs://b/run/host_logs/{socket.gethostname()}/")
 
 
 def test_a_log_that_cannot_be_copied_says_so_in_itself(
