@@ -164,6 +164,7 @@ def test_two_slices_are_asked_for_and_trained_on_together(cloud: FakeCloud) -> N
 def test_no_secret_is_printed(active: FakeCloud) -> None:
     flags = ["--repository=https://me:pass12@example.com/a.git", "--env=HF_TOKEN=hush hush"]
     flags += ["--env=wandb_api_key=quiet1"]
+    active.plan("exit 0")
     active.fault("ssh .*git", "fatal: https://me:pass12@example.com, quiet1, hush hush\n", times=3)
     for more in ([], ["--dry-run"], ["--env=TOKEN silent"], ["--envs=A_SECRET=silent"]):
         try:

@@ -60,12 +60,6 @@ def test_a_preempted_slice_is_made_again_and_trains_on(cloud: FakeCloud) -> None
     assert (cloud.count("resources create"), cloud.count("resources delete")) == (2, 1)
 
 
-def test_a_trainer_that_was_interrupted_is_started_again(active: FakeCloud) -> None:
-    active.plan("exit 75", "exit 75", "exit 0")
-    assert active.launch("supervise")[0] == 0
-    assert active.attempts() == 3
-
-
 def test_all_hosts_start_again_when_one_was_killed_before_they_joined(active: FakeCloud) -> None:
     active.set(hosts=3)
     active.plan("[ $HOST = 1 ] && kill -9 $$; [ $HOST = 0 ] || hang; exit 69", "exit 0")
@@ -202,11 +196,10 @@ def test_a_node_that_does_not_get_ready_is_made_again(active: FakeCloud) -> None
     assert code == 0 and "still ACTIVE, node REPAIRING: making it again" in printed
 
 
-@pytest.mark.parametrize("where", ["describe", "worker. status", "sleep", "queue"])
+@pytest.mark.parametrize("where", ["worker. status", "queue"])
 def test_an_interrupt_prints_the_bill_and_deletes_nothing(training: FakeCloud, where: str) -> None:
     if where == "queue":
         training.set(resource="WAITING_FOR_RESOURCES", node=None)
-    if where in ("sleep", "queue"):
         training.interrupted_sleeps = 1
     else:
         training.fault(where, interrupts=True)
