@@ -1,4 +1,4 @@
-"""Ambiguity by hand-made instances, by brute force, and the published figures."""
+"""Ambiguity of instances made by hand."""
 
 from functools import partial
 
@@ -11,7 +11,6 @@ from hyla_lm.evals.tasks.ambiguity import posterior
 
 jit = partial(jax.jit, static_argnums=1)
 is_ambiguous = jit(ambiguity.is_ambiguous)
-paper_code_count = jit(ambiguity.paper_code_count)
 # Two features (rows by columns); (2, 5) and (2, 7) both fit modulo 8.
 TWO_ANSWERS = [[(6, 7), (0, 0), (1, 6)], [(0, 4), (5, 4), (6, 4)], [(6, 0), (1, 1), (2, 7)]]
 
@@ -29,11 +28,3 @@ def test_one_answer_is_not_ambiguous() -> None:
     assert not is_ambiguous(instance, 8)
     found = posterior(np.asarray(instance)[None], 8)
     assert found == (1, 1, 1)
-
-
-def test_the_papers_criterion_wants_every_feature_to_differ() -> None:
-    # Plus 4 is minus 4 modulo 8, and plus 2 is not minus 2.
-    both = jnp.array([[1, 4, 5], [2, 0, 2], [3, 2, 5]])[:, :, None]
-    assert is_ambiguous(both, 8) and paper_code_count(both, 8) == 1
-    one_of_two = jnp.array(TWO_ANSWERS)
-    assert is_ambiguous(one_of_two, 8) and paper_code_count(one_of_two, 8) == 0
