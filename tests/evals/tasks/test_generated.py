@@ -24,6 +24,10 @@ SMALL = FuzzyLogic(sequence_length=8, evaluation_examples=50, periodic_examples=
 # A task of each kind, what its batches call the combination drawn, parts and combinations.
 TASKS: dict[str, tuple[GeneratedConfig, str, int, int]] = {
     "fuzzy_logic": (SMALL, "terms", 12, comb(12, 2)),
+    "three_terms": (
+        FuzzyLogic(num_variables=3, num_terms=3, sequence_length=5, unknown_terms=()),
+        *("terms", 8, comb(8, 3)),
+    ),
     "sraven": (Sraven(), "rules", 8, comb(8 + 3, 4)),
     "hyperteacher": (Hyperteacher(), "modules", 8, comb(8, 2)),
     "match3": (Match3(), "residue", 46, 322),
