@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from etils import epath
 
-from hyla_lm.errors import Unavailable, UserError
+from hyla_lm.errors import FOR_A_PERSON, Unavailable, UserError, may_pass
 
 T = TypeVar("T")
 PathLike = str | os.PathLike[str]
@@ -75,6 +75,8 @@ def storage_errors(path: PathLike, done: str, advice: str) -> Iterator[None]:
             yield
     except OSError as error:
         reason = error.strerror or error
+        if may_pass(error):
+            raise Unavailable(f"{path} cannot be {done} now ({reason}): start again.") from error
         raise UserError(f"{path} cannot be {done} ({reason}): {advice}.") from error
 
 
@@ -230,7 +232,8 @@ def _read_at(path: epath.Path, offset: int) -> bytes:
 def retrying(action: Callable[[], T], attempts: int, path: PathLike, done: str = "read") -> T:
     """The result of an action on a file, tried up to `attempts` times with growing, random waits.
 
-    Raises OSError for a missing or forbidden file, and Unavailable after the last try.
+    Raises OSError for what a person mends, such as a missing or forbidden file, and Unavailable
+    after the last try.
 
     A client that has tried for GIVE_UP_SECONDS itself, as array_record's does, is not asked again.
     """
@@ -239,9 +242,9 @@ def retrying(action: Callable[[], T], attempts: int, path: PathLike, done: str =
         try:
             with bucket_errors(path):
                 return action()
-        except (FileNotFoundError, NotADirectoryError, PermissionError):
-            raise
         except OSError as error:
+            if error.errno in FOR_A_PERSON:
+                raise
             if attempt == attempts or time.monotonic() - started > GIVE_UP_SECONDS:
                 raise Unavailable(
                     f"{path} could not be {done} in {attempt} tries ({error}): check the storage "

@@ -5,10 +5,15 @@ not yet logged, and meta, which identifies the run so that another run cannot co
 the checksums of the others and its own hash, and all are compared when a checkpoint is read.
 """
 
+import errno
+import json
+import logging
 import os
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from typing import Any
+from itertools import chain, repeat
+from typing import Any, TypeVar
 
 import jax
 import orbax.checkpoint as ocp
@@ -24,14 +29,20 @@ from hyla_lm.checkpoint.checksums import (
 )
 from hyla_lm.config.declare import REGISTRY, defaults
 from hyla_lm.ending import reason_of
-from hyla_lm.errors import Unavailable, UserError
-from hyla_lm.storage import bucket_of, check_bucket_access, storage_errors
+from hyla_lm.errors import Unavailable, UserError, is_forbidden, may_pass
+from hyla_lm.parallel import processes
+from hyla_lm.storage import GIVE_UP_SECONDS, bucket_of, check_bucket_access, storage_errors
 
 # Without it TensorStore, which writes the arrays, waits forever on a dead connection.
 os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES", "1")
 os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS", "60")
 
+COMMITTED = "commit_success.txt"
+META = "meta/metadata"  # Orbax's file of a JSON item
 ORIGIN = "origin"  # in the meta of runs that began from another
+RETRY_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)
+T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 
 class Damaged(UserError):
@@ -59,7 +70,7 @@ class Checkpointer:
         )
         self._orbax_folder = folder if bucket_of(folder) else folder.absolute()
         self._manager = ocp.CheckpointManager(self._orbax_folder, options=options)
-        self._saving = 0  # the step of the last save
+        self._saving: int | None = None  # the step of the save that is not known to be whole
 
     def steps(self) -> list[int]:
         """The steps with a whole checkpoint."""
@@ -76,12 +87,13 @@ class Checkpointer:
         return steps[-1] if step is None else step
 
     def check(self) -> None:
-        """Raises the error of a failed background save."""
-        with self._saving_errors():
-            self._manager.check_for_errors()
+        """Raises the error of a failed background save, and of one that left no checkpoint."""
+        if not self._manager.is_saving_in_progress():
+            self.wait()
 
     def is_saving(self) -> bool:
-        return self._manager.is_saving_in_progress()
+        """Whether a save is under way, or is not known to be whole."""
+        return self._saving is not None
 
     def save(self, step: int, state: Any, data: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
         """Starts saving a step in the background, when the save before has ended."""
@@ -101,12 +113,15 @@ class Checkpointer:
 
     def meta(self, step: int) -> dict[str, Any]:
         """The meta of a step: the identity of the run that saved it."""
-        with self._reading_errors(step):
+
+        def read() -> dict[str, Any]:
             args = ocp.args.Composite(meta=ocp.args.JsonRestore())
             meta = self._manager.restore(step, args=args)["meta"]
             if not is_sealed(meta):
                 raise ValueError("its meta differs from its hash")
             return dict(meta)
+
+        return self._read(step, read)
 
     def restore(
         self, step: int, abstract_state: Any, meta: Mapping[str, Any]
@@ -115,7 +130,8 @@ class Checkpointer:
 
         Raises Damaged where they differ from the checksums of meta.
         """
-        with self._reading_errors(step):
+
+        def read() -> tuple[Any, dict[str, Any]]:
             args = ocp.args.Composite(
                 state=ocp.args.StandardRestore(abstract_state), data=ocp.args.JsonRestore()
             )
@@ -125,6 +141,8 @@ class Checkpointer:
                 raise ValueError("its data position differs from its hash")
             _check_arrays(checksums(state), meta["checksums"]["state"])
             return state, data
+
+        return self._read(step, read)
 
     def contents(self, step: int, meta: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         """`restore` to the memory of this host, whatever devices saved it."""
@@ -140,8 +158,11 @@ class Checkpointer:
         return leaves_by_path(self._shapes(step)["params"])
 
     def _shapes(self, step: int) -> Any:
-        with self._reading_errors(step), ocp.PyTreeCheckpointer() as reader:
-            return reader.metadata(self._state_folder(step)).item_metadata.tree
+        def read() -> Any:
+            with ocp.PyTreeCheckpointer() as reader:
+                return reader.metadata(self._state_folder(step)).item_metadata.tree
+
+        return self._read(step, read)
 
     def restore_parameters(self, step: int, wanted: Any, meta: Mapping[str, Any]) -> Any:
         """Some parameters of a step, a tree of shapes with shardings; Damaged as by `restore`."""
@@ -151,21 +172,33 @@ class Checkpointer:
             restore_args=ocp.checkpoint_utils.construct_restore_args(item),
             partial_restore=True,
         )
-        with self._reading_errors(step), ocp.PyTreeCheckpointer() as reader:
-            saved = reader.restore(self._state_folder(step), args=arguments)
+
+        def read() -> Any:
+            with ocp.PyTreeCheckpointer() as reader:
+                saved = reader.restore(self._state_folder(step), args=arguments)
             sums = checksums(saved)
             _check_arrays(sums, {name: meta["checksums"]["state"].get(name) for name in sums})
             return saved["params"]
+
+        return self._read(step, read)
 
     def reload(self) -> None:
         """Lists the folder again; FileNotFoundError if a checkpoint is removed meanwhile."""
         self._manager.reload()
 
     def wait(self) -> None:
-        """Waits for background saves; raises the error of a failed one."""
+        """Waits for background saves; raises the error of a failed one.
+
+        Orbax raises it once in a thread, and in `check_for_errors` not at all: its own thread takes
+        it there. So a save counts when its checkpoint is there, and is the one that was saved.
+        """
+        if self._saving is None:
+            return
         with self._saving_errors():
             self._manager.wait_until_finished()
-            self._manager.check_for_errors()
+            if processes.is_process_0():
+                _check_whole(self._orbax_folder / str(self._saving))
+        self._saving = None
 
     def close(self) -> None:
         """Waits for background saves, raises the error of a failed one, and closes."""
@@ -178,29 +211,45 @@ class Checkpointer:
     # Orbax, TensorStore, JSON parsers and bucket clients raise errors of many classes. What they
     # raise becomes a sentence on the checkpoint in these two functions, and nowhere else.
 
-    @contextmanager
-    def _reading_errors(self, step: int) -> Iterator[None]:
-        """Damaged, with the step to read instead, for anything that reading a step raises."""
-        try:
-            yield
-        except Exception as error:
-            remedy = "no earlier step is left, so train again in another folder"
-            if earlier := [saved for saved in self.steps() if saved < step]:
-                remedy = f"take step {earlier[-1]}, or move it elsewhere"
-            path = self.folder / str(step)
-            raise Damaged(f"{path} cannot be restored ({reason_of(error)}): {remedy}.") from error
+    def _read(self, step: int, read: Callable[[], T]) -> T:
+        """What `read` gives of a step; tries again for GIVE_UP_SECONDS where the error may pass.
+
+        Several processes read together, so one of them does not try again. Raises Unavailable after
+        that time, UserError for one that may not be read, and Damaged, with the step to read
+        instead, for anything else that `read` raises.
+        """
+        path, tried_until = self.folder / str(step), time.monotonic() + GIVE_UP_SECONDS
+        for wait in chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1])):
+            try:
+                return read()
+            except Exception as error:
+                failure, reason = error, reason_of(error)
+            if not may_pass(failure):
+                break
+            if jax.process_count() > 1 or time.monotonic() + wait > tried_until:
+                raise Unavailable(
+                    f"{path} cannot be read now ({reason}): start again when the storage answers."
+                ) from failure
+            log.warning("%s cannot be read now (%s): trying again in %g s", path, reason, wait)
+            time.sleep(wait)
+        if is_forbidden(failure):
+            raise UserError(f"{path} cannot be read ({reason}): allow it, then start again.")
+        remedy = "no earlier step is left, so train again in another folder"
+        if earlier := [saved for saved in self.steps() if saved < step]:
+            remedy = f"take step {earlier[-1]}, or move it elsewhere"
+        raise Damaged(f"{path} cannot be restored ({reason}): {remedy}.") from failure
 
     @contextmanager
     def _saving_errors(self) -> Iterator[None]:
-        """UserError, or Unavailable in a bucket, for anything that the last save raises."""
+        """UserError, or Unavailable where it may pass, for anything that the last save raises."""
         try:
             yield
         except UserError:
             raise
         except Exception as error:
-            path = self.folder / str(self._saving)
+            path, self._saving = self.folder / str(self._saving), None
             sentence = f"checkpoint {path} could not be saved ({reason_of(error)})"
-            if bucket_of(self.folder):
+            if may_pass(error) or (bucket_of(self.folder) and not is_forbidden(error)):
                 raise Unavailable(f"{sentence}: check the storage and start again.") from error
             raise UserError(f"{sentence}: free space or mend the disk, and start again.") from error
 
@@ -232,6 +281,14 @@ def restore_run(
     run, meta = checkpoints.folder.parent, checkpoints.meta(step)
     check_same_run(meta["identity"], identity, run)
     return *checkpoints.restore(step, abstract_state, meta), meta
+
+
+def _check_whole(step: epath.Path) -> None:
+    """Raises OSError where a step is not committed, or its meta is not whole."""
+    if bucket_of(step) and not (step / COMMITTED).exists():
+        raise OSError(f"the store does not hold {COMMITTED}")
+    if not is_sealed(json.loads((step / META).read_text())):
+        raise OSError(errno.EIO, "its meta differs from its hash")
 
 
 def _check_arrays(sums: Mapping[str, str], saved: Mapping[str, str]) -> None:

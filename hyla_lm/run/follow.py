@@ -13,7 +13,7 @@ from etils import epath
 
 from hyla_lm.checkpoint.checkpoint import Checkpointer, Damaged, check_same_run
 from hyla_lm.ending import Preempted
-from hyla_lm.errors import UserError
+from hyla_lm.errors import Unavailable, UserError
 from hyla_lm.logs.tensorboard import TensorBoard
 from hyla_lm.parallel.preemption import PreemptionGuard
 from hyla_lm.run.due_actions import VALIDATION
@@ -51,7 +51,8 @@ def follow(workdir: str, prepare: Callable[[], Program[Task]], say: Say = print)
             pause(f"waits for a run in {workdir}")
         records = stack.enter_context(closing(_Records(run.path)))
         checkpoints = stack.enter_context(closing(Checkpointer(run.checkpoints)))
-        skipped: set[int] = set()
+        damaged: dict[int, str] = {}  # each is read again at the end
+        is_last_reading = False
         text, program = None, None
         while True:
             if (now := read_whole(config)) != text:
@@ -63,22 +64,33 @@ def follow(workdir: str, prepare: Callable[[], Program[Task]], say: Say = print)
                 checkpoints.reload()
             except FileNotFoundError:  # a checkpoint was removed while the folder was listed
                 continue
-            known = records.steps | skipped
+            except OSError as error:
+                pause(f"{run.checkpoints} cannot be listed now ({error})")
+                continue
+            known = records.steps | damaged.keys()
             new = [step for step in checkpoints.steps() if step not in known]
             if new:
                 try:
                     evaluation = _evaluated(program, checkpoints, new[0], pause.check)
-                except Damaged as damage:  # or the run removed it meanwhile
-                    skipped.add(new[0])
-                    say(f"step {new[0]} is skipped: {damage}")
+                except Unavailable as error:
+                    pause(str(error))
                     continue
+                except Damaged as damage:  # or the run removed it meanwhile
+                    damaged[new[0]] = str(damage)
+                    say(f"step {new[0]} is left out for now: {damage}")
+                    continue
+                damaged.pop(new[0], None)
                 records.write(evaluation)
                 say(f"step {new[0]}  validation {program.task.describe(evaluation.metrics)}")
-            elif summary.get("step") == program.experiment.train.steps:
-                say(f"{run.path} is finished at step {summary['step']:,}, and evaluated")
-                return
-            else:
+            elif summary.get("step") != program.experiment.train.steps:
                 pause(f"waits for a checkpoint of {workdir}")
+            elif damaged and not is_last_reading:
+                is_last_reading = True
+                damaged.clear()
+            else:
+                left_out = f", but steps {', '.join(map(str, sorted(damaged)))}" if damaged else ""
+                say(f"{run.path} is finished at step {summary['step']:,}, and evaluated{left_out}")
+                return
 
 
 def _evaluated(

@@ -3,6 +3,7 @@
 Both are the file `.lock`, which names the process that holds the folder.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -37,19 +38,31 @@ class DiskLock:
 
     def __init__(self, folder: epath.Path):
         with ExitStack() as stack:
-            file = stack.enter_context((Path(folder) / LOCK).open("a+b", buffering=0))
+            path = Path(folder) / LOCK
+            try:
+                number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
+            except OSError as error:
+                if error.errno != errno.ELOOP:
+                    raise
+                raise UserError(
+                    f"{path} is a symbolic link, which a run never makes: delete it."
+                ) from None
+            file = stack.enter_context(open(number, "a+b", buffering=0))
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 file.seek(0)
                 raise _refusal(folder, file.read(LONGEST_CONTENT)) from None
+            self._folder, self._file = folder, file
             stack.callback(fcntl.flock, file, fcntl.LOCK_UN)  # also for a child that is being made
             file.truncate(0)
             file.write(json.dumps(_this_process()).encode())
             self._stack = stack.pop_all()
 
     def check(self) -> None:
-        """Nobody can take this lock away."""
+        """Raises UserError where the folder was removed, since nobody can take this lock away."""
+        if os.fstat(self._file.fileno()).st_nlink == 0:
+            raise UserError(f"{self._folder} was removed while the run wrote to it: start it anew.")
 
     def release(self) -> None:
         self._stack.close()

@@ -15,7 +15,7 @@ from hyla_lm.errors import UserError
 from hyla_lm.logs.sinks import LoggedRun, Sink, Value
 from hyla_lm.logs.tensorboard import TensorBoard
 from hyla_lm.parallel import processes
-from hyla_lm.run.folder import RunFolder
+from hyla_lm.run.folder import SAVED, RunFolder
 from hyla_lm.run.program import Program, identity, meta_of
 from hyla_lm.run.summary import texts
 from hyla_lm.storage import read_whole
@@ -45,7 +45,8 @@ class RunStore:
         if step := self.folder.saved_step():
             raise UserError(
                 f"{self.folder.path} has saved step {step} but holds no checkpoint: "
-                "put its checkpoints back or give another --workdir."
+                f"put its checkpoints back, give another --workdir, or delete {SAVED} there to "
+                "train it anew."
             )
 
     def restore(self, step: int) -> tuple[TrainState, dict[str, Any]]:

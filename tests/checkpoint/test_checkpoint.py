@@ -1,20 +1,25 @@
 """Checksums show every change, a failed save is named, and another run is refused."""
 
+import errno
+import os
+import shutil
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 from etils import epath
+from orbax.checkpoint._src.path.atomicity import AtomicRenameTemporaryPath as Commits
 
-from hyla_lm.checkpoint.checkpoint import Checkpointer, check_same_run
+from hyla_lm.checkpoint import checkpoint
+from hyla_lm.checkpoint.checkpoint import Checkpointer, Damaged, check_same_run
 from hyla_lm.checkpoint.checksums import checksums
 from hyla_lm.config.declare import as_dict
-from hyla_lm.errors import UserError
+from hyla_lm.errors import Unavailable, UserError
 from hyla_lm.model.config import ModelConfig
 
 
@@ -75,6 +80,79 @@ def test_a_failed_save_is_named(
     said = str(error.value)
     assert said.startswith(f"checkpoint {tmp_path}/{named} could not be saved (no space left on it")
     assert said.endswith("free space or mend the disk, and start again.")
+
+
+def failing_commits(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Orbax's renaming of a whole checkpoint fails, in its own thread."""
+
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Commits, "finalize", fail)
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.EIO, Unavailable), (errno.ENOSPC, UserError)])
+def test_a_save_that_fails_in_the_background_is_known_before_it_counts(
+    number: int, kind: type[UserError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing_commits(monkeypatch, number)
+    checkpoints = Checkpointer(epath.Path(tmp_path), keep=2)
+    checkpoints.save(3, {"x": jnp.ones(3)}, {}, {})
+    with pytest.raises(UserError, match=os.strerror(number)) as raised:
+        while checkpoints.is_saving():
+            checkpoints.check()
+    assert type(raised.value) is kind
+    assert checkpoints.steps() == []
+    checkpoints.close()
+
+
+def test_a_save_without_a_checkpoint_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpointer(epath.Path(tmp_path), keep=2)
+    checkpoints.save(3, {"x": jnp.ones(3)}, {}, {})
+    checkpoints._manager.wait_until_finished()
+    shutil.rmtree(tmp_path / "3")
+    with pytest.raises(UserError, match="checkpoint .*/3 could not be saved"):
+        checkpoints.check()
+
+
+@pytest.mark.parametrize(
+    ("errors", "says"),
+    [
+        ([OSError(errno.ESTALE, "stale"), OSError(errno.EIO, "io"), ValueError("503")], None),
+        ([OSError(errno.EIO, "io")] * 9, "cannot be read now .*: start again"),
+        ([PermissionError(errno.EACCES, "no")], "cannot be read .*: allow it"),
+        ([ValueError("a flipped bit")], "cannot be restored .* take step 3"),
+    ],
+)
+def test_a_read_is_tried_again_while_its_error_may_pass(
+    errors: list[Exception], says: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(checkpoint, "GIVE_UP_SECONDS", 60.0)
+    monkeypatch.setattr("time.monotonic", lambda: sum(slept))
+    monkeypatch.setattr("time.sleep", slept.append)
+    restore, left = ocp.CheckpointManager.restore, list(errors)
+
+    def restore_later(*given: Any, **named: Any) -> Any:
+        if left:
+            raise left.pop(0)
+        return restore(*given, **named)
+
+    with closing(Checkpointer(epath.Path(tmp_path), keep=2)) as checkpoints:
+        for step in (3, 4):
+            checkpoints.save(step, {"x": jnp.ones(3)}, {}, {"run": "a"})
+        checkpoints.wait()
+        monkeypatch.setattr(ocp.CheckpointManager, "restore", restore_later)
+        if says is None:
+            assert checkpoints.meta(4)["run"] == "a"
+            assert slept == [1.0, 2.0, 5.0]
+        else:
+            with pytest.raises(UserError, match=says) as raised:
+                checkpoints.meta(4)
+            assert isinstance(raised.value, Damaged) == ("restored" in says)
+            assert isinstance(raised.value, Unavailable) == ("now" in says)
 
 
 def identity(rows: str | None = "a", **fields: object) -> dict[str, object]:

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from hyla_lm.checkpoint.checkpoint import Checkpointer
+from hyla_lm.checkpoint.checkpoint import Checkpointer, Damaged
 from hyla_lm.ending import Preempted
-from hyla_lm.errors import UserError
+from hyla_lm.errors import Unavailable, UserError
 from hyla_lm.input.prepared import Rows
 from hyla_lm.logs.tensorboard import tensorboard_name
 from hyla_lm.run.folder import RunFolder, read_lines
@@ -126,7 +126,7 @@ def test_an_evaluator_that_was_killed_resumes_behind_its_last_whole_line(
     assert read_lines(workdir / "evaluator") == read_lines(followed / "evaluator")
 
 
-def test_a_checkpoint_that_vanishes_or_is_damaged_is_skipped(
+def test_a_checkpoint_that_vanishes_is_left_out_and_a_damaged_one_is_named_at_the_end(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     meta = Checkpointer.meta
@@ -140,8 +140,30 @@ def test_a_checkpoint_that_vanishes_or_is_damaged_is_skipped(
     shutil.rmtree(run / "checkpoints" / "10" / "meta")
     said = evaluated(run)
     for step, line in zip((5, 10), said, strict=False):
-        assert line.startswith(f"step {step} is skipped: {run}/checkpoints/{step} cannot be ")
+        assert line.startswith(f"step {step} is left out for now: {run}/checkpoints/{step} cannot ")
+    assert said[-1] == f"{run} is finished at step 12, and evaluated, but steps 10"
     assert [line["step"] for line in read_lines(run / "evaluator")] == [12]
+
+
+def test_what_cannot_be_read_for_a_while_is_read_later(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Errors that pass, of the storage and of a damaged read, leave no step out."""
+    restore, errors = (
+        Checkpointer.restore_parameters,
+        {5: [Unavailable("an outage.")] * 2, 10: [Damaged("half a file.")]},
+    )
+
+    def restore_later(checkpoints: Checkpointer, step: int, *more: Any) -> Any:
+        if errors.get(step):
+            raise errors[step].pop()
+        return restore(checkpoints, step, *more)
+
+    monkeypatch.setattr(Checkpointer, "restore_parameters", restore_later)
+    said = evaluated(run)
+    assert said[0] == "an outage." and "step 10 is left out for now: half a file." in said
+    assert said[-1] == f"{run} is finished at step 12, and evaluated"
+    assert sorted(line["step"] for line in read_lines(run / "evaluator")) == STEPS
 
 
 def test_what_it_waits_for_is_said_once_until_it_is_interrupted(run: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from contextlib import closing
@@ -53,6 +54,24 @@ def test_a_child_of_the_trainer_does_not_keep_the_lock(tmp_path: Path) -> None:
     folder.close()
     RunFolder(str(tmp_path)).close()
     child.communicate(b"\n")
+
+
+def test_a_lock_that_is_a_link_is_refused_and_its_target_left_unchanged(tmp_path: Path) -> None:
+    target, workdir = tmp_path / "precious", tmp_path / "run"
+    target.write_text("precious")
+    workdir.mkdir()
+    (workdir / LOCK).symlink_to(target)
+    with pytest.raises(UserError, match="is a symbolic link"):
+        RunFolder(str(workdir))
+    assert target.read_text() == "precious"
+
+
+def test_a_folder_that_is_removed_while_it_is_written_ends_the_run(tmp_path: Path) -> None:
+    with closing(RunFolder(str(tmp_path / "run"))) as folder:
+        folder.check()
+        shutil.rmtree(tmp_path / "run")
+        with pytest.raises(UserError, match="was removed while the run wrote to it"):
+            folder.check()
 
 
 @pytest.mark.parametrize("content", [b"", b'{"pid": 7}', b"x" * 10**6], ids=[0, 1, 2])
