@@ -17,13 +17,14 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hyla_lm.errors import UserError, exit_status
+from hyla_lm.errors import Unavailable, UserError, exit_status, may_pass
 from hyla_lm.package import source_folders
 
 DONE, FAILED, STOPPED, INTERRUPTED, UNREAD = 0, 1, 75, 130, 141
 DEBUG = "--debug"
 LONGEST_REASON, FRAMES_SHOWN = 300, 3
 SPECIFICATION = " [tensorstore_spec"
+OUT_OF_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|[Oo]ut of memory")
 LONG_QUOTE = re.compile(r'"[^"]{60,}"')
 _shows_all = False
 
@@ -32,8 +33,26 @@ class Preempted(Exception):
     """A run was interrupted and has saved everything up to a step."""
 
 
+def classed(error: BaseException) -> BaseException:
+    """The error, as a UserError if a disk, a store or the memory of a device raised it."""
+    if isinstance(error, OSError) and error.errno is not None:
+        path = f"{error.filename}: " if error.filename else ""
+        sentence = f"{path}{error.strerror or os.strerror(error.errno)}"
+        if may_pass(error):
+            return Unavailable(f"{sentence}, which may pass: run the same command again.")
+        return UserError(f"{sentence}: mend that, and run the same command again.")
+    if not isinstance(error, UserError) and OUT_OF_MEMORY.search(str(error)):
+        return UserError(
+            f"the memory of the device does not hold the model and its batch ({reason_of(error)}): "
+            "lower TrainConfig.batch_size, raise TrainConfig.accumulate_steps, set "
+            "ModelConfig.remat, or take a smaller model; hyla-lm plan says what fits."
+        )
+    return error
+
+
 def status_of(error: BaseException) -> int:
     """The exit status of a command that ends with this error."""
+    error = classed(error)
     if isinstance(error, UserError):
         return exit_status(error)
     if isinstance(error, Preempted):
@@ -43,6 +62,7 @@ def status_of(error: BaseException) -> int:
 
 def sentence_of(error: BaseException) -> str:
     """What a person reads; for an error of the program also where it happened."""
+    error = classed(error)
     if isinstance(error, Preempted):
         return f"{error}; the same command resumes"
     if isinstance(error, UserError):

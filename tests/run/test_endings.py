@@ -1,0 +1,53 @@
+"""What an error that nobody expected ends with: one sentence and a status by what mends it."""
+
+import errno
+import os
+from typing import NoReturn
+
+import pytest
+
+from hyla_lm import ending
+from hyla_lm.errors import Unavailable, UserError, may_pass
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "says"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "run/x"), 2, "run/x: No space left"),
+        (PermissionError(errno.EACCES, "Permission denied", "run"), 2, "run: Permission denied"),
+        (OSError(errno.EIO, "Input/output error", "run/x"), 69, "run/x: Input/output error"),
+        (OSError(errno.EMFILE, "Too many open files"), 69, "Too many open files, which may pass"),
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory"), 2, "TrainConfig.batch_size"),
+        (ValueError("a bug"), 1, "ValueError: a bug"),
+    ],
+)
+def test_an_error_of_a_machine_is_one_sentence(
+    error: Exception, status: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> NoReturn:
+        raise error
+
+    assert ending.run("hyla-lm", fail) == status
+    [line, *frames] = capsys.readouterr().err.splitlines()
+    assert says in line
+    assert bool(frames) == (status == 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (ValueError("UNAVAILABLE: the store"), True),
+        (ValueError(f"reading: {os.strerror(errno.ESTALE)}"), True),
+        (ConnectionResetError(), True),
+        (ValueError("its meta differs from its hash"), False),
+        (FileNotFoundError(errno.ENOENT, "gone"), False),
+    ],
+)
+def test_errors_are_classed_by_what_mends_them_however_libraries_wrap_them(
+    error: Exception, passes: bool
+) -> None:
+    wrapped = RuntimeError("a library's own")
+    wrapped.__cause__ = error
+    assert may_pass(error) == may_pass(wrapped) == passes
+    assert isinstance(ending.classed(UserError("x")), UserError)
+    assert not isinstance(ending.classed(UserError("x")), Unavailable)
