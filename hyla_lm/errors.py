@@ -53,11 +53,21 @@ def may_pass(error: BaseException) -> bool:
     """
     causes = list(_causes(error))
     for cause in causes:
+        if is_for_a_person(cause):
+            return False
         if isinstance(cause, OSError) and cause.errno is not None:
-            return cause.errno not in FOR_A_PERSON
+            return True
     return any(
         isinstance(cause, ConnectionError | TimeoutError) or PASSING_WORDS.search(str(cause))
         for cause in causes
+    )
+
+
+def is_for_a_person(error: BaseException) -> bool:
+    """Whether a person must mend what a disk or a store raised; clients give no error numbers."""
+    classes = FileNotFoundError | NotADirectoryError | PermissionError
+    return isinstance(error, classes) or (
+        isinstance(error, OSError) and error.errno in FOR_A_PERSON
     )
 
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from etils import epath
 
-from hyla_lm.errors import FOR_A_PERSON, Unavailable, UserError, may_pass
+from hyla_lm.errors import Unavailable, UserError, is_for_a_person, may_pass
 
 T = TypeVar("T")
 PathLike = str | os.PathLike[str]
@@ -243,7 +243,7 @@ def retrying(action: Callable[[], T], attempts: int, path: PathLike, done: str =
             with bucket_errors(path):
                 return action()
         except OSError as error:
-            if error.errno in FOR_A_PERSON:
+            if is_for_a_person(error):
                 raise
             if attempt == attempts or time.monotonic() - started > GIVE_UP_SECONDS:
                 raise Unavailable(

@@ -207,7 +207,7 @@ def test_a_store_that_keeps_failing_is_given_up(
     bucket.fail(503, 10**9)
     with pytest.raises(UserError, match="gs://bucket/tokenizer.model could not be read in 5 tries"):
         list(chunks(path))
-    with pytest.raises(UserError, match="gs://bucket/rows/train-00000.* could not be written"):
+    with pytest.raises(UserError, match="gs://bucket/rows/train-00000.* cannot be written now"):
         asked.make_shard(0)
     with pytest.raises(UserError, match="gs://another/train.*"):
         list_files(["gs://another/train*"], "--input")
