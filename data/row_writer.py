@@ -1,10 +1,8 @@
 """Writes shards of rows: blocks of documents, packed, into ArrayRecord files."""
 
 import hashlib
-import os
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
@@ -24,18 +22,13 @@ WRITER_OPTIONS = "group_size:1,snappy"
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class ShardReport:
-    """A shard on disk, and what it holds."""
-
-    shard: Shard
-    counts: Counts
-
-
 def write_shard(
     path: epath.Path, blocks: Iterable[Block], tokenizer: Tokenizer, sequence_length: int
-) -> ShardReport:
-    """Writes one shard aside, checks it, and renames it; raises UserError if that fails."""
+) -> tuple[Shard, Counts]:
+    """Writes one shard aside, checks it, and renames it; returns what it is and what it holds.
+
+    Raises UserError if that fails.
+    """
     with storage_errors(path, "written", "make room or give another folder"):
         if not bucket_of(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,12 +36,12 @@ def write_shard(
             packed = _packed(blocks, Packer(sequence_length, tokenizer))
             counts, crc = _write_records(aside, packed, tokenizer)
             if counts.rows == 0:
-                raise UserError(f"{path.name} would hold no rows: there is no text for it.")
+                raise UserError(f"{path.name} would hold no text: give fewer --shards, or text.")
             _check_written(aside, counts.rows)
             with aside.open("rb") as file:
                 sha256 = hashlib.file_digest(file, "sha256").hexdigest()
             shard = Shard(path.name, aside.stat().st_size, counts.rows, sha256, crc)
-    return ShardReport(shard, counts)
+    return shard, counts
 
 
 def _packed(blocks: Iterable[Block], packer: Packer) -> Iterator[Packed]:
@@ -82,14 +75,9 @@ def _write_records(
 
 
 def _check_written(path: Path, rows: int) -> None:
-    """Returns when the file's bytes are on the disk; raises OSError if some rows are lost."""
+    """Raises OSError if some rows are lost."""
     if (there := len(Records([str(path)]))) != rows:
         raise OSError(f"{there} of {rows} rows reached the disk")
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def encoded(documents: Iterable[str], tokenizer: Tokenizer) -> Iterator[Block]:

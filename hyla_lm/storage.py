@@ -3,14 +3,14 @@
 import os
 import random
 import re
+import stat
 import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -113,7 +113,7 @@ def check_bucket_access(path: PathLike) -> None:
 
 
 def list_files(patterns: Sequence[str], what: str) -> tuple[str, ...]:
-    """The sorted files of paths and globs; raises UserError for none, repeats or missing shards.
+    """The files of paths and globs, each once; raises UserError for none or missing shards.
 
     A glob over the whole shard number must match every shard. To take some shards, give their
     first digits ("c4-train.0000*") or name the files. `what` names the setting in errors.
@@ -121,22 +121,15 @@ def list_files(patterns: Sequence[str], what: str) -> tuple[str, ...]:
     listed: list[str] = []
     for pattern in patterns:
         with storage_errors(f"{what} = {pattern}", "listed", "correct the path"):
-            files = _matching(pattern)
+            path = as_path(pattern)
+            files = [str(path)] if path.is_file() else []
+            if WILDCARD.search(path.name):
+                files = sorted(map(str, path.parent.glob(path.name)))
         if not files:
             raise UserError(f"{what} = {pattern} matches no file: correct the path.")
         _check_complete(files, pattern, what)
         listed += files
-    for file, following in pairwise(sorted(listed)):
-        if file == following:
-            raise UserError(f"{what} names {file} twice: name each file once.")
-    return tuple(listed)
-
-
-def _matching(pattern: str) -> list[str]:
-    path = as_path(pattern)
-    if WILDCARD.search(path.name):
-        return sorted(str(file) for file in path.parent.glob(path.name))
-    return [str(path)] if path.is_file() else []
+    return tuple(dict.fromkeys(listed))
 
 
 def _check_complete(files: Sequence[str], pattern: str, what: str) -> None:
@@ -167,12 +160,16 @@ def names_and_sizes(files: Sequence[str]) -> list[str]:
 
 
 def size_of(path: PathLike) -> int | None:
-    """The size of a file in bytes; None if it is missing. Raises UserError if the store fails."""
+    """The size of a file in bytes; None if it is missing. Raises UserError if the store fails.
+
+    What is no regular file, such as a pipe or a device, counts as missing: it may never end.
+    """
     try:
         status = retrying(as_path(path).stat, READ_ATTEMPTS, path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return None if status.is_directory else status.length
+    is_special = status.mode is not None and not stat.S_ISREG(status.mode)
+    return None if status.is_directory or is_special else status.length
 
 
 def read_whole(path: PathLike) -> bytes | None:
@@ -185,7 +182,8 @@ def written_aside(path: PathLike) -> Iterator[Path]:
     """A local file to write, which appears as `path`, whole, when the block ends.
 
     An error in the block removes it. It lies beside `path`, or in the temporary folder if `path`
-    is in a bucket.
+    is in a bucket. Its bytes are on the disk before its name is, so that a name never holds less
+    than the file, also after a power cut.
     """
     place = as_path(path)
     folder = Path(tempfile.gettempdir()) if bucket_of(path) else Path(place.parent)
@@ -193,12 +191,23 @@ def written_aside(path: PathLike) -> Iterator[Path]:
     try:
         yield aside
         if bucket_of(path):
-            with bucket_errors(path):
-                place.write_bytes(aside.read_bytes())
+            write_whole(path, aside.read_bytes())
         else:
+            _sync(aside)
             aside.replace(place)
+            with suppress(OSError):  # some file systems cannot sync a folder
+                _sync(place.parent)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def _sync(path: PathLike) -> None:
+    """Returns when what was written to a file or folder is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_whole(path: PathLike, content: bytes) -> None:
