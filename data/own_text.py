@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import hyla_lm
-from hyla_lm.data.preparation import Preparation, begin_folder
+from hyla_lm.data.preparation import REQUEST, ROOM, Preparation, begin_folder
 from hyla_lm.data.row_writer import encoded
 from hyla_lm.data.text_files import TextFiles
 from hyla_lm.data.train_tokenizer import train_tokenizer
@@ -15,7 +15,7 @@ from hyla_lm.input.manifest import FORMAT
 from hyla_lm.input.packing import Block
 from hyla_lm.input.prepared import TOKENIZER
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.storage import as_path, sizes
+from hyla_lm.storage import as_path, sizes, storage_errors
 
 TRAIN, VALIDATION = "train", "validation"
 VOCAB_SIZE, SEQUENCE_LENGTH, VALIDATION_FRACTION = 4096, 256, 0.05
@@ -27,23 +27,19 @@ SHARD_BYTES = 32_000_000
 class SplitText:
     """The documents of a split of text files, without blank ones, as a source of a preparation.
 
-    A document is validation by a hash of it, or in part: `by_tail` its end is. `digest` is a hash
-    of all texts.
+    A document is validation by a hash of it, or in part: `by_tail` its end is.
     """
 
-    files: TextFiles
+    own: "OwnText"
     split: str
-    fraction: float
-    by_tail: bool
-    digest: str
 
     @property
     def name(self) -> str:
-        return self.files.name
+        return self.own.files.name
 
     def content(self) -> list[str]:
-        held_out = "the end of each document" if self.by_tail else "whole documents"
-        return [f"SHA-256 {self.digest}", f"{held_out} {self.fraction}"]
+        held_out = "the end of each document" if self.own.by_tail else "whole documents"
+        return [f"SHA-256 {self.own.survey.digest}", f"{held_out} {self.own.fraction}"]
 
     def blocks(self, index: int, shards: int, tokenizer: Tokenizer) -> Iterator[Block]:
         """Shard `index` of `shards`, tokenised."""
@@ -51,15 +47,15 @@ class SplitText:
 
     def texts(self, index: int = 0, shards: int = 1) -> Iterator[str]:
         """The texts of a shard; by default all of them."""
-        for text in self.files.texts(index, shards):
-            part = self._parts(text)[self.split == VALIDATION]
+        own = self.own
+        for text in own.files.texts(index, shards):
+            if own.by_tail:
+                train, held_out = cut(text, own.fraction)
+            else:
+                train, held_out = ("", text) if is_held_out(text, own.fraction) else (text, "")
+            part = held_out if self.split == VALIDATION else train
             if part and not part.isspace():
                 yield part
-
-    def _parts(self, text: str) -> tuple[str, str]:
-        if self.by_tail:
-            return cut(text, self.fraction)
-        return ("", text) if is_held_out(text, self.fraction) else (text, "")
 
 
 @dataclass(frozen=True)
@@ -99,8 +95,12 @@ class OwnText:
             "producer": hyla_lm.__version__,
             "format": FORMAT,
         }
-        tokenizer = as_path(self.output) / TOKENIZER
-        begin_folder(self.output, asked, lambda begun, asked: not tokenizer.exists())
+        folder = as_path(self.output)
+        with storage_errors(folder, "written", ROOM):
+            # Nothing was made of an earlier request, such as one for too many pieces.
+            if folder.exists() and [path.name for path in folder.iterdir()] == [REQUEST]:
+                (folder / REQUEST).unlink(missing_ok=True)
+        begin_folder(self.output, asked)
 
     @cached_property
     def survey(self) -> Survey:
@@ -132,15 +132,12 @@ class OwnText:
             )
         return True
 
-    def split(self, name: str) -> SplitText:
-        return SplitText(self.files, name, self.fraction, self.by_tail, self.survey.digest)
-
     def make_tokenizer(self) -> Tokenizer:
         """The tokenizer of the training text, trained unless it is there."""
         path = str(as_path(self.output) / TOKENIZER)
         if not as_path(path).exists():
             train_tokenizer(
-                self.split(TRAIN).texts(),
+                SplitText(self, TRAIN).texts(),
                 self.vocab_size or VOCAB_SIZE,
                 path,
                 for_code=True,
@@ -154,7 +151,7 @@ class OwnText:
         of_train = self.shards or min(len(self.files.files), 1 + size // SHARD_BYTES)
         shards = of_train if split == TRAIN else 1
         folder = str(as_path(self.output) / split)
-        source = self.split(split)
+        source = SplitText(self, split)
         return Preparation(source, tokenizer, folder, split, self.sequence_length, shards)
 
 

@@ -7,7 +7,7 @@ finished and not made again. The manifest is written when every shard has a repo
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
@@ -20,8 +20,7 @@ from rich.console import Console
 from rich.progress import track
 
 import hyla_lm
-from hyla_lm.data.row_writer import ShardReport, encoded, write_shard
-from hyla_lm.data.text_files import TextFiles
+from hyla_lm.data.row_writer import encoded, write_shard
 from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import (
     FORMAT,
@@ -73,7 +72,7 @@ class Preparation:
 
     def begin(self) -> None:
         """Begins the folder or continues it; raises UserError for one of another preparation."""
-        begin_folder(self.folder, self._request(), self._is_mended)
+        begin_folder(self.folder, self._request())
 
     def missing(self) -> list[int]:
         """The shards still to be made."""
@@ -86,8 +85,9 @@ class Preparation:
         """Makes a shard and its report."""
         blocks = self.source.blocks(index, self.shards, self.tokenizer)
         path = self._path(self._name(index))
-        report = write_shard(path, blocks, self.tokenizer, self.sequence_length)
-        write_whole(self._report_path(index), json.dumps(asdict(report)).encode())
+        shard, counts = write_shard(path, blocks, self.tokenizer, self.sequence_length)
+        report = {"shard": asdict(shard), "counts": asdict(counts)}
+        write_whole(self._report_path(index), json.dumps(report).encode())
 
     def finish(self) -> Manifest:
         """Writes the manifest from the reports of all shards and removes the reports."""
@@ -106,19 +106,19 @@ class Preparation:
         return size_of(self._path(MANIFEST)) is not None
 
     def _manifest(self) -> Manifest:
-        reports = [self._report(index) for index in range(self.shards)]
+        shards, counts = zip(*map(self._report, range(self.shards)), strict=True)
         return Manifest(
             split=self.split,
             source=self.source.name,
             sequence_length=self.sequence_length,
             dtype=row_dtype(self.tokenizer.vocab_size),
-            **asdict(sum((report.counts for report in reports), Counts())),
+            **asdict(sum(counts, Counts())),
             vocab_size=self.tokenizer.vocab_size,
             special_ids=self.tokenizer.special_ids,
             tokenizer_sha256=self.tokenizer.sha256,
             seed=self.seed,
             producer=f"hyla_lm {hyla_lm.__version__}",
-            shards=tuple(report.shard for report in reports),
+            shards=shards,
         )
 
     def _request(self) -> dict[str, Any]:
@@ -133,31 +133,15 @@ class Preparation:
             "format": FORMAT,
         }
 
-    def _is_mended(self, begun: dict[str, Any], asked: dict[str, Any]) -> bool:
-        """Whether the requests differ only in sizes of files that no finished shard has used."""
-        source, before, after = self.source, begun.get("documents", []), asked["documents"]
-        if not isinstance(source, TextFiles) or self.is_whole():
-            return False
-        if {**asked, "documents": before} != begun:
-            return False
-        if [_name(entry) for entry in before] != [_name(entry) for entry in after]:
-            return False
-        changed = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
-        return not any(
-            self._is_finished(index) and source.uses(entry, index, self.shards)
-            for entry in changed
-            for index in range(self.shards)
-        )
-
     def _is_finished(self, index: int) -> bool:
         if size_of(self._report_path(index)) is None:
             return False
-        shard = self._report(index).shard
+        shard, _ = self._report(index)
         return size_of(self._path(shard.name)) == shard.size_bytes
 
-    def _report(self, index: int) -> ShardReport:
+    def _report(self, index: int) -> tuple[Shard, Counts]:
         fields = json.loads(self._report_path(index).read_text())
-        return ShardReport(Shard(**fields["shard"]), Counts(**fields["counts"]))
+        return Shard(**fields["shard"]), Counts(**fields["counts"])
 
     def _name(self, index: int) -> str:
         return f"{self.split}-{index:05d}-of-{self.shards:05d}.arrayrecord"
@@ -242,8 +226,6 @@ def write_rows(
 
     Raises UserError if the folder cannot be written, holds other rows, or gets no text.
     """
-    if not texts:
-        raise UserError(f"{folder} would hold no rows: {source} has no {split} documents.")
     if split == "train":
         texts = [texts[index] for index in np.random.default_rng(seed).permutation(len(texts))]
     documents = TextsInMemory(source, texts)
@@ -251,23 +233,15 @@ def write_rows(
     return prepare(Preparation(*request))
 
 
-def begin_folder(
-    folder: str,
-    request: dict[str, Any],
-    may_replace: Callable[[dict[str, Any], dict[str, Any]], bool] = lambda begun, asked: False,
-) -> None:
-    """Writes what is asked for into a new folder; raises UserError for one of another request.
-
-    `may_replace` says of (begun, asked) whether the new request takes the place of the old one.
-    """
+def begin_folder(folder: str, request: dict[str, Any]) -> None:
+    """Writes what is asked for into a new folder; raises UserError for one of another request."""
     place = as_path(folder)
     path = place / REQUEST
-    content = json.dumps(request, indent=1).encode()
     with storage_errors(path, "written", ROOM):
         if not bucket_of(place):
             place.mkdir(parents=True, exist_ok=True)
         if not place.exists() or _is_empty(place):
-            write_whole(path, content)
+            write_whole(path, json.dumps(request, indent=1).encode())
     if not path.exists():
         raise UserError(f"{folder} holds other files: give a new folder.")
     try:
@@ -275,9 +249,7 @@ def begin_folder(
     except ValueError as error:
         raise UserError(f"{path} is damaged: give a new folder.") from error
     others = [name for name, asked in request.items() if begun.get(name) != asked]
-    if others and may_replace(begun, request):
-        write_whole(path, content)
-    elif others:
+    if others:
         raise UserError(
             f"{folder} was begun with another {' and '.join(others)}: ask for the same or give a "
             "new folder."
@@ -288,8 +260,3 @@ def _is_empty(folder: epath.Path) -> bool:
     """Whether a folder has only partial files; an empty one of a bucket lists itself."""
     itself = folder.name if bucket_of(folder) else ""
     return all(p.suffix == ".partial" or p.name == itself for p in folder.iterdir())
-
-
-def _name(entry: str) -> str:
-    """The name in a line "name size"."""
-    return entry.rpartition(" ")[0]

@@ -1,7 +1,6 @@
 """Makes rows of text: hyla-lm data prepare --help."""
 
 import argparse
-import shlex
 import time
 from collections.abc import Sequence
 
@@ -37,12 +36,7 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
 
 def _files(options: argparse.Namespace, bindings: Sequence[str]) -> TextFiles:
     gin_files.read(options.gin_file, bindings)  # refuses bindings: text files have no settings
-    files = find_text_files(options.input, options.output)
-    if options.shards and options.shards > len(files):
-        raise UserError(
-            f"--shards={options.shards} must be at most {len(files)}, the files that are read."
-        )
-    return TextFiles(files, options.field)
+    return TextFiles(find_text_files(options.input, options.output), options.field)
 
 
 def _run_own_text(options: argparse.Namespace, bindings: Sequence[str]) -> None:
@@ -66,22 +60,9 @@ def _run_own_text(options: argparse.Namespace, bindings: Sequence[str]) -> None:
         held_out = f"the last {own.fraction:.3g} of each document (few, or of unequal size)"
     print(f"validation: {held_out}")
     tokenizer = own.make_tokenizer()
-    is_less = options.vocab_size is None and tokenizer.vocab_size < VOCAB_SIZE
-    less = f": this text gives fewer than {VOCAB_SIZE:,}" if is_less else ""
-    print(f"tokenizer: {tokenizer.path}, {tokenizer.vocab_size:,} pieces{less}")
+    print(f"tokenizer: {tokenizer.path}, {tokenizer.vocab_size:,} pieces")
     for split in (TRAIN, VALIDATION):
         print(prepare(own.preparation(split, tokenizer), options.workers).summary())
-    print("to train: " + shlex.join(_training(own)))
-
-
-def _training(own: OwnText) -> list[str]:
-    """The command that trains on the rows."""
-    command = ["hyla-lm", "train", "--gin_file=gin/own_text.gin", "--workdir=runs/mine"]
-    if own.output != "rows":
-        command.append(f'--gin.ROWS="{own.output}"')
-    if own.sequence_length != SEQUENCE_LENGTH:
-        command.append(f"--gin.SEQUENCE_LENGTH={own.sequence_length}")
-    return command
 
 
 def _check_flags(options: argparse.Namespace) -> None:
@@ -93,19 +74,19 @@ def _check_flags(options: argparse.Namespace) -> None:
     fraction = options.validation_fraction
     if fraction is not None and not 0 < fraction < 1:
         raise UserError(f"--validation_fraction={fraction} must be above 0 and below 1.")
-    if options.train_tokenizer:
-        if options.task:
-            raise UserError("--train_tokenizer needs --input: a task has its own tokenizer.")
-        if options.split:
-            raise UserError("--split does not go with --train_tokenizer, which makes both splits.")
-        return
-    for name in ("vocab_size", "validation_fraction"):
-        if getattr(options, name) is not None:
-            raise UserError(f"--{name} needs --train_tokenizer: add it, or leave --{name} out.")
-    if options.sequence_length is None:
-        raise UserError("--tokenizer needs --sequence_length, the tokens of a row: give it.")
-    if options.task and options.field != TEXT_FIELD:
-        raise UserError("--field needs --input: a task says itself where its text is.")
+    trains, task = options.train_tokenizer, options.task
+    needs_length = not trains and options.sequence_length is None
+    mistakes = {
+        "--train_tokenizer needs --input: a task has its own tokenizer.": trains and task,
+        "--split needs --tokenizer: --train_tokenizer makes both splits.": trains and options.split,
+        "--vocab_size needs --train_tokenizer.": not trains and options.vocab_size,
+        "--validation_fraction needs --train_tokenizer.": not trains and fraction,
+        "--tokenizer needs --sequence_length, the tokens of a row.": needs_length,
+        "--field needs --input: a task has its own.": task and options.field != TEXT_FIELD,
+    }
+    for sentence, is_made in mistakes.items():
+        if is_made:
+            raise UserError(sentence)
 
 
 def preparation_of(options: argparse.Namespace, bindings: Sequence[str]) -> Preparation:

@@ -1,9 +1,16 @@
 """Prose of docstrings: re-joins wrapped paragraphs, then chooses them by C4's line rules."""
 
+import ast
+import gc
 import re
+import warnings
 from collections.abc import Iterator
 from itertools import takewhile
+from pathlib import Path
 
+from hyla_lm.signals import end_with_parent
+
+BLOCKS = ("body", "handlers", "orelse", "finalbody")  # of statements, in source order
 MIN_WORDS = 3
 MIN_LETTER_SHARE = 0.9
 PUNCTUATION = " .,'?!\"-"
@@ -29,6 +36,31 @@ MARKUP = (
 TERMINAL = re.compile(r"(?<!\.\.)[.!?][\"')]?$")
 COMMON = re.compile(r"\b(?:the|an?|to|of|and|is|are|be|for|in|with|that|this|it|or|not|if)\b", re.I)
 BANNED = re.compile(r"[{}<>|\\=]|%\(| : |lorem ipsum|javascript", re.I)
+
+
+def begin_worker() -> None:
+    """Begins a process that reads files; it imports no more than this module."""
+    end_with_parent()
+    gc.disable()
+
+
+def read_prose(path: str) -> list[str]:
+    """The prose paragraphs of one Python file, in source order; none if it does not parse."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(Path(path).read_bytes())
+        return [text for docstring in _docstrings(tree) for text in paragraphs(docstring)]
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OSError):
+        return []
+
+
+def _docstrings(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        yield ast.get_docstring(node) or ""
+    for block in BLOCKS:
+        for child in getattr(node, block, ()):
+            yield from _docstrings(child)
 
 
 def paragraphs(docstring: str) -> list[str]:

@@ -1,9 +1,14 @@
-"""Documents of SeqIO tasks and mixtures, to prepare as rows or to stream to the trainer."""
+"""Documents of SeqIO tasks and mixtures, to prepare as rows or to stream to the trainer.
+
+`register` puts `c4_lm`, C4 from TFDS, into SeqIO's registry, for this package or any other user of
+SeqIO. Needs the extra `seqio`.
+"""
 
 import itertools
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -19,11 +24,10 @@ from hyla_lm.parallel.sharding import BatchShard
 
 try:
     import seqio
-
-    from hyla_lm.data.tasks import MIXTURE, TASKS, register
 except ImportError as error:
     raise UserError(f"SeqIO tasks need SeqIO: pip install 'hyla_lm[seqio]' ({error}).") from error
 
+C4 = "c4_lm"
 Document = tuple[np.ndarray, int]
 
 
@@ -108,7 +112,17 @@ class TaskDocuments:
         return np.concatenate(parts), size
 
     def _provider(self) -> Any:
-        return find(self.task, self.tokenizer.path, self.settings)
+        """The task or mixture; registers c4_lm first, as the settings say."""
+        registered = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
+        if self.task == C4 or self.task not in registered:
+            register(self.tokenizer.path, self.settings)
+        try:
+            return seqio.get_mixture_or_task(self.task)
+        except ValueError as error:
+            raise UserError(
+                f"SeqIO has no task or mixture {self.task!r}: correct the name, or name the "
+                "module that registers it in SeqioTasks.modules."
+            ) from error
 
 
 def open_task(settings: SeqioTask, sequence_length: int, reading: Reading) -> LanguageData:
@@ -157,14 +171,29 @@ class ShuffledTask:
             yield {"document": number}, document
 
 
-def find(task: str, vocabulary: str, settings: SeqioTasks) -> Any:
-    """A registered task or mixture; registers ours first, with `settings`."""
-    if task in (*TASKS, MIXTURE) or task not in _registered():
-        register(vocabulary, settings)
-    if task not in _registered():
-        known = ", ".join(sorted(_registered())) or "none"
-        raise UserError(f"SeqIO has no task or mixture {task!r} (it has: {known}).")
-    return seqio.get_mixture_or_task(task)
+def register(vocabulary: str, settings: SeqioTasks) -> None:
+    """Registers c4_lm, replacing an earlier call's, and imports the modules of `settings`."""
+    seqio.TaskRegistry.remove(C4)
+    feature = seqio.Feature(seqio.SentencePieceVocabulary(vocabulary), add_eos=True)
+    seqio.TaskRegistry.add(
+        C4,
+        source=seqio.TfdsDataSource(settings.tfds_name, tfds_data_dir=settings.tfds_folder),
+        preprocessors=[
+            partial(seqio.preprocessors.rekey, key_map={"targets": "text"}),
+            seqio.preprocessors.tokenize,
+            seqio.CacheDatasetPlaceholder(),
+            seqio.preprocessors.append_eos,
+        ],
+        output_features={"targets": feature},
+        metric_fns=[],
+    )
+    for module in settings.modules:
+        try:
+            import_module(module)
+        except ImportError as error:
+            raise UserError(
+                f"SeqioTasks.modules names {module}, which cannot be imported ({error})."
+            ) from error
 
 
 def _check_split(task: seqio.Task, split: str) -> None:
@@ -177,7 +206,3 @@ def _check_split(task: seqio.Task, split: str) -> None:
         ) from error
     if not shards:
         raise UserError(f"task {task.name} has no file of {split!r}: correct SeqioTasks.")
-
-
-def _registered() -> set[str]:
-    return {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}

@@ -9,15 +9,10 @@ from hyla_lm.input.source import LanguageData, Reading
 @configurable
 @dataclass(frozen=True)
 class SeqioTasks:
-    """Sources of the registered tasks, of which one without a source is left out (extra seqio)."""
+    """Where the task c4_lm finds its text, and what registers other tasks (extra seqio)."""
 
     tfds_name: str = setting("c4/en:3.1.0", "TFDS name and version of c4_lm (3.0.1, 3.0.7, 3.1.0)")
     tfds_folder: str | None = setting(None, "TFDS data_dir of c4_lm; None takes TFDS's own")
-    json_train: tuple[str, ...] = setting((), "globs of c4_lm_json: c4-train.*.json.gz")
-    json_validation: tuple[str, ...] = setting((), "globs of c4_lm_json: c4-validation.*.json.gz")
-    text_train: tuple[str, ...] = setting((), "globs of text_lm: JSON lines (.gz too) or .txt")
-    text_validation: tuple[str, ...] = setting((), "globs of text_lm's validation split")
-    text_rate: float = setting(0.1, "rate of text_lm in c4_and_text; c4_lm has 1", minimum=0)
     modules: tuple[str, ...] = setting(
         (), "modules to import that register more tasks", imports=True
     )
@@ -33,7 +28,7 @@ class SeqioTask:
 
     name: str = setting("", "task or mixture, such as 'c4_lm'")
     tasks: SeqioTasks | None = setting(
-        None, "where the tasks find their text, such as @SeqioTasks(); None takes its defaults"
+        None, "where tasks find their text, such as @SeqioTasks(); None takes its defaults"
     )
     tokenizer: str = setting("", "SentencePiece model of the task's vocabulary")
     train_split: str = setting("train", "split to train on")

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -33,37 +32,33 @@ class TextFiles:
         fields = [] if self.field == TEXT_FIELD else [f"field {self.field}"]
         return names_and_sizes(self.files) + fields
 
-    def uses(self, entry: int, index: int, shards: int) -> bool:
-        """Whether a shard depends on an entry of `content`; the field, listed last, is of all."""
-        return entry == len(self.files) or entry in self._of_shard(index, shards)
-
     def blocks(self, index: int, shards: int, tokenizer: Tokenizer) -> Iterator[Block]:
         """Shard `index` of `shards`, tokenised."""
         return encoded(self.texts(index, shards), tokenizer)
 
     def texts(self, index: int = 0, shards: int = 1) -> Iterator[str]:
         """The texts of a shard; by default all of them."""
-        for file in self._of_shard(index, shards):
-            yield from read_texts(self.files[file], self.field)
-
-    def _of_shard(self, index: int, shards: int) -> range:
-        """The numbers of the files of a shard."""
         count = len(self.files)
-        return range(index * count // shards, (index + 1) * count // shards)
+        for file in self.files[index * count // shards : (index + 1) * count // shards]:
+            yield from read_texts(file, self.field)
 
 
 def find_text_files(inputs: Sequence[str], without: str = "") -> tuple[str, ...]:
-    """The text files of folders, paths and globs, but for those in the folder `without`.
+    """The text files of folders, paths and globs, each once, without those in `without`.
 
     A folder may hold other files, which are counted in a line on standard error. Raises UserError
-    for a file of another kind that is named, and for one that is found twice.
+    for a file of another kind that is named.
     """
-    files, skipped = list[str](), Counter[str]()
+    files, others = list[str](), list[str]()
     folders = {_identity(without)} if without else set()
     for given in inputs:
-        for path in map(as_path, _named(given)):
+        with storage_errors(f"--input = {given}", "read", "correct the path"):
+            is_folder = as_path(given).is_dir()
+        for path in map(as_path, [given] if is_folder else list_files([given], "--input")):
             if path.is_dir():
-                files += _walk(path, folders.copy(), skipped)
+                found = list(_walk(path, folders.copy()))
+                files += filter(is_text_file, found)
+                others += [name for name in found if not is_text_file(name)]
             elif is_text_file(path.name):
                 files.append(str(path))
             else:
@@ -71,25 +66,15 @@ def find_text_files(inputs: Sequence[str], without: str = "") -> tuple[str, ...]
                     f"--input: {printable(str(path))} is of no known format: give {KINDS}, or a "
                     "folder, whose other files are left out."
                 )
-    if skipped:
-        counts = ", ".join(f"{count:,} {kind}" for kind, count in sorted(skipped.items()))
-        print(f"left out, files of other kinds: {counts}", file=sys.stderr)
+    if others:
+        print(f"left out, files of other kinds: {len(others):,}", file=sys.stderr)
     if not files:
         raise UserError(f"--input = {' '.join(inputs)} holds no text: give {KINDS}.")
-    repeated = next((file for file, count in Counter(files).items() if count > 1), None)
-    if repeated is not None:
-        raise UserError(f"--input names {repeated} twice: name each file once.")
-    return tuple(files)
+    return tuple(dict.fromkeys(files))
 
 
-def _named(given: str) -> Sequence[str]:
-    with storage_errors(f"--input = {given}", "read", "correct the path"):
-        is_folder = as_path(given).is_dir()
-    return [given] if is_folder else list_files([given], "--input")
-
-
-def _walk(folder: epath.Path, entered: set[str], skipped: Counter[str]) -> Iterator[str]:
-    """The text files below a folder; a folder that is `entered`, as by a link, is left out."""
+def _walk(folder: epath.Path, entered: set[str]) -> Iterator[str]:
+    """The files below a folder, without hidden ones and those of folders that are `entered`."""
     if _identity(folder) in entered:
         return
     entered.add(_identity(folder))
@@ -97,13 +82,11 @@ def _walk(folder: epath.Path, entered: set[str], skipped: Counter[str]) -> Itera
         entries = sorted(folder.iterdir())
     for path in entries:
         if path.name.startswith("."):
-            skipped["hidden"] += 1
-        elif path.is_dir():
-            yield from _walk(path, entered, skipped)
-        elif is_text_file(path.name):
-            yield str(path)
+            continue
+        if path.is_dir():
+            yield from _walk(path, entered)
         else:
-            skipped[path.suffix or "without suffix"] += 1
+            yield str(path)
 
 
 def _identity(folder: os.PathLike[str] | str) -> str:

@@ -79,9 +79,7 @@ def train_tokenizer(
         )
     except RuntimeError as error:
         reason = str(error).strip().rpartition("] ")[2].rstrip(".")
-        largest = re.search(r"set it to a value <= (\d+)", reason)
-        change = f"give at most {largest[1]}" if largest else f"change it ({reason})"
-        raise UserError(f"vocab_size = {vocab_size} does not suit this text: {change}.") from error
+        raise UserError(f"vocab_size = {vocab_size} does not suit this text: {reason}.") from error
     path = as_path(output)
     with storage_errors(path, "written", "change --output"):
         if not bucket_of(path):
@@ -117,11 +115,11 @@ def distinct_lines(texts: Iterable[str]) -> list[str]:
         for line in LONG_WORD.sub(r"\1", text).splitlines():
             copies.update(_cut(line, MAX_PIECE_CHARACTERS))
     entries = ((line, copy) for line, n in copies.items() for copy in range(min(n, MOST_COPIES)))
-    return [line for line, _ in sorted(entries, key=lambda entry: _rank(f"{entry[1]} {entry[0]}"))]
 
+    def rank(entry: tuple[str, int]) -> bytes:
+        return hashlib.sha256(f"{entry[1]} {entry[0]}".encode()).digest()
 
-def _rank(text: str) -> bytes:
-    return hashlib.sha256(text.encode()).digest()
+    return [line for line, _ in sorted(entries, key=rank)]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,24 +5,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 from hyla_lm.config import gin_files
 from hyla_lm.data.preparation import default_workers
-from hyla_lm.input.manifest import (
-    Manifest,
-    check_tokenizer,
-    read_manifest,
-    shard_hashes,
-    verify_shard,
-)
+from hyla_lm.input.manifest import Manifest, read_manifest, shard_hashes, verify_shard
 from hyla_lm.input.rows import RowReader
-from hyla_lm.input.tokenizer import Tokenizer
 
 HELP = "check folders of rows against their manifests"
 
 
-def verify(folder: str, tokenizer: Tokenizer | None = None) -> Manifest:
+def verify(folder: str) -> Manifest:
     """Reads every byte of a folder; raises UserError for the first fault found."""
     manifest = read_manifest(folder)
-    if tokenizer is not None:
-        check_tokenizer(folder, manifest, tokenizer)
     hashes = shard_hashes(folder, manifest)
     with ThreadPoolExecutor(default_workers()) as pool:
         for _ in pool.map(verify_shard, hashes, hashes.values()):
@@ -33,11 +24,9 @@ def verify(folder: str, tokenizer: Tokenizer | None = None) -> Manifest:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="+", metavar="FOLDER", help="folder of rows")
-    parser.add_argument("--tokenizer", help="also check that this model made the rows")
 
 
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
     gin_files.read([], bindings)  # refuses bindings: rows have no settings
-    tokenizer = Tokenizer(options.tokenizer) if options.tokenizer else None
     for folder in options.folders:
-        print(f"{folder} is whole. {verify(folder, tokenizer).summary()}")
+        print(f"{folder} is whole. {verify(folder).summary()}")

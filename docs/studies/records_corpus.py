@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hyla_lm import ending
-from hyla_lm.data.docstrings import Document, collect, write_documents
+from hyla_lm.data.sample_corpus import Document, collect, write_documents
 from hyla_lm.errors import UserError
 
 FOLDER = Path(__file__).parents[1] / "records"

@@ -9,15 +9,15 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import SupportsIndex
 
-from array_record.python.array_record_module import ArrayRecordReader
 from etils import epath
 from isal import isal_zlib
 
 from hyla_lm.errors import UserError
 from hyla_lm.input.rows import Records
-from hyla_lm.storage import as_path, chunks, size_of, storage_errors
+from hyla_lm.storage import CHUNK_BYTES, as_path, chunks, size_of, storage_errors
 
-RECORDS_PER_READ = 512
+PARQUET_ROWS_PER_READ = 512
+LONGEST_LINE_BYTES = 64 << 20  # so that a file that is no JSON lines does not fill the memory
 LENGTH_DELIMITED = 2  # the kind of all fields of a tf.train.Example here
 NO_EXAMPLE = "no serialized tf.train.Example"
 GZIP = 31  # window bits that make it expect a gzip header and check its CRC
@@ -35,7 +35,7 @@ def read_texts(file: str, field: str = TEXT_FIELD) -> Iterator[str]:
     """
     path = as_path(file)
     if size_of(path) is None:
-        raise UserError(f"{file} does not exist: give {KINDS}.")
+        raise UserError(f"{file} is no file: give {KINDS}.")
     reader = _reader(path.name)
     if reader is None:
         raise UserError(
@@ -50,14 +50,6 @@ def is_text_file(name: str) -> bool:
     return _reader(name) is not None
 
 
-def check_gzip(file: str) -> None:
-    """Reads a .gz file to its end, where its checksum is; raises UserError if it is damaged."""
-    if not file.endswith(".gz"):
-        return
-    for _ in _plain_bytes(as_path(file)):
-        pass
-
-
 def is_record_file(file: str) -> bool:
     """Whether a file holds records that can be read in any order."""
     return "array_record" in file.rpartition("/")[2] or file.endswith(".arrayrecord")
@@ -66,8 +58,8 @@ def is_record_file(file: str) -> bool:
 class TextRecords:
     """Random access to the texts of a TFDS dataset in ArrayRecord; raises UserError for damage."""
 
-    def __init__(self, files: Sequence[str]):
-        self._records = Records(files)
+    def __init__(self, files: Sequence[str], field: str = TEXT_FIELD):
+        self._records, self._field = Records(files), field
 
     def __len__(self) -> int:
         return len(self._records)
@@ -75,19 +67,19 @@ class TextRecords:
     def __getitem__(self, index: SupportsIndex) -> str:
         record = self._records[index]
         try:
-            return _record_text(record, TEXT_FIELD)
+            return _record_text(record, self._field)
         except ValueError as error:
             file, place = self._records.locate(int(index))
             raise UserError(
                 f"{self._records.files[file]}: record {place} holds no text ({error}): "
-                "give shards of a TFDS dataset with a text feature."
+                "give shards of a TFDS dataset with text in that feature."
             ) from error
 
 
 def _reader(name: str) -> Reader | None:
     plain = name.removesuffix(".gz")
     if is_record_file(name):
-        return _record_texts
+        return lambda path, field: iter(TextRecords([str(path)], field))
     if plain.endswith((".json", ".jsonl")):
         return _json_texts
     if plain.endswith((".txt", ".md")):
@@ -98,6 +90,11 @@ def _reader(name: str) -> Reader | None:
 def _json_texts(path: epath.Path, field: str) -> Iterator[str]:
     number = 0
     for number, line in enumerate(_lines(_plain_bytes(path)), 1):
+        if len(line) > LONGEST_LINE_BYTES:
+            raise UserError(
+                f"{path}: line {number} has more than {LONGEST_LINE_BYTES:,} bytes: cut the "
+                "document, one object a line."
+            )
         if not line or line.isspace():
             continue
         try:
@@ -123,22 +120,6 @@ def _whole_text(path: epath.Path, field: str) -> Iterator[str]:
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 (at byte {error.start:,}): convert it.") from error
     yield text.removeprefix("\ufeff").replace("\r\n", "\n")
-
-
-def _record_texts(path: epath.Path, field: str) -> Iterator[str]:
-    try:
-        reader = ArrayRecordReader(str(path))
-        total = reader.num_records()
-        if total == 0:
-            if not reader.ok():
-                reader.read([0])  # raises the reason, if it is known
-            raise ValueError("it holds no records")
-        for start in range(0, total, RECORDS_PER_READ):
-            for record in reader.read(start, min(start + RECORDS_PER_READ, total)):
-                yield _record_text(record, field)
-    except (RuntimeError, ValueError, IndexError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise UserError(f"{path} is damaged ({reason}): fetch the shard again.") from error
 
 
 def _record_text(record: bytes, field: str) -> str:
@@ -201,7 +182,7 @@ def _parquet_texts(path: epath.Path, field: str) -> Iterator[str]:
                 raise UserError(
                     f"{path} has no column {field!r} but {there:.200}: name one with --field."
                 )
-            batches = file.iter_batches(RECORDS_PER_READ, columns=[field])
+            batches = file.iter_batches(PARQUET_ROWS_PER_READ, columns=[field])
             texts = (text for batch in batches for text in batch[0].to_pylist())
             for number, text in enumerate(texts, 1):
                 if not isinstance(text, str):
@@ -216,18 +197,20 @@ def _parquet_texts(path: epath.Path, field: str) -> Iterator[str]:
 
 
 def _plain_bytes(path: epath.Path) -> Iterator[bytes]:
-    """The file's bytes, decompressed where its name ends in .gz."""
+    """The file's bytes in parts of a bounded size, decompressed where its name ends in .gz."""
     stored = chunks(path)
     if path.suffix != ".gz":
         yield from stored
         return
-    member = isal_zlib.decompressobj(GZIP)
+    member, has_more = isal_zlib.decompressobj(GZIP), False
     try:
         for chunk in stored:
-            while chunk:
+            while chunk or has_more:
                 member = isal_zlib.decompressobj(GZIP) if member.eof else member
-                yield member.decompress(chunk)
-                chunk = member.unused_data
+                part = member.decompress(chunk, CHUNK_BYTES)
+                yield part
+                has_more = len(part) == CHUNK_BYTES and not member.eof
+                chunk = member.unused_data if member.eof else member.unconsumed_tail
     except isal_zlib.error as error:  # type: ignore[misc]  # isal types it as a value
         raise UserError(f"{path} is damaged ({error}): fetch the shard again.") from error
     if not member.eof:
@@ -235,10 +218,13 @@ def _plain_bytes(path: epath.Path) -> Iterator[bytes]:
 
 
 def _lines(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Lines, of which one that is too long is the last, and cut."""
     rest = b""
     for part in parts:
         lines = (rest + part).split(b"\n")
         rest = lines.pop()
         yield from lines
+        if len(rest) > LONGEST_LINE_BYTES:
+            break
     if rest:
         yield rest

@@ -20,7 +20,6 @@ from hyla_lm.input.row_stream import Shuffled
 from hyla_lm.input.rows import RowBatch, RowSet, RowTable
 from hyla_lm.input.source import NAME, LanguageData, Reading
 
-LARGEST_TABLE = 2**31 - 1
 SHOWN_HASH = 16
 
 
@@ -46,21 +45,14 @@ class RowMixture:
                 "RowMixture has {} rows, {} names and {} weights: give one of each for every "
                 "source.".format(*counts)
             )
-        if len(self.rows) == 1:
-            raise UserError("RowMixture.rows has one folder: give more, or bind @Rows() itself.")
-        for name in self.names:
-            if not NAME.fullmatch(name):
-                raise UserError(
-                    f"RowMixture.names has {name!r}: write a name of letters, digits, _ and -."
-                )
-            if self.names.count(name) > 1:
-                raise UserError(f"RowMixture.names has {name!r} twice: name each source apart.")
         for name, weight in zip(self.names, self.weights, strict=True):
-            if weight <= 0:
+            if not NAME.fullmatch(name) or self.names.count(name) > 1:
                 raise UserError(
-                    f"RowMixture.weights has {weight} for {name!r}: give a number above 0, or "
-                    "leave the source out."
+                    f"RowMixture.names has {name!r}: give each source a name of its own, of "
+                    "letters, digits, _ and -."
                 )
+            if weight <= 0:
+                raise UserError(f"RowMixture.weights has {weight}: give numbers above 0.")
 
     @property
     def tokenizer(self) -> str:
@@ -69,17 +61,19 @@ class RowMixture:
 
     def open(self, sequence_length: int, batch_size: int, reading: Reading) -> LanguageData:
         check_given(self, "rows", "names", "weights")
-        opened = self._opened(sequence_length, reading)
+        opened = {  # each may have fewer rows than a batch
+            name: rows.open(sequence_length, 1, reading)
+            for name, rows in zip(self.names, self.rows, strict=True)
+        }
         _check_alike(opened)
         sets = {name: one.validation for name, one in opened.items()}
         parts = {name: one.train for name, one in opened.items()}
-        trained_on = tuple(part.identity() for part in parts.values())
         tokenizer = opened[self.names[0]].tokenizer
         identities = " ".join(rows.identity for rows in sets.values())
         identity = hashlib.sha256(identities.encode()).hexdigest()
         held_out = _together(SpreadRows, list(sets.values()), identity)
         text = self._text(parts, reading)
-        return LanguageData(tokenizer, text, held_out, sets, trained_on)
+        return LanguageData(tokenizer, text, held_out, sets)
 
     def _text(self, parts: dict[str, RowText], reading: Reading) -> RowText:
         shares = dict(zip(self.names, shares_of(self.weights), strict=True))
@@ -99,37 +93,26 @@ class RowMixture:
         hashes = {path: sha256 for p in parts.values() for path, sha256 in p.hashes.items()}
         return RowText(rows, order, described, reading, hashes)
 
-    def _opened(self, sequence_length: int, reading: Reading) -> dict[str, RowData]:
-        """The sources, of which each may have fewer rows than a batch."""
-        opened = {}
-        for name, rows in zip(self.names, self.rows, strict=True):
-            try:
-                opened[name] = rows.open(sequence_length, 1, reading)
-            except UserError as error:
-                raise type(error)(f"RowMixture, {name!r}: {error}") from error
-        return opened
-
 
 def _check_alike(opened: Mapping[str, RowData]) -> None:
     """Raises UserError unless all sources have one tokenizer and rows of their own."""
-    names = list(opened)
-    first = opened[names[0]].tokenizer
-    for name, one in opened.items():
-        if one.tokenizer.sha256 != first.sha256:
+    first, *others = opened.values()
+    for one in others:
+        if one.tokenizer.sha256 != first.tokenizer.sha256:
             raise UserError(
-                f"RowMixture: the rows of {name!r} were made with {one.tokenizer.path} and those "
-                f"of {names[0]!r} with {first.path}, another tokenizer: prepare all with one."
+                f"RowMixture: {one.tokenizer.path} is another tokenizer than "
+                f"{first.tokenizer.path}: prepare the rows of all sources with one."
             )
-    for what in ("train", "validation"):
-        first_with: dict[str, str] = {}
-        for name, one in opened.items():
-            identity = one.train.identity() if what == "train" else one.validation.identity
-            other = first_with.setdefault(identity, name)
-            if other != name:
-                raise UserError(
-                    f"RowMixture: Rows.{what} of {other!r} and of {name!r} hold the same rows: "
-                    "give each source rows of its own; a weight says how often they are read."
-                )
+    identities = {
+        "train": {one.train.identity() for one in opened.values()},
+        "validation": {one.validation.identity for one in opened.values()},
+    }
+    for name, found in identities.items():
+        if len(found) < len(opened):
+            raise UserError(
+                f"RowMixture: Rows.{name} of two sources hold the same rows: give each source rows "
+                "of its own; a weight says how often they are read."
+            )
 
 
 def _together(
@@ -224,11 +207,6 @@ class JoinedRows:
     def __init__(self, tables: Sequence[RowTable]):
         self._tables = tuple(tables)
         *self.starts, self._count = accumulate(map(len, self._tables), initial=0)
-        if self._count > LARGEST_TABLE:
-            raise UserError(
-                f"the sources of a mixture hold {self._count:,} rows, more than the "
-                f"{LARGEST_TABLE:,} that can be numbered: leave one out, or prepare longer rows."
-            )
 
     def __len__(self) -> int:
         return self._count

@@ -6,13 +6,7 @@ from typing import Any
 
 from hyla_lm.config.declare import check_given, configurable, setting
 from hyla_lm.errors import UserError
-from hyla_lm.input.manifest import (
-    MANIFEST,
-    Manifest,
-    Verification,
-    read_manifest,
-    shard_hashes,
-)
+from hyla_lm.input.manifest import Manifest, Verification, read_manifest, shard_hashes
 from hyla_lm.input.row_stream import Order, RowStream, Shuffled
 from hyla_lm.input.rows import RowSet
 from hyla_lm.input.source import LanguageData, Reading, open_rows
@@ -53,11 +47,6 @@ class Rows:
 
     def _check_splits(self, train: Manifest, validation: Manifest) -> None:
         """Raises UserError unless the manifests say that the folders are what they are given as."""
-        if train.sha256 == validation.sha256:
-            raise UserError(
-                f"Rows.train = {self.train!r} and Rows.validation = {self.validation!r} hold the "
-                "same rows: give a folder of each split."
-            )
         if train.split != "train":
             raise UserError(
                 f"Rows.train = {self.train!r} holds rows of the split {train.split!r}: give the "
@@ -84,11 +73,6 @@ class OwnRows:
     def open(self, sequence_length: int, batch_size: int, reading: Reading) -> LanguageData:
         check_given(self, "folder")
         train, validation = (as_path(self.folder) / split for split in ("train", "validation"))
-        if not all((split / MANIFEST).exists() for split in (train, validation)):
-            raise UserError(
-                f"OwnRows.folder = {self.folder!r} holds no finished rows: make them with hyla-lm "
-                f"data prepare --input TEXT --output {self.folder} --train_tokenizer."
-            )
         rows = Rows(str(train), str(validation), self.tokenizer)
         return rows.open(sequence_length, batch_size, reading)
 

@@ -3,7 +3,6 @@
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import grain
@@ -29,12 +28,8 @@ class Shuffled:
 
     def __call__(self, place: int, seed: int) -> int:
         epoch, index = divmod(place, self.count)
-        return index_shuffle(index, self.count - 1, _seed_of(epoch, seed), ROUNDS)
-
-
-@lru_cache(maxsize=8)
-def _seed_of(epoch: int, seed: int) -> int:
-    return zlib.crc32(f"{seed} {epoch}".encode())
+        epoch_seed = zlib.crc32(f"{seed} {epoch}".encode())
+        return index_shuffle(index, self.count - 1, epoch_seed, ROUNDS)
 
 
 @dataclass(frozen=True)

@@ -58,15 +58,13 @@ class TrainingText(Protocol):
 class LanguageData:
     """The data of a language model: training text, validation rows and their tokenizer.
 
-    `sets` are parts of the validation rows by name. `trained_on` identifies the rows that a text of
-    several sources is made of.
+    `sets` are parts of the validation rows by name.
     """
 
     tokenizer: Tokenizer
     train: TrainingText
     validation: RowSet
     sets: Mapping[str, RowSet] = field(default_factory=dict)
-    trained_on: tuple[str, ...] = ()
 
 
 @runtime_checkable
@@ -106,34 +104,25 @@ def open_rows(
 
 def check_names(entries: Sequence[str]) -> None:
     """Raises UserError for a validation set that is no "name=folder", or of the name of another."""
-    names = []
+    names = set[str]()
     for entry in entries:
         name, _, folder = entry.partition("=")
-        if not NAME.fullmatch(name) or not folder:
+        if not NAME.fullmatch(name) or not folder or name in names:
             raise UserError(
-                f"{SETS} has {entry!r}: write a name of letters, digits, _ and -, and a folder "
-                "of rows, such as 'books=rows/books'."
+                f"{SETS} has {entry!r}: write a name of its own, of letters, digits, _ and -, and "
+                "a folder of rows, such as 'books=rows/books'."
             )
-        if name in names:
-            raise UserError(f"{SETS} names {name!r} twice: give each set a name of its own.")
-        names.append(name)
+        names.add(name)
 
 
 def open_named_rows(
     entries: Sequence[str], data: LanguageData, sequence_length: int
 ) -> dict[str, RowSet]:
-    """Validation sets by name; raises UserError for rows that do not fit, or are in the data."""
+    """Validation sets by name; raises UserError for rows that do not fit."""
     sets: dict[str, RowSet] = {}
-    used = dict.fromkeys([data.train.identity(), *data.trained_on], "trained on")
-    anyway = [data.validation.identity, *(rows.identity for rows in data.sets.values())]
-    used |= dict.fromkeys(anyway, "evaluated on anyway")
     for entry in entries:
         name, _, folder = entry.partition("=")
         if name in data.sets:
             raise UserError(f"{SETS} names {name!r}, a source of the data: give another name.")
-        rows = open_rows(folder, data.tokenizer, sequence_length, 1)
-        if how := used.get(rows.identity):
-            raise UserError(f"{SETS} has {entry!r}, rows that are {how}: give others.")
-        used[rows.identity] = f"those of {name!r}"
-        sets[name] = rows
+        sets[name] = open_rows(folder, data.tokenizer, sequence_length, 1)
     return sets

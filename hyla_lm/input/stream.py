@@ -7,7 +7,6 @@ it. To resume, the document is tokenised again and its first tokens are dropped.
 import hashlib
 from collections import deque
 from collections.abc import Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -19,7 +18,7 @@ from grain.experimental import ThreadPrefetchIterDataset
 
 from hyla_lm.config.declare import check_given, configurable, setting
 from hyla_lm.errors import UserError
-from hyla_lm.input.documents import TextRecords, check_gzip, is_record_file, read_texts
+from hyla_lm.input.documents import TextRecords, is_record_file, read_texts
 from hyla_lm.input.packing import Block, Packer, encode_texts
 from hyla_lm.input.row_stream import Shuffled
 from hyla_lm.input.rows import MemoryRows, RowBatch, RowSet
@@ -32,6 +31,7 @@ TEXTS_PER_PART = 16
 PARTS_AHEAD = 8
 DOCUMENTS_PER_BLOCK = 64
 ROW_NUMBERS = 2**31
+TOKENIZER_THREADS = 8  # of which a block of 64 documents can make use; they change no token
 
 Cursor = dict[str, int]
 Start = tuple[Cursor, int]
@@ -49,9 +49,6 @@ class C4Stream:
     train: tuple[str, ...] = setting((), "paths or globs, such as ('c4-train.*.json.gz',)")
     validation: tuple[str, ...] = setting((), "paths or globs of the validation split")
     tokenizer: str = setting("", "SentencePiece model")
-    tokenizer_threads: int = setting(
-        1, "threads that tokenise; their number changes no token", minimum=1
-    )
     validation_documents: int | None = setting(
         4096, "number of first documents that are the validation set; None takes all", minimum=1
     )
@@ -60,34 +57,26 @@ class C4Stream:
         check_given(self, "train", "validation", "tokenizer")
         tokenizer = Tokenizer(self.tokenizer)
         files = list_files(self.train, "C4Stream.train")
-        records = [is_record_file(file) for file in files]
-        if any(records) and not all(records):
-            raise UserError("C4Stream.train mixes ArrayRecord with other files: give one kind.")
-        table = TextRecords(files) if all(records) else None
+        table = TextRecords(files) if all(map(is_record_file, files)) else None
 
         def documents_of(shard: BatchShard) -> "FileTexts | RecordTexts":
             if table is not None:
                 return RecordTexts(table, shard, reading)
             return FileTexts(files, shard)
 
-        encode = partial(encode_texts, tokenizer=tokenizer, threads=self.tokenizer_threads)
+        encode = partial(encode_texts, tokenizer=tokenizer, threads=TOKENIZER_THREADS)
         name = f"{files[0]} and {len(files) - 1} more" if len(files) > 1 else files[0]
         content = hashlib.sha256("\n".join(names_and_sizes(files)).encode()).hexdigest()
         train = StreamedText(
             name, content, tokenizer, sequence_length, reading, documents_of, encode
         )
-        chosen = self._validation()
-        return LanguageData(
-            tokenizer, train, rows_in_memory(encode(chosen), tokenizer, sequence_length)
-        )
-
-    def _validation(self) -> list[str]:
-        files = list_files(self.validation, "C4Stream.validation")
-        texts = (text for file in files for text in read_texts(file))
+        held_out = list_files(self.validation, "C4Stream.validation")
+        texts = (text for file in held_out for text in read_texts(file))
         chosen = list(islice(texts, self.validation_documents))
         if not chosen:
             raise UserError("C4Stream.validation holds no document: give files with text.")
-        return chosen
+        rows = rows_in_memory(encode(chosen), tokenizer, sequence_length)
+        return LanguageData(tokenizer, train, rows)
 
 
 class Documents(Protocol):
@@ -124,22 +113,17 @@ class FileTexts:
 
     def after(self, cursor: Cursor) -> Generator[tuple[Cursor, str]]:
         epoch, place, first = cursor["epoch"], cursor["file"], cursor["document"]
-        with ThreadPoolExecutor(1) as pool:
-            while True:
-                files, holds_any = self._files_of(epoch), place > 0 or first > 0
-                checked = pool.submit(check_gzip, files[place])
-                for file_index in range(place, len(files)):
-                    checked.result()
-                    if file_index + 1 < len(files):
-                        checked = pool.submit(check_gzip, files[file_index + 1])
-                    texts = read_texts(files[file_index])
-                    for document, text in enumerate(islice(texts, first, None), first):
-                        holds_any = True
-                        yield {"epoch": epoch, "file": file_index, "document": document}, text
-                    first = 0
-                if not holds_any:
-                    raise UserError(f"{files[0]} and the files after it hold no document.")
-                epoch, place = epoch + 1, 0
+        while True:
+            files, holds_any = self._files_of(epoch), place > 0 or first > 0
+            for file_index in range(place, len(files)):
+                texts = read_texts(files[file_index])
+                for document, text in enumerate(islice(texts, first, None), first):
+                    holds_any = True
+                    yield {"epoch": epoch, "file": file_index, "document": document}, text
+                first = 0
+            if not holds_any:
+                raise UserError(f"{files[0]} and the files after it hold no document.")
+            epoch, place = epoch + 1, 0
 
     def _files_of(self, epoch: int) -> list[str]:
         order = np.random.default_rng([self.shard.seed, epoch]).permutation(len(self.files))
@@ -216,11 +200,20 @@ class StreamedText:
         return f"{self.name}, tokenised while training"
 
     def stream(self, shard: BatchShard, states: list[dict[str, Any]] | None) -> Batches:
-        """Endless batches of one process, made ahead of training in a thread."""
+        """Endless batches of one process, made ahead of training in a thread.
+
+        Raises UserError for the states of another number of processes.
+        """
         batches = PackedBatches(self, self.documents_of(shard), len(shard.places))
         iterator = iter(ThreadPrefetchIterDataset(batches, prefetch_buffer_size=self.reading.ahead))
         if states is not None:
-            iterator.set_state(state_of_shard(states, shard))
+            if len(states) != shard.count:
+                raise UserError(
+                    f"the checkpoint is of {len(states)} processes, each somewhere in text of its "
+                    f"own, and cannot be continued by {shard.count}: resume it on {len(states)}, "
+                    "or train on prepared rows (@Rows()), which any number of processes continues."
+                )
+            iterator.set_state(states[shard.index])
         return iterator
 
 
@@ -299,17 +292,6 @@ class PackedIterator(grain.DatasetIterator):
             starts[0] = self._rest_start
         self._rows += map(Row, packed.tokens, packed.text_bytes.tolist(), starts[:-1])
         self._rest_start = starts[-1]
-
-
-def state_of_shard(states: list[dict[str, Any]], shard: BatchShard) -> dict[str, Any]:
-    """This process's state; raises UserError if the checkpoint has another number of processes."""
-    if len(states) != shard.count:
-        raise UserError(
-            f"the checkpoint is of {len(states)} processes, each somewhere in text of its own, and "
-            f"cannot be continued by {shard.count}: resume it on {len(states)}, or train on "
-            "prepared rows (@Rows()), which any number of processes continues."
-        )
-    return states[shard.index]
 
 
 def rows_in_memory(block: Block, tokenizer: Tokenizer, sequence_length: int) -> RowSet:

@@ -38,7 +38,6 @@ SETTINGS: list[tuple[str, str]] = [
     ("LanguageModel.vocab_size=32000", "LanguageModel.vocab_size = 32000"),
     ("LanguageModel.validation_sets=books", "'books=rows/books'"),
     ("LanguageModel.validation_sets=a={rows}/no", "no/manifest.json does not exist"),
-    ("LanguageModel.validation_sets=a={rows}/train", "rows that are trained on"),
     (
         "LanguageModel.samples=2 --gin.LanguageModel.closing_prompt=None",
         "set LanguageModel.closing_prompt, or samples to 0",

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from hyla_lm.data.docstrings import collect, installed_roots
 from hyla_lm.data.preparation import Preparation, prepare
+from hyla_lm.data.sample_corpus import collect, installed_roots
 from hyla_lm.data.text_files import TextFiles
 from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.input.manifest import read_manifest

@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hyla_lm.data.preparation import write_rows
@@ -21,6 +22,13 @@ def prose(seed: int, sentences: int = 8) -> str:
     known = ["".join(words.choices(LETTERS, k=words.randint(2, 9))) for _ in range(400)]
     texts = (" ".join(["The", *rng.choices(known, k=9)]) + "." for _ in range(sentences))
     return "\n".join(texts)
+
+
+def documents_in(rows: np.ndarray, bos: int) -> list[list[int]]:
+    """The documents of rows of one shard, BOS first; BOS that fills a row is none."""
+    stream = np.append(rows[0, :1], rows[:, 1:])
+    parts = np.split(stream, np.flatnonzero(stream == bos))[1:]
+    return [part.tolist() for part in parts if len(part) > 1]
 
 
 @pytest.fixture(scope="session")

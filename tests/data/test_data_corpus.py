@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm.data.docstrings import collect, split_of
 from hyla_lm.data.prose import is_prose, paragraphs
+from hyla_lm.data.sample_corpus import collect
 
 SENTENCES = [f"This is sentence number {n}, and it is long enough." for n in "abcdef"]
 NUMPY = """Sum of array elements over
@@ -87,14 +87,6 @@ def test_parses_without_importing(tmp_path: Path) -> None:
     assert not touched.exists()
 
 
-def test_source_order_and_nesting(tmp_path: Path) -> None:
-    lines = [f"    '''{SENTENCES[1]}'''", f"    def f(self):\n        '''{SENTENCES[2]}'''"]
-    code = module(SENTENCES[0]) + "class A:\n" + "\n".join(lines) + "\n"
-    code += f"if A:\n    def g():\n        '''{SENTENCES[3]}'''\n"
-    (tmp_path / "a.py").write_text(code)
-    assert collect([tmp_path])[0].text == "\n".join(SENTENCES[:4])
-
-
 def test_repeats_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(module(*SENTENCES[:4], SENTENCES[0]))
     (tmp_path / "b.py").write_text(module(*SENTENCES[:4]))
@@ -104,14 +96,6 @@ def test_repeats_are_left_out(tmp_path: Path) -> None:
     assert [doc.url[-4:] for doc in documents] == ["a.py", "d.py"]
     assert documents[0].text == "\n".join(SENTENCES[:4])
     assert SENTENCES[5] not in documents[1].text.split("\n")
-
-
-def test_a_document_has_three_sentences_and_a_hundred_characters(tmp_path: Path) -> None:
-    sentence = "The {} of a module has more than fifty characters in it."
-    for name in ("ab", "cde"):
-        (tmp_path / f"{name}.py").write_text(module(*map(sentence.format, name)))
-    (tmp_path / "short.py").write_text(module(*map("It is {} or not.".format, "jkl")))
-    assert [document.url for document in collect([tmp_path])] == ["python://cde.py"]
 
 
 def test_unreadable_files_and_tests_are_left_out(tmp_path: Path) -> None:
@@ -132,13 +116,6 @@ def test_workers_read_what_one_process_reads(
 ) -> None:
     root = python_root(40)
     alone = collect([root])
-    monkeypatch.setattr("hyla_lm.data.docstrings.SERIAL_BELOW", 0)
+    monkeypatch.setattr("hyla_lm.data.sample_corpus.SERIAL_BELOW", 0)
     assert collect([root]) == alone
     assert len(alone) == 40
-
-
-def test_the_split_of_a_document_is_that_of_its_url() -> None:
-    urls = [f"python://module{n}.py" for n in range(5000)]
-    chosen = [url for url in urls if split_of(url) == "validation"]
-    assert chosen[:2] == ["python://module10.py", "python://module27.py"]
-    assert 60 < len(chosen) < 140

@@ -41,12 +41,6 @@ def check_refused(folder: Path, tokenizer: Tokenizer, what: str) -> None:
         open_rows(str(folder), tokenizer, LENGTH, 8)
 
 
-def test_a_whole_folder_passes(packed_once: Packed, tokenizer: Tokenizer) -> None:
-    folder, manifest = packed_once
-    assert verify(str(folder)) == verify(str(folder), tokenizer) == manifest
-    assert len(open_rows(str(folder), tokenizer, LENGTH, 8).rows) == manifest.rows
-
-
 def test_shards_that_are_not_whole_are_named(packed: Packed, tokenizer: Tokenizer) -> None:
     folder, manifest = packed
     first, second, _ = (folder / shard.name for shard in manifest.shards)
@@ -89,7 +83,6 @@ def test_contradictions_in_a_manifest_are_refused(packed: Packed, tokenizer: Tok
     for changed in (
         replace(manifest, shards=manifest.shards * 2, rows=2 * manifest.rows),
         replace(manifest, rows=manifest.rows + 1),
-        replace(manifest, rows=manifest.rows - 1),
         replace(manifest, shards=()),
         replace(manifest, special_ids={}),
         replace(manifest, dtype="uint32"),
@@ -97,21 +90,15 @@ def test_contradictions_in_a_manifest_are_refused(packed: Packed, tokenizer: Tok
     ):
         write_manifest(folder, changed)
         check_refused(folder, tokenizer, MANIFEST)
-    write_manifest(folder, replace(manifest, vocab_size=VOCAB_SIZE + 1))
-    with pytest.raises(UserError, match="another tokenizer"):
-        verify(str(folder), tokenizer)
 
 
-NAMES = ("../a", "gs://bucket/shard", "a\\b", "..", "", "a\nb", "\ud800", "é" * 128, 7)
+NAMES = ("../a", "gs://bucket/shard", "..", "", "a\nb", "\ud800", "é" * 128, 7)
 UNSOUND: tuple[tuple[str, str, object], ...] = (
-    *(("manifest", "rows", value) for value in ("535", True, 2**31)),
-    *(("manifest", "format", value) for value in (1, "2")),
-    *(("manifest", name, None) for name in ("max_token_id", "split", "tokenizer_sha256")),
-    *(("manifest", "special_ids", value) for value in ({"bos": "1"}, [])),
-    *(("manifest", "baselines_bits_per_byte", {"xz": value}) for value in ("2", float("nan"))),
+    *(("manifest", "rows", value) for value in (True, 2**31)),
+    *(("manifest", "format", 1), ("manifest", "split", None), ("manifest", "special_ids", [])),
     *(("manifest", "shards", [1]), ("manifest", "seed", 0.5), ("manifest", "surplus", 1)),
     *(("shard", "name", name) for name in NAMES),
-    *(("shard", "sha256", "A" * 64), ("shard", "rows", -1), ("shard", "surplus", 1)),
+    *(("shard", "sha256", "A" * 64), ("shard", "rows", -1)),
 )
 
 
@@ -153,42 +140,17 @@ def test_a_row_of_another_width_is_named(packed: Packed, tokenizer: Tokenizer) -
         rows.read([9])
 
 
-@pytest.mark.parametrize(
-    ("token", "text_bytes", "what"),
-    [
-        (VOCAB_SIZE, 20, f"holds the id {VOCAB_SIZE}, beyond the vocabulary of {VOCAB_SIZE}"),
-        (7, 1001, "counts 1001 bytes of text, more than the 1000 of all rows"),
-        (7, 2**32 - 1, "counts 4294967295 bytes of text, more than the 1000 of all rows"),
-    ],
-)
-def test_a_row_with_content_that_cannot_be_ends_a_stream_and_is_named(
-    packed: Packed, tokenizer: Tokenizer, token: int, text_bytes: int, what: str
+def test_a_row_with_an_id_beyond_the_vocabulary_ends_a_stream_and_is_named(
+    packed: Packed, tokenizer: Tokenizer
 ) -> None:
     folder, manifest = packed
-    tokens, counts = np.full((24, LENGTH + 1), 7), np.full(24, 20)
-    tokens[WRONG, 5], counts[WRONG] = token, text_bytes
-    records = encode_rows(tokens, counts, "uint16")
-    path = forge(folder, manifest, records, text_bytes=1000, max_token_id=7)
+    tokens = np.full((24, LENGTH + 1), VOCAB_SIZE - 1)
+    tokens[WRONG, 5] = VOCAB_SIZE
+    records = encode_rows(tokens, np.full(24, 20), "uint16")
+    path = forge(folder, manifest, records)
+    what = f"holds the id {VOCAB_SIZE}, beyond the vocabulary of {VOCAB_SIZE}"
     stream = RowStream(open_rows(str(folder), tokenizer, LENGTH, 8), BatchShard(8))
     with pytest.raises(UserError) as error, closing(stream):
         for _ in range(3):
             next(stream)
     assert str(error.value) == f"{path}: row {WRONG} {what}: prepare the rows again."
-
-
-def test_the_last_id_and_the_whole_text_in_a_row_are_sound(
-    packed: Packed, tokenizer: Tokenizer
-) -> None:
-    folder, manifest = packed
-    records = encode_rows(np.full((8, LENGTH + 1), VOCAB_SIZE - 1), np.full(8, 1000), "uint16")
-    forge(folder, manifest, records, text_bytes=1000, max_token_id=VOCAB_SIZE - 1)
-    row = open_rows(str(folder), tokenizer, LENGTH, 8).rows.read([5])
-    assert (row["tokens"].max(), row["text_bytes"][0]) == (VOCAB_SIZE - 1, 1000)
-
-
-def test_an_id_of_32_bits_beyond_the_vocabulary_is_named(packed: Packed) -> None:
-    folder, manifest = packed
-    records = encode_rows(np.full((1, LENGTH + 1), 2**31 + 5), np.ones(1, int), "uint32")
-    path = forge(folder, manifest, records, vocab_size=70_000, dtype="uint32")
-    with pytest.raises(UserError, match=f"{path}: row 0 holds the id {2**31 + 5}, beyond the"):
-        RowReader(folder, read_manifest(folder)).read([0])

@@ -1,7 +1,7 @@
 """Mistakes in the commands on data: status 2, one sentence, and no folder that looks whole."""
 
 import gzip
-import json
+import os
 import random
 import re
 import sys
@@ -27,46 +27,38 @@ OWN = ("prepare", "--output=OUT", "--train_tokenizer")
 ROWS = ("prepare", "--input=c4/c4-train.*", "--output=OUT", "--tokenizer=good.model")
 ROWS_OF_16 = (*ROWS, "--sequence_length=16")
 TEXTS = [prose(seed, 3) for seed in range(9)]
+LONG_LINE = gzip.compress(b'{"text": "a"}\n' + bytes(80 << 20), compresslevel=1)
 
 
 def flipped(data: bytes, place: int, bit: int = 0) -> bytes:
     return data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :]
 
 
-@pytest.fixture(scope="session")
-def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_array_records(TEXTS, tmp_path_factory.mktemp("records"), "train", 1)[0]
-
-
 @pytest.fixture
-def home(
-    tmp_path: Path, tokenizer: Tokenizer, records: Path, monkeypatch: pytest.MonkeyPatch
-) -> Path:
+def home(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Files with a fault each, and some without; the working folder."""
     monkeypatch.chdir(tmp_path)
-    zipped, record_file = gzip.compress(lines_of("text").encode()), records.read_bytes()
+    zipped = gzip.compress(lines_of("text").encode())
     contents = {
         "good.txt": prose(0, 60).encode(),
         "good.model": Path(tokenizer.path).read_bytes(),
         "blank.txt": b"\n \r\n",
         "latin.txt": b"caf\xe9 " * 9,
-        "image.png": b"\x89PNG",
         "body.jsonl": lines_of("body").encode(),
-        "array.json": json.dumps(["a", "b"]).encode(),
         "pretty.json": b'{\n "text": "a"\n}',
         "null.jsonl": b'\n{"text": "a"}\n{"text": null}\n',
-        "bytes.jsonl": b'{"text": "\xff"}',
         "empty.jsonl": b"",
         "cut.json.gz": zipped[:-9],
         "flipped.json.gz": flipped(zipped, len(zipped) // 2),
         "plain.txt.gz": b"this is not compressed",
         "damaged.parquet": b"PAR1 no more",
-        "cut.array_record": record_file[:-1],
-        "flipped.array_record": flipped(record_file, 200),
         "part.00000-of-00002.txt": b"a",
+        "long.jsonl.gz": LONG_LINE,
     }
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
+    (tmp_path / "pipes").mkdir()
+    os.mkfifo(tmp_path / "pipes" / "pipe.txt")
     write_json_gz(["a"] * 3, tmp_path / "c4", "train", 3)
     write_parquet(tmp_path / "body.parquet", "body")
     write_parquet(tmp_path / "text.parquet", "text")
@@ -80,23 +72,20 @@ def home(
 OF_FILES = {
     "empty": "--input = empty holds no text: give .txt",
     "pictures": "--input = pictures holds no text: give .txt",
-    "image.png": "image.png is of no known format: give .txt",
     "part.*": "shard 00001 of the 2 of",
     "blank.txt": "all of blank.txt is blank: give files with text",
     "latin.txt": r"latin.txt is not UTF-8 \(at byte 3\): convert it",
     "body.jsonl": "body.jsonl: line 1 .*'id', 'body'.*--field",
     "body.parquet": "body.parquet has no column 'text' .*'id'.*--field",
-    "array.json": "array.json: line 1 is no JSON object",
     "pretty.json": "pretty.json: line 1 .* one object a line",
     "null.jsonl": "null.jsonl: line 3 has no text in 'text'.*mend that file",
-    "bytes.jsonl": "bytes.jsonl: line 1 is no JSON object",
     "empty.jsonl": "empty.jsonl is empty",
     "cut.json.gz": "cut.json.gz is cut short",
     "flipped.json.gz": "flipped.json.gz is damaged",
     "plain.txt.gz": "plain.txt.gz is damaged",
     "damaged.parquet": "damaged.parquet is damaged",
-    "cut.array_record": "cut.array_record is damaged",
-    "flipped.array_record": "flipped.array_record is damaged",
+    "long.jsonl.gz": "long.jsonl.gz: line 2 has more than 67,108,864 bytes",
+    "pipes": "pipe.txt is no file: give .txt",
 }
 GOOD = (*OWN, "--input=good.txt")
 PLAIN = ("prepare", "--input=good.txt", "--output=OUT")
@@ -106,20 +95,16 @@ PLAIN = ("prepare", "--input=good.txt", "--output=OUT")
     ("arguments", "sentence"),
     [
         *(((*OWN, f"--input={name}"), sentence) for name, sentence in OF_FILES.items()),
-        ((*OWN, "--input", "good.txt", "."), "names .*good.txt twice"),
         ((*OWN, "--input=text.parquet", "--field=id"), "text.parquet: row 1 .*--field"),
         ((*GOOD, "--output=other"), "other holds other files: give a new"),
-        ((*GOOD, "--vocab_size=9999"), "vocab_size = 9999 .*give at most"),
+        ((*GOOD, "--vocab_size=9999"), "vocab_size = 9999 .*a value <= "),
         ((*GOOD, "--sequence_length=0"), "--sequence_length=0 must be"),
-        ((*GOOD, "--workers=0"), "--workers=0 must be at least 1"),
         ((*GOOD, "--validation_fraction=1"), "--validation_fraction=1.0 must"),
-        ((*GOOD, "--split=train"), "--split does not go with"),
-        ((*GOOD, "--tokenizer=a.model"), "not allowed with argument"),
+        ((*GOOD, "--split=train"), "--split needs --tokenizer"),
         ((*OWN, "--task=c4_lm"), "--train_tokenizer needs --input"),
         ((*PLAIN, "--tokenizer=a"), "--sequence_length"),
         ((*PLAIN, "--tokenizer=a", "--vocab_size=9"), "--vocab_size needs --train_tokenizer"),
-        ((*ROWS_OF_16, "--shards=4"), "--shards=4 must be at most 3"),
-        ((*ROWS_OF_16, "--input", "c4/c4*", "c4/*00003*"), "00000-of-00003.json.gz twice"),
+        ((*ROWS_OF_16, "--shards=4"), "would hold no text: give fewer --shards"),
         ((*ROWS_OF_16, "--output=good.txt"), "good.txt.* cannot be written"),
         (("tokenizer", "--input=blank.txt", "--output=a.model"), "without text: give --input"),
     ],
@@ -176,7 +161,7 @@ def test_without_bos_documents_start_with_pad(home: Path) -> None:
     assert main(["data", *files, "--sequence_length=16", f"--tokenizer={tokenizer.path}"]) == 0
     manifest = read_manifest("OUT")
     assert manifest.special_ids == {"bos": -1, "eos": 1, "pad": 0, "unk": 2}
-    assert manifest == verify("OUT", tokenizer)
+    assert manifest == verify("OUT")
     rows = RowReader("OUT", manifest).read(range(manifest.rows))["tokens"]
     stream = np.append(rows[0, :1], rows[:, 1:]).tolist()
     wanted = [token for text in [*TEXTS, ""] for token in (0, *tokenizer.encode(text), 1)]

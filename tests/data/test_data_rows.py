@@ -29,8 +29,7 @@ def stream(texts: list[str], tokenizer: Tokenizer) -> list[int]:
     return [token for document in ids for token in document]
 
 
-@pytest.mark.parametrize("length", [1, 16, 127, 5000])
-@pytest.mark.parametrize("count", [0, 3])
+@pytest.mark.parametrize(("length", "count"), [(1, 3), (127, 3), (16, 0)])
 def test_rows_hold_the_stream(
     tmp_path: Path, texts: list[str], tokenizer: Tokenizer, length: int, count: int
 ) -> None:
@@ -99,8 +98,6 @@ def test_rows_that_do_not_fit_a_run_are_named(packed_once: Packed, tokenizer: To
         open_rows(str(folder), tokenizer, 16, 10**6)
 
 
-def test_unfit_folders_and_texts(packed_once: Packed, tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_a_folder_of_other_texts_is_refused(packed_once: Packed, tokenizer: Tokenizer) -> None:
     with pytest.raises(UserError, match="was begun with another documents"):
         write_rows(["a"], tokenizer, packed_once[0], split="train", shards=3, **PACKED)
-    with pytest.raises(UserError, match="no train documents"):
-        write_rows([], tokenizer, tmp_path / "empty", split="train", **PACKED)

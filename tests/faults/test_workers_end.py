@@ -12,7 +12,7 @@ from tests import preloaded
 
 ROOT = Path(__file__).parents[2]
 WAIT_SECONDS, END_SECONDS = 120, 30
-COLLECTING = ["-c", "from hyla_lm.data.docstrings import *; collect(installed_roots())"]
+COLLECTING = ["-c", "from hyla_lm.data.sample_corpus import *; collect(installed_roots())"]
 
 
 def workers_of(pid: int) -> list[int]:

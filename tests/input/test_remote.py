@@ -16,7 +16,6 @@ import pytest
 from hyla_lm import storage as files
 from hyla_lm.data.preparation import Preparation, prepare
 from hyla_lm.data.text_files import TextFiles
-from hyla_lm.data.verify import verify
 from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import read_manifest
 from hyla_lm.input.prepared import Rows
@@ -85,19 +84,6 @@ def assert_equal(batches: list[Batch], expected: list[Batch]) -> None:
             np.testing.assert_array_equal(batch[name], other[name])
 
 
-def test_globs_of_a_bucket_find_whole_sets(bucket: FakeBucket, remote_rows: Rows) -> None:
-    bucket.page = 1
-    pattern = f"{remote_rows.train}/*.arrayrecord"
-    shards = [f"{remote_rows.train}/train-{i:05d}-of-00003.arrayrecord" for i in range(3)]
-    assert list_files([pattern], "--input") == tuple(shards)
-    assert list_files([shards[2], shards[0]], "--input") == (shards[2], shards[0])
-    del bucket.objects[shards[1].removeprefix("gs://")]
-    with pytest.raises(UserError, match="shard 00001 of the 3 of gs://bucket/train/.* is missing"):
-        list_files([pattern], "--input")
-    with pytest.raises(UserError, match="gs://bucket/train/none.* matches no file"):
-        list_files([f"{remote_rows.train}/none*"], "--input")
-
-
 @pytest.mark.parametrize("layout", ["json", "records"])
 def test_c4_of_a_bucket_is_that_of_the_disk(
     bucket: FakeBucket, c4: Path, tiny_rows: Rows, remote_rows: Rows, layout: str
@@ -143,18 +129,6 @@ def test_a_preparation_in_a_bucket_makes_and_continues_the_same_bytes(
     assert uploads and not any("train-00001" in request for request in uploads)
     assert not any(fault.count for fault in bucket.faults)
     assert prepare(asked, workers=2) == read_manifest("gs://bucket/rows")
-
-
-def test_verify_names_what_is_damaged_in_a_bucket(
-    bucket: FakeBucket, remote_rows: Rows, tiny_rows: Rows
-) -> None:
-    assert verify(remote_rows.train, Tokenizer(remote_rows.tokenizer)).shards
-    name = "bucket/train/train-00001-of-00003.arrayrecord"
-    content = bytearray(bucket.objects[name])
-    content[len(content) // 2] ^= 1
-    bucket.objects[name] = bytes(content)
-    with pytest.raises(UserError, match=f"gs://{name} is not the shard its manifest"):
-        verify(remote_rows.train)
 
 
 def test_rows_are_those_of_the_disk_also_when_requests_fail(
@@ -207,7 +181,7 @@ def test_a_store_that_keeps_failing_is_given_up(
     bucket.fail(503, 10**9)
     with pytest.raises(UserError, match="gs://bucket/tokenizer.model could not be read in 5 tries"):
         list(chunks(path))
-    with pytest.raises(UserError, match="gs://bucket/rows/train-00000.* cannot be written now"):
+    with pytest.raises(UserError, match="gs://bucket/rows/train-00000.* could not be written"):
         asked.make_shard(0)
     with pytest.raises(UserError, match="gs://another/train.*"):
         list_files(["gs://another/train*"], "--input")
@@ -215,44 +189,13 @@ def test_a_store_that_keeps_failing_is_given_up(
         Tokenizer("gs://third/tokenizer.model").sha256  # noqa: B018
 
 
-def run(script: str, bucket: FakeBucket, **environment: str) -> str:
-    """What a fresh Python prints that works in the repository's root."""
-    inherited = {name: value for name, value in os.environ.items() if name != "EPATH_USE_TF"}
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**inherited, **bucket.environment, **environment},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_without_a_client_the_extra_is_named(bucket: FakeBucket) -> None:
+def test_without_a_client_the_extra_is_named() -> None:
     script = """
 import sys
 sys.modules["gcsfs"] = None
-from hyla_lm.errors import UserError
 from hyla_lm.input.tokenizer import Tokenizer
-try:
-    Tokenizer("gs://bucket/tokenizer.model").content
-except UserError as error:
-    print(error)
+Tokenizer("gs://bucket/tokenizer.model").content
 """
-    said = run(script, bucket)
-    assert "gs://bucket/tokenizer.model" in said and "pip install 'hyla_lm[gcs]'" in said
-    assert not bucket.requests
-
-
-def test_tensorflow_does_not_take_buckets_over(
-    bucket: FakeBucket, remote_rows: Rows, tmp_path: Path
-) -> None:
-    (tmp_path / "tensorflow.py").write_text("raise RuntimeError('TensorFlow was asked')")
-    script = f"""
-from hyla_lm.input.tokenizer import Tokenizer
-print(Tokenizer("{remote_rows.tokenizer}").sha256)
-"""
-    said = run(script, bucket, PYTHONPATH=str(tmp_path))
-    assert said.strip() == Tokenizer(remote_rows.tokenizer).sha256
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert "gs://bucket/tokenizer.model needs a bucket client: pip install" in done.stderr

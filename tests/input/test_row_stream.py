@@ -78,15 +78,6 @@ def test_every_epoch_has_each_row_once_in_an_order_of_its_own(train_split: RowSe
     assert np.count_nonzero(first == np.arange(count)) < 10
 
 
-def test_a_batch_holds_the_rows_it_names(train_split: RowSet) -> None:
-    batch = next(RowStream(train_split, BatchShard(BATCH, 0)))
-    for place, row in enumerate(batch["row"]):
-        stored = train_split.rows.read([row])
-        np.testing.assert_array_equal(batch["tokens"][place], stored["tokens"][0])
-        assert batch["text_bytes"][place] == stored["text_bytes"][0]
-    assert batch["tokens"].shape == (BATCH, LENGTH + 1)
-
-
 def test_the_order_depends_on_the_seed_alone(train_split: RowSet) -> None:
     orders = [take(RowStream(train_split, BatchShard(BATCH, seed)), 20) for seed in (3, 3, 4)]
     np.testing.assert_array_equal(orders[0], orders[1])
@@ -94,9 +85,7 @@ def test_the_order_depends_on_the_seed_alone(train_split: RowSet) -> None:
     assert np.count_nonzero(orders[0] == orders[2]) < 8
 
 
-@pytest.mark.parametrize(
-    ("shards", "reading"), [(2, PLAIN), (8, PLAIN), (1, Reading(threads=4, ahead=2))]
-)
+@pytest.mark.parametrize(("shards", "reading"), [(8, PLAIN), (1, Reading(threads=4, ahead=2))])
 def test_shards_make_up_the_global_batches(
     train_split: RowSet, expected_hashes: list[str], shards: int, reading: Reading
 ) -> None:
@@ -104,8 +93,7 @@ def test_shards_make_up_the_global_batches(
     assert hashes(train_split, shards, count, None, reading) == expected_hashes
 
 
-@pytest.mark.parametrize("read", [0, 67, 100])
-@pytest.mark.parametrize(("saved_by", "shards"), [(1, 4), (4, 2)])
+@pytest.mark.parametrize(("read", "saved_by", "shards"), [(0, 1, 2), (67, 1, 4), (100, 4, 2)])
 def test_a_saved_state_continues_exactly(
     train_split: RowSet, expected_hashes: list[str], read: int, saved_by: int, shards: int
 ) -> None:
@@ -128,11 +116,9 @@ def test_processes_that_saved_different_states_are_refused(train_split: RowSet) 
         RowStream(train_split, BatchShard(BATCH), [{"rows_read": 8}, {"rows_read": 16}])
 
 
-@pytest.mark.parametrize(("shards", "limit"), [(1, None), (4, 13), (4, 10_000)])
-def test_rows_in_order_are_each_read_once(
-    validation_split: RowSet, shards: int, limit: int | None
-) -> None:
-    total = min(limit or 10_000, len(validation_split.rows))
+@pytest.mark.parametrize("limit", [None, 13])
+def test_rows_in_order_are_each_read_once(validation_split: RowSet, limit: int | None) -> None:
+    total, shards = limit or len(validation_split.rows), 4
     batches = (
         evaluation_rows(validation_split, BatchShard(BATCH, 0, i, shards), 1, limit)
         for i in range(shards)

@@ -3,7 +3,7 @@
 from collections import Counter
 
 import hypothesis.strategies as st
-from hypothesis import given, settings
+from hypothesis import given
 
 from hyla_lm.input.mixture import Mixed, shares_of, turns_of
 
@@ -33,29 +33,6 @@ def test_only_the_proportion_of_weights_matters() -> None:
     assert turns_of(shares_of((0.7, 0.2, 0.1))).weights == (7, 2, 1)
     assert turns_of(shares_of((70, 20.0, 10))).weights == (7, 2, 1)
     assert turns_of(shares_of((1e-3, 3))).weights == (1, 3000)
-
-
-@settings(max_examples=5)  # Grain shuffles so few rows slowly
-@given(
-    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 99)), min_size=2, max_size=4),
-    st.integers(0, 2**31),
-)
-def test_each_source_goes_through_epochs_of_its_own(
-    sources: list[tuple[int, int]], seed: int
-) -> None:
-    weights, counts = zip(*sources, strict=True)
-    order = Mixed(turns_of(shares_of(weights)), counts, tuple(map(str, range(len(counts)))))
-    drawn: list[list[int]] = [[] for _ in counts]
-    for place in range(4 * sum(counts)):
-        row, source = order(place, seed), 0
-        while row >= counts[source]:
-            row, source = row - counts[source], source + 1
-        drawn[source].append(row)
-    for rows, count in zip(drawn, counts, strict=True):
-        epochs = [rows[start : start + count] for start in range(0, len(rows), count)]
-        for epoch in epochs:
-            assert len(set(epoch)) == len(epoch)
-        assert all(sorted(epoch) == list(range(count)) for epoch in epochs[:-1])
 
 
 def test_sources_and_epochs_have_orders_of_their_own() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hyla_lm.config import gin_files
+from hyla_lm.data.seqio_settings import SeqioTasks
 from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.input.tokenizer import Tokenizer
 from tests.conftest import sentences
@@ -32,22 +32,9 @@ class C4:
     json: Path
     tokenizer: Tokenizer
 
-    @property
-    def bindings(self) -> list[str]:
-        """gin bindings that point the registered tasks here."""
-        return [
-            f"SeqioTasks.tfds_folder = '{self.tfrecord}'",
-            f"SeqioTasks.json_train = ('{self.json}/c4-train.*',)",
-            f"SeqioTasks.json_validation = ('{self.json}/c4-validation.*',)",
-            f"SeqioTasks.text_train = ('{self.json}/c4-train.0000[01]*',)",
-            f"SeqioTasks.text_validation = ('{self.json}/c4-validation.*',)",
-        ]
-
-    def tasks(self, *bindings: str) -> Any:
-        """The settings of the registered tasks, with more bindings."""
-        from hyla_lm.data.tasks import SeqioTasks
-
-        return gin_files.read([], [*self.bindings, *bindings], SeqioTasks)[0][0]
+    def tasks(self, **settings: Any) -> SeqioTasks:
+        """The settings of the registered tasks, with others."""
+        return SeqioTasks(**{"tfds_folder": str(self.tfrecord), **settings})
 
 
 @pytest.fixture(scope="session")
