@@ -28,8 +28,8 @@ COMPILES = {"v5e:4x4": 2}
 UNMEASURED = ("LogConfig.layers=False", "LogConfig.details_every=0")
 GIB = 2**30
 COLUMNS = (
-    *("config", "slice", "GiB per chip", "largest batch", "collectives", "cycles estimated"),
-    *("counted", "step ms", "tokens/s per chip", "MFU", "hours to the end", "chip-hours"),
+    *("config", "slice", "GiB per chip", "largest batch", "collectives"),
+    *("step ms", "tokens/s", "MFU", "chip-hours"),
 )
 HEAD = f"""# Plans of gin/c4_50m_*.gin and gin/c4_1b_hyla.gin
 
@@ -38,9 +38,8 @@ tokens, 1,000,000 steps. That of 1B (1b_hyla): 512 rows of 1024 tokens, 40,000 s
 divided over 16 chips (fsdp) and its batch over all.
 Ranges are from the shortest to the longest predicted step; nothing here was measured
 (`docs/plan.md` says how to read it).
-Norms by layer (LogConfig.layers) are left out. Cycles are millions per chip and step. The largest
-batch is searched for on one slice; a chip holds as many rows on the others. A slice without a line
-has not been planned.
+Norms by layer (LogConfig.layers) are left out. The largest batch is searched for on one slice; a
+chip holds as many rows on the others. A slice without a line has not been planned.
 
 These plans are older than two changes and say too much: whole arrays counted in every trip of a
 loop that stacks them (`hyla_lm/tools/cycles/operations.py`), and the HYLA kernel has become faster
@@ -76,7 +75,6 @@ def row(config: str, plan: dict[str, Any]) -> str:
     short, long = plan["predicted"]["shortest"], plan["predicted"]["longest"]
     kinds = sorted({x["kind"] for x in plan["collectives"]})
     megabytes = sum(x["bytes"] * x["times"] for x in plan["collectives"]) / 1e6
-    cycles = {key: sum(x[key] for x in plan["cycles"]) / 1e6 for key in ("estimated", "counted")}
 
     def between(key: str, form: str, scale: float = 1.0) -> str:
         ends = sorted((short[key], long[key]))
@@ -88,12 +86,9 @@ def row(config: str, plan: dict[str, Any]) -> str:
         f"{plan['memory']['total'] / GIB:.2f}",
         largest(plan["largest_batch"]),
         f"{', '.join(kinds)} {megabytes:,.0f} MB",
-        f"{cycles['estimated']:.1f}",
-        f"{cycles['counted']:.1f}",
         between("step_seconds", "{:.1f}", 1e3),
-        between("tokens_per_second_per_chip", "{:,.0f}"),
+        between("tokens_per_second", "{:,.0f}"),
         between("mfu", "{:.0%}"),
-        between("run_hours", "{:,.1f}"),
         between("chip_hours", "{:,.0f}"),
     ]
     return f"| {' | '.join(cells)} |\n"

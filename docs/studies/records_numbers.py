@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from scipy.stats import linregress, ttest_ind
+from scipy.stats import linregress
 
 from docs.studies.records import (
     METHODS,
@@ -21,7 +21,7 @@ from docs.studies.records import (
 )
 from hyla_lm.errors import UserError
 from hyla_lm.tools.compare.budget import LN2
-from hyla_lm.tools.compare.intervals import LEVEL, Interval, differences, holm
+from hyla_lm.tools.compare.intervals import Interval, differences, holm, welch
 
 BASELINE = "softmax"
 FIT_SIZES = 3
@@ -153,20 +153,11 @@ def pairs(cells: Sequence[Cell]) -> list[Pair]:
     groups = [list(range(end - len(c.runs), end)) for c, end in zip(cells, ends, strict=True)]
     baseline = methods.index(BASELINE)
     found = differences(bits_RxN * LN2, bytes_N, groups, [(i, baseline) for i in others])
-    seeds = [welch(cells[i], cells[baseline]) for i in others]
+    bits = [[run["bits_per_byte"] for run in cell.runs] for cell in cells]
+    seeds = [welch(bits[i], bits[baseline]) for i in others]
     both = list(zip(found, seeds, strict=True))
     adjusted = holm([(over_seeds or one.over_documents).p for one, over_seeds in both])
     return [
         Pair(methods[i], one.value, one.over_documents, over_seeds, p)
         for i, (one, over_seeds), p in zip(others, both, adjusted, strict=True)
     ]
-
-
-def welch(cell: Cell, baseline: Cell) -> Interval | None:
-    """Welch's interval, since seeds vary more in some methods; None if one has a single seed."""
-    ours, theirs = ([run["bits_per_byte"] for run in one.runs] for one in (cell, baseline))
-    if min(len(ours), len(theirs)) < 2:
-        return None
-    test = ttest_ind(ours, theirs, equal_var=False)
-    low, high = test.confidence_interval(LEVEL)
-    return Interval(float(low), float(high), float(test.pvalue))

@@ -35,11 +35,11 @@ from docs.studies.records_numbers import (
 from hyla_lm import ending
 from hyla_lm.evals.tables import markdown
 from hyla_lm.storage import write_whole
-from hyla_lm.tools.compare.intervals import Interval
+from hyla_lm.tools.compare.intervals import Interval, p_text
 
 PAGE = RESULTS.parents[1] / "records.md"
 PICTURE = PAGE.with_suffix(".png")
-SIGNIFICANT, SMALLEST_P = 0.05, 0.001
+SIGNIFICANT = 0.05
 HEAD = """# Record book
 
 Small language models of one text, that differ in their attention alone: softmax, linear, HYLA,
@@ -185,8 +185,7 @@ def difference_row(pair: Pair) -> list[str]:
     if pair.p < SIGNIFICANT:
         verdict = "better" if pair.value < 0 else "worse"
     intervals = [interval(pair.over_documents), interval(pair.over_seeds)]
-    p = f"{pair.p:.3f}" if pair.p >= SMALLEST_P else f"< {SMALLEST_P}"
-    return [pair.method, f"{pair.value:+.4f}", *intervals, p, verdict]
+    return [pair.method, f"{pair.value:+.4f}", *intervals, p_text(pair.p), verdict]
 
 
 def interval(found: Interval | None) -> str:

@@ -10,12 +10,7 @@ from hyla_lm.config.declare import wrong_choice
 from hyla_lm.errors import UserError
 from hyla_lm.tools.compare.budget import LN2, AtBudget, curves, losses_at, of_one_set
 from hyla_lm.tools.compare.intervals import Interval, differences, holm
-from hyla_lm.tools.compare.runs import (
-    BUDGETS,
-    grouped,
-    pairs,
-    read_run,
-)
+from hyla_lm.tools.compare.runs import BUDGETS, grouped, pairs, read_run
 
 FEW_DOCUMENTS = 30
 SIGNIFICANT = 0.05
@@ -142,19 +137,11 @@ def _notes(
     if len(judged) > 1:
         notes.append(f"{len(judged)} comparisons: p-values are adjusted for their number (Holm).")
     if not judged:
-        bits_R = [run.bits_per_byte for run in groups[0].runs]
-        notes.append(
-            "No difference found: all runs are of one config. Seeds set them up to "
-            f"{max(bits_R) - min(bits_R):.4f} bits per byte apart (standard deviation "
-            f"{np.std(bits_R, ddof=1):.4f})."
-        )
+        notes.append("No difference found: all runs are of one config, and differ in the seed.")
     if any(pair.over_seeds is None for pair in judged):
         notes.append(
-            "Groups of one run each are compared over documents only, which says nothing of "
-            "other seeds."
+            "A group of one run is compared over documents only, which says nothing of other seeds."
         )
-    if judged and any(1 < len(group.runs) < 4 for group in groups):
-        notes.append("With two or three seeds the interval over seeds is wide and rough.")
     if any(len(run.steps) > 1 for group in groups for run in group.runs):
         notes.append("Where no evaluation fell on the budget, losses are linear between two.")
     if len(losses.documents) < FEW_DOCUMENTS:

@@ -9,14 +9,12 @@ Over seeds and documents: runs and documents are crossed, so the variance of a d
 over seeds plus that over documents, less the part that both count (Cameron, Gelbach and Miller,
 "Robust inference with multiway clustering", 2011):
 
-    V = s^2 (1/n_A + 1/n_B) + max(V_documents - V_both, 0)
+    V = s_A^2 / n_A + s_B^2 / n_B + max(V_documents - V_both, 0)
 
-s^2 is the variance of bits per byte over seeds, pooled over the two groups, V_documents that of the
-bootstrap, and V_both the part of it that belongs to one seed and one document together, from the
-residuals of a two-way table. The interval is Student's, with degrees of freedom by Satterthwaite
-(1946).
-With two or three seeds s^2 is known badly: the intervals are right on average but wide, and they
-rest on seeds that vary alike in both groups.
+s^2 is the variance of a group's bits per byte over its seeds, V_documents that of the bootstrap,
+and V_both the part of it that belongs to one seed and one document together, from the residuals of
+a two-way table. The interval is Welch's, with degrees of freedom by Satterthwaite (1946), so that
+seeds may vary more in one group. With two or three seeds s^2 is known badly: intervals are wide.
 """
 
 from collections.abc import Sequence
@@ -32,6 +30,7 @@ RESAMPLES = 2000
 RESAMPLES_A_PAIR = 200  # so that the smallest p of a bootstrap stays small when it is adjusted
 CHUNK = 1 << 22
 SEED = 0
+SMALLEST_P = 0.001
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Interval:
 class Difference:
     """Bits per byte of one group less those of another, over documents and over seeds too.
 
-    `over_seeds` is None where both groups have one run, which says nothing of other seeds.
+    `over_seeds` is None where a group has one run, which says nothing of other seeds.
     """
 
     value: float
@@ -65,12 +64,15 @@ def differences(
     bits_GxN = np.stack([nats_RxN[list(runs)].mean(axis=0) / LN2 for runs in groups])
     resamples = max(RESAMPLES, RESAMPLES_A_PAIR * len(pairs))
     drawn_SxG = resampled(bits_GxN, bytes_N, resamples)
-    value_G = bits_GxN.sum(axis=1) / bytes_N.sum()
+    scores_R = nats_RxN.sum(axis=1) / LN2 / bytes_N.sum()
     results = []
     for a, b in pairs:
-        value, drawn_S = float(value_G[a] - value_G[b]), drawn_SxG[:, a] - drawn_SxG[:, b]
-        tables = [nats_RxN[list(groups[one])] / LN2 for one in (a, b)]
-        over_seeds = seeds_interval(value, float(drawn_S.var(ddof=1)), tables, bytes_N)
+        drawn_S = drawn_SxG[:, a] - drawn_SxG[:, b]
+        both = sum(_variance_of_both(nats_RxN[list(groups[one])], bytes_N) for one in (a, b))
+        documents = max(float(drawn_S.var(ddof=1)) - both, 0.0)
+        ours, theirs = scores_R[list(groups[a])], scores_R[list(groups[b])]
+        over_seeds = welch(ours, theirs, documents, len(bytes_N) - 1)
+        value = float(ours.mean() - theirs.mean())
         results.append(Difference(value, percentile_interval(drawn_S), over_seeds))
     return results
 
@@ -97,36 +99,44 @@ def percentile_interval(drawn_S: np.ndarray) -> Interval:
     return Interval(float(low), float(high), min(1.0, 2 * (beyond + 1) / (len(drawn_S) + 1)))
 
 
-def seeds_interval(
-    value: float, documents_variance: float, tables: Sequence[np.ndarray], bytes_N: np.ndarray
+def welch(
+    ours: Sequence[float] | np.ndarray,
+    theirs: Sequence[float] | np.ndarray,
+    documents: float = 0.0,
+    freedom: int = 1,
 ) -> Interval | None:
-    """The interval over seeds and documents; `tables` have the bits of each run and document."""
-    sizes = [len(table) for table in tables]
-    freedom = sum(sizes) - len(sizes)
-    if freedom == 0:
+    """Welch's interval of a difference of means; None where one is of a single value.
+
+    `documents` is a variance beside that of the values, with its degrees of freedom.
+    """
+    if min(len(ours), len(theirs)) < 2:
         return None
-    scores = [table.sum(axis=1) / bytes_N.sum() for table in tables]
-    pooled = sum(((score - score.mean()) ** 2).sum() for score in scores) / freedom
-    seeds = float(pooled * sum(1 / size for size in sizes))
-    both = sum(_variance_of_both(table, bytes_N) for table in tables)
-    documents = max(documents_variance - both, 0.0)
-    variance = seeds + documents
+    value = float(np.mean(ours) - np.mean(theirs))
+    parts = [(float(np.var(x, ddof=1)) / len(x), len(x) - 1) for x in (ours, theirs)]
+    parts.append((documents, freedom))
+    variance = sum(part for part, _ in parts)
     if variance == 0:
         return Interval(value, value, float(value == 0))
-    degrees = variance**2 / (seeds**2 / freedom + documents**2 / (len(bytes_N) - 1))
+    degrees = variance**2 / sum(part**2 / own for part, own in parts)
     error, width = np.sqrt(variance), stdtrit(degrees, (1 + LEVEL) / 2)
     p = 2 * float(stdtr(degrees, -abs(value) / error))
     return Interval(float(value - width * error), float(value + width * error), p)
 
 
-def _variance_of_both(bits_nxN: np.ndarray, bytes_N: np.ndarray) -> float:
+def _variance_of_both(nats_nxN: np.ndarray, bytes_N: np.ndarray) -> float:
     """The part of the variance of a group's mean of one seed and one document; 0 for one seed."""
-    n = len(bits_nxN)
+    n = len(nats_nxN)
     if n == 1:
         return 0.0
+    bits_nxN = nats_nxN / LN2
     score_n = bits_nxN.sum(axis=1) / bytes_N.sum()
     rest_nxN = (bits_nxN - score_n[:, None] * bytes_N) / bytes_N.sum()
     return float(((rest_nxN - rest_nxN.mean(axis=0)) ** 2).sum() / (n - 1) / n)
+
+
+def p_text(p: float) -> str:
+    """A p-value as tables have it."""
+    return f"{p:.3f}" if p >= SMALLEST_P else f"< {SMALLEST_P}"
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -18,7 +18,7 @@ from hyla_lm.config.gin_text import Reference
 from hyla_lm.errors import UserError
 from hyla_lm.run.evaluation import DocumentLosses, read_documents
 from hyla_lm.run.folder import EVALUATOR, read_lines
-from hyla_lm.run.summary import STEP_SECONDS, is_window, seconds_per_step
+from hyla_lm.run.summary import seconds_per_step
 from hyla_lm.storage import as_path, read_whole
 
 BUDGETS = {
@@ -59,24 +59,15 @@ class ReadRun:
         if at == "steps":
             return steps
         if at == "seconds":
-            return self._seconds(steps)
+            seconds = seconds_per_step(self.lines)
+            if not seconds:
+                raise UserError(
+                    f"{self.path} has no perf/step_seconds in metrics.jsonl: give another --at."
+                )
+            return steps * seconds
         tokens = [evaluation.facts["tokens_per_step"] for evaluation in self.evaluations]
         spent = np.cumsum(np.diff(steps, prepend=0) * tokens)
         return spent if at == "tokens" else spent * self.facts["flops_per_token"]
-
-    def _seconds(self, steps_E: np.ndarray) -> np.ndarray:
-        """Seconds of stepping until each step; a window that was not timed took the mean."""
-        mean = seconds_per_step(self.lines)
-        if not mean:
-            raise UserError(
-                f"{self.path} has no perf/step_seconds in metrics.jsonl: give another --at."
-            )
-        windows = [line for line in self.lines if is_window(line)]
-        ends = [0, *(line["step"] for line in windows)]
-        each = [line.get(STEP_SECONDS, mean) for line in windows]
-        beyond = max(ends[-1] + 1, steps_E.max())
-        spent = np.cumsum([0, *(np.diff([*ends, beyond]) * [*each, mean])])
-        return np.interp(steps_E, [*ends, beyond], spent)
 
 
 def read_run(workdir: str) -> ReadRun:

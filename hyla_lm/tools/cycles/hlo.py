@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-NAMED_PLACES = 3
 _INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?([\w.\-]+) = (.*)$")
 _OPCODE = re.compile(r" ([a-z][\w\-]*)\(([^)]*)\)")
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\](?:\{([^}]*)\})?")
@@ -79,8 +78,7 @@ class Program:
     def __init__(self, text: str):
         self.computations: dict[str, dict[str, Instruction]] = {}
         self.entry = ""
-        self._trips: dict[str, int] = {}
-        self._notes: dict[str, dict[str, None]] = {}
+        self.notes: list[str] = []
         current: dict[str, Instruction] = {}
         for line in text.splitlines():
             if start := _COMPUTATION.match(line):
@@ -91,27 +89,17 @@ class Program:
         if not self.entry:
             raise ValueError("the compiled program has no entry computation that can be read.")
 
-    def note(self, kind: str, place: str) -> None:
-        """Notes what could not be known of an instruction; a place counts once for a kind."""
-        self._notes.setdefault(kind, {})[place] = None
-
-    @property
-    def notes(self) -> list[str]:
-        """One sentence per kind of note: how many places, and the first of them."""
-        sentences = []
-        for kind, places in self._notes.items():
-            more = ", ..." if len(places) > NAMED_PLACES else ""
-            sentences.append(f"{kind} ({len(places)}: {', '.join([*places][:NAMED_PLACES])}{more})")
-        return sentences
+    def note(self, sentence: str) -> None:
+        """Notes once what could not be known."""
+        if sentence not in self.notes:
+            self.notes.append(sentence)
 
     def trips(self, loop: Instruction, computation: str) -> int:
         """How often a while loop runs; 1, with a note, if the text does not say."""
-        if loop.name not in self._trips:
-            count = self._known_trips(loop, computation)
-            if count is None:
-                self.note("loops with trips not known, counted once", loop.name)
-            self._trips[loop.name] = 1 if count is None else count
-        return self._trips[loop.name]
+        count = self._known_trips(loop, computation)
+        if count is None:
+            self.note("loops whose trips are not known are counted once")
+        return 1 if count is None else count
 
     def _known_trips(self, loop: Instruction, computation: str) -> int | None:
         """The trips that the compiler states, or those of a counter that grows between constants.
@@ -159,11 +147,7 @@ class Program:
         listed = re.search(r"branch_computations=\{([^}]*)\}", conditional.line)
         names = re.findall(r"[\w.\-]+", listed[1]) if listed else []
         names = names or [conditional.called(f"{x}_computation") for x in ("true", "false")]
-        rarely = "rarely" in conditional.op_name
-        which = "shortest" if rarely else "longest"
-        reason = ", since the program calls the other rare" if rarely else ""
-        self.note(f"conditionals of which the {which} branch is counted{reason}", conditional.name)
-        choose = min if rarely else max
+        choose = min if "rarely" in conditional.op_name else max
         return choose(names, key=lambda name: len(self.computations[name]))
 
     def inside(self, instruction: Instruction) -> Mapping[str, Instruction]:

@@ -1,4 +1,4 @@
-"""Cycles of a compiled step by model part: the compiler's estimates beside counted bundles.
+"""Cycles of a compiled step: the compiler's estimates beside counted bundles.
 
 XLA estimates the cycles of its own operations, but not of a Pallas kernel. libtpu writes the VLIW
 program of both, whose bundles can be counted. Bundles leave out waiting for memory, so an operation
@@ -7,27 +7,13 @@ counts as the longer of its bundles and of moving its arrays from and to HBM.
 
 import math
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from hyla_lm.attention.chips import Chip
 from hyla_lm.tools.cycles.bundles import Dumps
 from hyla_lm.tools.cycles.hlo import Array, Instruction, Program, root_of
 
-KERNEL = "attention kernel"
-OTHER = "other"
-# The part of the model an operation belongs to: the first pattern found in its op_name.
-PARTS = (
-    ("projections", r"/attention/(query|key|value|gate|out)/"),
-    ("attention", r"/attention/"),
-    ("feed-forward", r"/feedforward/"),
-    ("norms", r"_norm/"),
-    ("loss and logits", r"logits|jvp\((loss)?\)"),
-    ("embedding", r"embed/"),
-    ("optimizer", r"^jit\(train_step\)/(?!while/)"),
-)
-PART_NAMES = (KERNEL, *(name for name, _ in PARTS), OTHER)
 NO_ESTIMATE = 1 << 62  # the compiler writes a huge number instead of no estimate
 _ESTIMATE = re.compile(r'"estimated_cycles":"(\d+)"')
 _FREE = re.compile(
@@ -46,48 +32,20 @@ _PARAMETER = re.compile(r" parameter\((\d+)\)")
 Body = Mapping[str, Instruction]
 
 
-@dataclass(frozen=True)
-class Operation:
-    """An operation that runs `times` in a step, with cycles of one run; None where unknown."""
+class Cycles(NamedTuple):
+    """Cycles of a step by both methods."""
 
-    name: str
-    part: str
-    times: int
-    estimate: int | None
-    bundles: int | None
-    hbm_cycles: int
-
-    @property
-    def counted(self) -> int | None:
-        """The longer of the bundles and of the traffic with HBM, in cycles."""
-        return None if self.bundles is None else max(self.bundles, self.hbm_cycles)
-
-    @property
-    def estimated(self) -> int:
-        """XLA's estimate, or the counted cycles without one, as for a Pallas kernel."""
-        known = self.counted if self.estimate is None else self.estimate
-        return self.hbm_cycles if known is None else known
-
-    @property
-    def counted_or_estimated(self) -> int:
-        return self.estimated if self.counted is None else self.counted
-
-
-@dataclass(frozen=True)
-class PartCycles:
-    """Cycles of one part of the model in a step, by both methods."""
-
-    part: str
     estimated: int
     counted: int
 
 
-def operations(program: Program, dumps: Dumps, chip: Chip) -> list[Operation]:
-    """All operations of a step except collectives, whose time is that of the links.
+def cycles_of(program: Program, dumps: Dumps, chip: Chip) -> Cycles:
+    """Cycles of all operations except collectives, whose time is that of the links.
 
-    The program notes kernels and fusions whose cycles are not known.
+    Where one method knows nothing of an operation, it takes what the other says, or else the
+    traffic with HBM. The program notes kernels and fusions whose cycles are not known.
     """
-    counted = []
+    estimated = counted = 0
     for instruction, computation, times in program.walk():
         if _FREE.fullmatch(instruction.opcode) or is_collective(instruction):
             continue
@@ -100,22 +58,16 @@ def operations(program: Program, dumps: Dumps, chip: Chip) -> list[Operation]:
             bundles = dumps.cycles(instruction.name, scalars)
             moved = hbm_bytes(program, instruction, computation)
         if bundles is None and is_kernel:
-            kind = "kernels that are not counted, since their loops depend on data"
-            program.note(kind, instruction.name)
+            program.note("kernels are not counted whose loops depend on data")
         elif bundles is None and estimate is None and "fusion" in instruction.name:
-            kind = "fusions without estimate or count, taken as their traffic"
-            program.note(kind, instruction.name)
-        counted.append(
-            Operation(
-                instruction.name,
-                KERNEL if is_kernel else part_of(instruction.op_name),
-                times,
-                estimate,
-                bundles,
-                math.ceil(moved / chip.hbm_bytes_per_second * chip.clock_hz),
-            )
-        )
-    return counted
+            program.note("fusions without estimate or count are taken as their traffic")
+        traffic = math.ceil(moved / chip.hbm_bytes_per_second * chip.clock_hz)
+        count = None if bundles is None else max(bundles, traffic)
+        known = count if estimate is None else estimate
+        known = traffic if known is None else known
+        estimated += times * known
+        counted += times * (known if count is None else count)
+    return Cycles(estimated, counted)
 
 
 def estimated_cycles(instruction: Instruction) -> int | None:
@@ -124,29 +76,12 @@ def estimated_cycles(instruction: Instruction) -> int | None:
     return int(estimate[1]) if estimate and int(estimate[1]) < NO_ESTIMATE else None
 
 
-def part_of(op_name: str) -> str:
-    """The part of the model that an operation belongs to, by its op_name."""
-    return next((name for name, pattern in PARTS if re.search(pattern, op_name)), OTHER)
-
-
 def is_collective(instruction: Instruction) -> bool:
     """Whether it crosses chips, by its opcode or, for a fusion, by its name or what it calls."""
     called = instruction.called("calls") if instruction.opcode == "fusion" else ""
     return any(map(_COLLECTIVE.search, (instruction.opcode, called))) or (
         instruction.opcode == "fusion" and bool(_COLLECTIVE.search(instruction.name))
     )
-
-
-def by_part(steps: Sequence[Operation]) -> list[PartCycles]:
-    """Sums over the operations of each part, in the order of PART_NAMES."""
-    estimated: Counter[str] = Counter()
-    counted: Counter[str] = Counter()
-    for operation in steps:
-        estimated[operation.part] += operation.times * operation.estimated
-        counted[operation.part] += operation.times * operation.counted_or_estimated
-    return [
-        PartCycles(part, estimated[part], counted[part]) for part in PART_NAMES if estimated[part]
-    ]
 
 
 def _scalars(program: Program, kernel: Instruction, computation: str) -> dict[int, int]:

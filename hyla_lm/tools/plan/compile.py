@@ -2,12 +2,12 @@
 
 import math
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
 
 from hyla_lm.config.experiment import Experiment
 from hyla_lm.errors import UserError
@@ -26,8 +26,8 @@ TOLERANCE = 0.02  # the search ends when both numbers of rows are this near
 class OutOfMemory(Exception):
     """The compiler's refusal: bytes that the step needs per chip and that a chip has."""
 
-    def __init__(self, needed_bytes: float, available_bytes: float, mesh: Mesh):
-        self.needed_bytes, self.available_bytes, self.mesh = needed_bytes, available_bytes, mesh
+    def __init__(self, needed_bytes: float, available_bytes: float):
+        self.needed_bytes, self.available_bytes = needed_bytes, available_bytes
 
 
 @dataclass(frozen=True)
@@ -56,20 +56,17 @@ def compile_step(experiment: Experiment, devices: list[Any]) -> CompiledStep:
     objective = experiment.train.task.planned_objective()
     program = lay_out(experiment, objective, checked_mesh(experiment, devices))
     with jax.set_mesh(program.mesh):
-        compiled = _compile(lower_step(program), program.mesh)
-    memory = _memory(program, abstract_batch(program), compiled.memory_analysis())
+        lowered = lower_step(program)
+        try:
+            compiled: Any = lowered.compile()
+        except jax.errors.JaxRuntimeError as error:
+            refusal = parse_refusal(str(error))
+            if refusal is None:
+                reason = str(error).strip().splitlines()[0]
+                raise UserError(f"the TPU compiler cannot make this step: {reason}") from error
+            raise OutOfMemory(*refusal) from None
+    memory = _memory(program, compiled.memory_analysis())
     return CompiledStep(program, compiled.as_text(), memory)
-
-
-def _compile(lowered: Any, mesh: Mesh) -> Any:
-    try:
-        return lowered.compile()
-    except jax.errors.JaxRuntimeError as error:
-        refusal = parse_refusal(str(error))
-        if refusal is None:
-            reason = str(error).strip().splitlines()[0]
-            raise UserError(f"the TPU compiler cannot make this step: {reason}") from error
-        raise OutOfMemory(*refusal, mesh) from None
 
 
 def parse_refusal(message: str) -> tuple[float, float] | None:
@@ -81,7 +78,7 @@ def parse_refusal(message: str) -> tuple[float, float] | None:
     return None
 
 
-def _memory(program: Program[Objective], batch: Any, analysis: Any) -> Memory:
+def _memory(program: Program[Objective], analysis: Any) -> Memory:
     state = program.abstract_state
     arguments = analysis.argument_size_in_bytes
     total = arguments + analysis.output_size_in_bytes - analysis.alias_size_in_bytes
@@ -89,7 +86,7 @@ def _memory(program: Program[Objective], batch: Any, analysis: Any) -> Memory:
     return Memory(
         parameters,
         optimizer,
-        bytes_per_chip(batch),
+        bytes_per_chip(abstract_batch(program)),
         analysis.temp_size_in_bytes,
         total + analysis.temp_size_in_bytes + analysis.generated_code_size_in_bytes,
     )
@@ -118,7 +115,6 @@ def search(
     measured: dict[int, float],
     available_bytes: float,
     compiles: int,
-    say: Callable[[str], None],
 ) -> LargestBatch:
     """Tries multiples of `step` rows, at most `compiles` of them.
 
@@ -134,10 +130,8 @@ def search(
         tried += 1
         sizes[candidate] = needed_bytes(candidate * step)
         verdict = "fit" if sizes[candidate] <= available_bytes else "do not fit"
-        say(
-            f"largest batch, compile {tried} of at most {compiles}: {candidate * step:,} rows "
-            f"{verdict} ({sizes[candidate] / 2**30:.2f} GiB of {available_bytes / 2**30:.2f})"
-        )
+        said = f"largest batch, compile {tried} of at most {compiles}: {candidate * step:,} rows"
+        print(said, verdict, file=sys.stderr, flush=True)
     low, high = _bracket(sizes, available_bytes)
     near = high is not None and high - low <= max(1, TOLERANCE * low)
     too_many = max(high, 1) * step if near and high is not None else None

@@ -7,7 +7,7 @@ import pytest
 
 import hyla_lm
 from hyla_lm.errors import UserError
-from hyla_lm.tools.compare.runs import ReadRun, grouped, read_run, value_of
+from hyla_lm.tools.compare.runs import grouped, read_run, value_of
 from tests.tools.compare.written_runs import FACTS, documents, write_run
 
 LN2 = np.log(2)
@@ -40,16 +40,6 @@ def test_budgets_are_tokens_flops_and_seconds_too(tmp_path: Path) -> None:
     assert bits([one, other], "tokens") == pytest.approx([1, 2])
     assert bits([one, other], "flops") == pytest.approx([1, 1])
     assert bits([one, other], "seconds") == pytest.approx([1, 4])
-
-
-def test_seconds_of_steps_that_were_not_timed_are_the_mean(tmp_path: Path) -> None:
-    lines = [
-        {"step": 10, "optim/learning_rate": 0.1},
-        {"step": 20, "optim/learning_rate": 0.1, "perf/step_seconds": 3.0},
-    ]
-    kept = read_run(write_run(tmp_path / "run", {10: TWO, 15: TWO, 24: TWO})).evaluations
-    run = ReadRun("run", {}, lines, kept)
-    np.testing.assert_allclose(run.budgets("seconds"), [30, 45, 72])
 
 
 def test_documents_that_a_run_saw_in_part_are_left_out_and_counted(tmp_path: Path) -> None:

@@ -4,10 +4,11 @@ import itertools
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from hyla_lm.tools.compare import intervals
 from hyla_lm.tools.compare.budget import LN2
-from hyla_lm.tools.compare.intervals import differences, holm, resampled
+from hyla_lm.tools.compare.intervals import differences, holm, resampled, welch
 
 RNG = np.random.default_rng(7)
 BYTES = RNG.integers(50, 500, 60).astype(np.float64)
@@ -58,7 +59,7 @@ def test_the_variance_of_seeds_and_documents_is_that_of_brute_force() -> None:
     for d in range(len(BYTES)):
         rest = [(table[s, d] - means[s] * BYTES[d]) / BYTES.sum() for s in range(3)]
         total += sum((r - np.mean(rest)) ** 2 for r in rest) / 2 / 3
-    assert intervals._variance_of_both(table, BYTES) == pytest.approx(total, rel=1e-12)
+    assert intervals._variance_of_both(table * LN2, BYTES) == pytest.approx(total, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +78,16 @@ def test_95_percent_intervals_cover_the_truth_as_often_as_they_say(
         interval = found.over_seeds or found.over_documents
         covered += interval.low <= truth <= interval.high
     assert 0.90 <= covered / 500 <= 0.98
+
+
+def test_without_documents_it_is_welchs_test() -> None:
+    """Seeds may vary more in one group, so that no variance is pooled."""
+    calm, rough = [1.0, 1.1, 1.3, 1.2], [1.5, 1.9, 2.6]
+    expected = stats.ttest_ind(rough, calm, equal_var=False)
+    low, high = expected.confidence_interval(0.95)
+    found = welch(rough, calm)
+    assert found is not None and welch(calm, [2.0]) is None
+    assert (found.low, found.high, found.p) == pytest.approx((low, high, expected.pvalue))
 
 
 def test_seeds_that_vary_widen_the_interval_and_equal_runs_differ_by_nothing() -> None:

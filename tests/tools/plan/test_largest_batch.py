@@ -20,7 +20,7 @@ def run(fixed: float, slope: float, start: int) -> tuple[LargestBatch, Callable[
 
     known = {0: fixed, start: needed(start)}
     tried.clear()
-    found = search(needed, STEP, known, 16 * GIB, 8, lambda line: None)
+    found = search(needed, STEP, known, 16 * GIB, 8)
     assert len(tried) == len(set(tried)) == found.compiles <= 8
     assert all(rows % STEP == 0 for rows in tried)
     return found, needed
@@ -50,5 +50,5 @@ def test_a_jump_in_memory_is_bracketed_too() -> None:
         tried.append(rows)
         return GIB + rows * GIB / 100 + (99 * GIB if rows > 300 else 0)
 
-    found = search(needed, STEP, {0: GIB, 16: 1.16 * GIB}, 16 * GIB, 10, lambda line: None)
+    found = search(needed, STEP, {0: GIB, 16: 1.16 * GIB}, 16 * GIB, 10)
     assert (found.rows, found.too_many) == (288, 304)

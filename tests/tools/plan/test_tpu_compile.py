@@ -135,12 +135,9 @@ def test_data_parallel_steps_reduce_gradients_and_nothing_else(tmp_path: Path) -
     # The gradient of every parameter once, in float32, and some sums of metrics.
     reduced = sum(x["bytes"] * x["times"] for x in plan["collectives"])
     assert 4 * plan["parameters"] < reduced < 4 * plan["parameters"] + 256
-    clock = 1.5e9
-    for method in ("estimated", "counted"):
-        total = sum(part[method] for part in plan["cycles"])
-        assert plan["step_seconds"][f"{method}_compute"] == pytest.approx(total / clock)
     short, long = plan["predicted"]["shortest"], plan["predicted"]["longest"]
-    assert 0 < plan["step_seconds"]["bound"] <= short["step_seconds"] <= long["step_seconds"]
+    assert 0 < short["step_seconds"] < long["step_seconds"]
+    assert 1 > short["mfu"] > long["mfu"] > 0
 
 
 def test_fsdp_gathers_parameters_and_scatters_gradients(tmp_path: Path) -> None:
@@ -163,20 +160,16 @@ def test_fsdp_gathers_parameters_and_scatters_gradients(tmp_path: Path) -> None:
 
 
 def test_a_step_that_does_not_fit_says_what_to_change(tmp_path: Path) -> None:
-    large = ("--topology=v5e:2x4", "--gin.TrainConfig.batch_size=16384")
-    large += ('--gin.ModelConfig.attention="hyla"',)
-    large += ('--gin.ModelConfig.attention_implementation="reference"',)
+    large = ("--topology=v5e:2x4", "--gin.TrainConfig.batch_size=524288")
     out, said = plan_of(tmp_path, *large, "--json", status=1)
     plan = json.loads(out)
     assert plan["fits"] is False
     assert plan["needed_bytes"] > plan["available_bytes"] == 15.75 * 2**30
-    for setting in ("attention_implementation", "accumulate_steps", "batch_size", "remat", "fsdp"):
-        assert setting in said
-    assert "GiB per chip" in said
+    assert "GiB per chip" in said and "accumulate_steps" in said
 
 
 def test_the_terminal_shows_the_plan_and_the_search_for_a_batch(tmp_path: Path) -> None:
     shown, said = plan_of(tmp_path, "--topology=v5e:2x2", "--compiles=1")
     assert "largest batch, compile 1 of at most 1" in said
-    for part in ("data 4", "GiB per chip", "all-reduce", "projections", "2 x linear"):
+    for part in ("data 4", "GiB per chip", "all-reduce", "2 x linear", "ms a step"):
         assert part in shown
