@@ -42,7 +42,7 @@ LONGEST = (
     *("model/test_loss.py", "test_package.py", "data/test_data_prepare.py"),
     *("checkpoint/test_beginning.py", "attention/test_prefixes.py", "run/test_numerics.py"),
     *("evals/latent_codes/test_latent_code.py", "run/buckets/test_bucket_runs.py"),
-    *("tasks/test_sampling.py", "tools/plan/test_plan_by_hand.py"),
+    "tasks/test_sampling.py",
     *("docs/test_readme.py", "test_notebook.py", "optim/test_muon_runs.py"),
     "parallel/test_fsdp.py",
     *("tasks/test_sample_command.py", "export/test_folder.py", "evals/test_suites.py"),

@@ -18,10 +18,7 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
     from hyla_lm.storage import as_path, write_whole
     from hyla_lm.tools.compare import report
     from hyla_lm.tools.compare.comparison import compare
-    from hyla_lm.tools.output import new_figure
 
-    if options.output:
-        new_figure(1, 1)  # without matplotlib, the error comes before the work
     comparison = compare(options.runs, options.at, options.set, options.baseline)
     print(report.text(comparison))
     if options.output:

@@ -4,7 +4,6 @@ import argparse
 
 from hyla_lm.cli.parser import add_gin_files
 from hyla_lm.ending import DONE, FAILED, Preempted
-from hyla_lm.errors import UserError
 from hyla_lm.signals import signals
 
 HELP = "train over grids of settings, some seeds each, and rank them"
@@ -26,7 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="values of a setting, a macro or gin_file; several are a grid",
     )
     parser.add_argument("--seeds", type=int, default=1, help="runs of each point, seeds 0, 1, …")
-    parser.add_argument("--at_once", type=int, default=1, help="runs that train at the same time")
     parser.add_argument(
         "--metric", help="number of summary.json that ranks; by default that of the task"
     )
@@ -38,8 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, bindings: list[str]) -> int:
     """Lists, ranks or trains; returns the status. Raises Preempted with runs left to train."""
-    if options.at_once < 1:
-        raise UserError(f"--at_once={options.at_once} must be at least 1.")
     with signals() as received:
         from hyla_lm.storage import as_path, write_whole
         from hyla_lm.tools.sweep import results, runner
@@ -48,34 +44,30 @@ def run(options: argparse.Namespace, bindings: list[str]) -> int:
         points = grid(options.over)
         runs = plan(options.workdir, options.gin_file, bindings, options.seeds, points)
         if options.list:
-            _show("\n".join(results.listing(runs)))
+            _show("\n".join([*(run.workdir for run in runs), f"{len(runs)} runs"]))
             return DONE
         metric = results.metric_of(runs, options.metric, options.best)
-        if options.summarize:
-            standings = results.rank(metric, runs, {})
-        else:
+        standings = results.rank(metric, runs, {})  # a run without the metric shows before training
+        if not options.summarize:
             with runner.locked(options.workdir):
-                results.rank(metric, runs, {})  # a run without the metric shows before others train
                 seconds = max(run.experiment.checkpoint.stop_seconds for run in runs)
-                processes = runner.Processes(runner.TRAIN, options.workdir, _show)
-                received.guard(seconds + SECONDS_TO_END, processes.stop)
+                trainer = runner.Trainer(runner.TRAIN, options.workdir, _show)
+                received.guard(seconds + SECONDS_TO_END, trainer.stop)
                 try:
-                    failures = runner.train_runs(runs, metric, processes, options.at_once, _show)
+                    failures = trainer.train_all(runs, metric)
                 finally:
                     received.unguard()
                 standings = results.rank(metric, runs, failures)
         ranking = results.as_json(metric, standings)
         write_whole(as_path(options.workdir) / RANKING, ranking.encode())
-        sentences = results.sentences(metric, standings)
-        _show("\n".join(["", *results.table(metric, standings), "", *sentences]))
-    if options.summarize:
-        return DONE
-    finished, failed, planned = results.counts(standings)
-    left = planned - finished - failed
-    if left:
-        raise Preempted(f"stopped with {left} of {planned} runs left to train")
-    return FAILED if failed else DONE
+        _show(f"\n{results.text(metric, standings)}")
+    finished = sum(len(one.values) for one in standings)
+    failed = sum(len(one.failures) for one in standings)
+    left = len(runs) - finished - failed
+    if left and not options.summarize:
+        raise Preempted(f"stopped with {left} of {len(runs)} runs left to train")
+    return FAILED if failed and not options.summarize else DONE
 
 
 def _show(line: str) -> None:
-    print(f"{line}\n", end="", flush=True)  # in one piece, for threads print too
+    print(line, flush=True)

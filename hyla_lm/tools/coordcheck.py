@@ -27,7 +27,7 @@ from hyla_lm.optim import OptimizerConfig, make_optimizer
 from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.run.program import init_params
 from hyla_lm.tasks.protocol import Batch, Objective
-from hyla_lm.tools.output import new_figure, plain, png
+from hyla_lm.tools.output import plain
 from hyla_lm.train_step import init_state, make_train_step
 
 STANDARD, MUP = "standard", "mup"
@@ -243,21 +243,3 @@ def _cell(curve: Curve, bound: float) -> str:
     if not curve.is_judged:
         return f"({curve.slope:+.2f})    "
     return f"{curve.slope:+.2f} {'flat' if abs(curve.slope) <= bound else 'not ':4}"
-
-
-def draw(curves: Sequence[Curve]) -> bytes:
-    """A PNG: sizes at the start and changes at the end over width; dotted is what is not judged."""
-    figure = new_figure(16.8, 5.4)
-    columns = [(kind, part) for part in (SIZE, CHANGE) for kind in (STANDARD, MUP)]
-    for axes, (kind, part) in zip(figure.subplots(1, 4, sharex=True), columns, strict=True):
-        for c in curves:
-            if (c.parametrisation, c.part) == (kind, part):
-                style, label = "-o" if c.is_judged else ":o", f"{c.quantity} {c.slope:+.2f}"
-                axes.plot(c.widths, c.counting_W, style, label=label, markersize=3)
-        axes.set_title(f"{kind}: {'size at the start' if part == SIZE else 'change at the end'}")
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log", base=2)
-        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.1), "frameon": False}
-        axes.legend(fontsize=7, ncols=2, title="slope", title_fontsize=7, **below)
-    figure.supxlabel("model_dim")
-    return png(figure)

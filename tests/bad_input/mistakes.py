@@ -150,7 +150,6 @@ LINES: dict[str, list[tuple[str, str]]] = {
         (SWEEP + " --over TrainConfig.seed=1,2", "TrainConfig.seed is set twice"),
         (SWEEP + " --over TrainConfig.steps=3,3", "point steps=3 twice: leave one out"),
         (SWEEP + " --seeds=0", "--seeds=0 must be at least 1"),
-        (SWEEP + " --metric=train/odd", "add --best=lowest or --best=highest"),
     ],
     "inspect": [
         ("inspect {new}", "{new}"),
@@ -158,7 +157,7 @@ LINES: dict[str, list[tuple[str, str]]] = {
     ],
     "compare": [
         ("compare {run}", "at least two runs"),
-        ("compare {run} {copy}", "{copy} have one configuration and one seed (0): give one"),
+        ("compare {run} {copy}", "{copy} have one configuration and one seed: give one"),
         ("compare {run} {started}", "{started} has no losses by document"),
         ("compare {run} {other_rows}", "{other_rows} and {run} differ in their validation rows"),
         ("compare {run} {copy} --at=step", "did you mean steps?"),

@@ -43,7 +43,6 @@ def test_mup_keeps_what_the_standard_parametrisation_lets_grow(
     out = capsys.readouterr().out
     assert "judged slopes are not within 0.001 of flat" in out
     report = json.loads((tmp_path / "out" / "coordcheck.json").read_text())
-    assert (tmp_path / "out" / "coordcheck.png").stat().st_size > 1000
     found = {
         (c["parametrisation"], c["quantity"], c["part"], step): slope
         for c in report["curves"]

@@ -1,11 +1,13 @@
 """The report of a comparison: tables as text, and a picture."""
 
+import io
 from collections.abc import Sequence
 
+from hyla_lm.errors import UserError
 from hyla_lm.tools.compare.comparison import Comparison, PairResult
 from hyla_lm.tools.compare.intervals import Interval, p_text
 from hyla_lm.tools.compare.runs import BUDGETS
-from hyla_lm.tools.output import new_figure, plain, png
+from hyla_lm.tools.output import plain
 
 Table = list[tuple[str, ...]]
 
@@ -47,8 +49,15 @@ def _between(interval: Interval) -> str:
 
 
 def draw(comparison: Comparison) -> bytes:
-    """A PNG: the curve of each run, in the colour of its group."""
-    figure = new_figure(6.5, 4.5)
+    """A PNG: the curve of each run, in the colour of its group.
+
+    Raises UserError where matplotlib is not installed, which is optional.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UserError("pictures need matplotlib: pip install 'hyla_lm[plots]'.") from error
+    figure = Figure(figsize=(6.5, 4.5), layout="constrained")
     axes = figure.subplots()
     for number, group in enumerate(comparison.groups):
         for run in group.runs:
@@ -58,4 +67,6 @@ def draw(comparison: Comparison) -> bytes:
     axes.set(xlabel=BUDGETS[comparison.at], ylabel="validation bits per byte")
     axes.grid(alpha=0.3)
     axes.legend()
-    return png(figure)
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()

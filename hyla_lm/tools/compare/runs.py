@@ -139,23 +139,15 @@ def grouped(runs: Sequence[ReadRun]) -> list[Group]:
     groups = []
     for key, of in members.items():
         settings = dict(zip(different, key, strict=True))
-        _check_seeds(of)
+        twice = [run.path for run in of if [other.seed for other in of].count(run.seed) > 1]
+        if twice:  # they would pass for two seeds that agree
+            raise UserError(
+                f"{' and '.join(twice)} have one configuration and one seed: give one of them."
+            )
         groups.append(Group(_name(settings, of), of, settings))
     if len({group.name for group in groups}) == len(groups):
         return groups
     return [Group(", ".join(r.path for r in g.runs), g.runs, g.different) for g in groups]
-
-
-def _check_seeds(runs: Sequence[ReadRun]) -> None:
-    """Raises UserError for two runs of one seed, which would pass for two seeds that agree."""
-    paths: dict[str, str] = {}
-    for run in runs:
-        if run.seed in paths:
-            raise UserError(
-                f"{paths[run.seed]} and {run.path} have one configuration and one seed "
-                f"({run.seed}): give one of them."
-            )
-        paths[run.seed] = run.path
 
 
 def _name(different: Mapping[str, str], runs: Sequence[ReadRun]) -> str:

@@ -8,7 +8,7 @@ are unknown; a branch on one is an error, never a guess.
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -237,21 +237,22 @@ def _issue(machine: Machine, bundle: list[Operation], where: str) -> int | None:
                 raise ValueError(f"{where}: a store depends on data: {operation.text[:200]}")
             written.append((machine.memory, address, machine.value(operation.operands[1])))
         elif operation.register is not None:
-            written.append(_select(machine, operation, holds))
+            value = _written(machine, operation, operation.register, holds)
+            written.append((machine.registers, operation.register, value))
     for store, place, value in written:
         store[place] = value
     return jump
 
 
-def _select(machine: Machine, operation: Operation, holds: Value) -> tuple[dict, str, Value]:
-    register = operation.register or ""
+def _written(machine: Machine, operation: Operation, register: str, holds: Value) -> Value:
+    """What a register has after an operation whose guard holds, or does not, or is unknown."""
     if holds is None:
-        return machine.registers, register, None
+        return None
     if holds:
-        return machine.registers, register, machine.result(operation)
+        return machine.result(operation)
     if operation.otherwise is not None:
-        return machine.registers, register, machine.value(operation.otherwise)
-    return machine.registers, register, machine.registers.get(register)
+        return machine.value(operation.otherwise)
+    return machine.registers.get(register)
 
 
 class Dumps:
@@ -261,7 +262,10 @@ class Dumps:
     """
 
     def __init__(self, folder: Path):
-        self._programs = dict(_named(folder))
+        self._programs: dict[str, Path] = {}
+        for path in sorted(folder.glob(f"*-{PROGRAM}.txt")):
+            if match := re.fullmatch(rf"\d+-(.+?)-\d+-{PROGRAM}\.txt", path.name):
+                self._programs[match[1]] = path
         self._cycles: dict[tuple[Path, str], int | None] = {}
         for path in folder.glob("*deduplication-map.txt"):
             for block in path.read_text().split("key:")[1:]:
@@ -282,9 +286,3 @@ class Dumps:
             except ValueError:
                 self._cycles[key] = None
         return self._cycles[key]
-
-
-def _named(folder: Path) -> Iterator[tuple[str, Path]]:
-    for path in sorted(folder.glob(f"*-{PROGRAM}.txt")):
-        if match := re.fullmatch(rf"\d+-(.+?)-\d+-{PROGRAM}\.txt", path.name):
-            yield match[1], path

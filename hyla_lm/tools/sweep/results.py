@@ -8,18 +8,12 @@ from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 from hyla_lm.errors import UserError, did_you_mean
-from hyla_lm.storage import as_path
 from hyla_lm.tools.output import plain
 from hyla_lm.tools.sweep.runs import Point, Run
 
 LOWEST, HIGHEST = "lowest", "highest"
-# How the names of known metrics end, and which value is the best.
-ENDINGS = {
-    **dict.fromkeys(("bits_per_byte", "loss_nats", "mse", "loss", "seconds"), LOWEST),
-    **dict.fromkeys(("accuracy", "r2", "r2_pooled", "per_second", "mfu"), HIGHEST),
-}
-CONFIDENCE = 0.95
-NONE = "–"
+# How the names of metrics end of which the highest value is the best.
+HIGHEST_ENDINGS = ("accuracy", "r2", "r2_pooled", "per_second", "mfu")
 
 
 class Metric(NamedTuple):
@@ -53,13 +47,7 @@ def metric_of(runs: Sequence[Run], name: str | None, best: str | None) -> Metric
                 "of this task are ranked, such as --metric=train/loss."
             )
         name = names.pop()
-    best = best or next((ENDINGS[ending] for ending in ENDINGS if name.endswith(ending)), None)
-    if best is None:
-        raise UserError(
-            f"--metric={name} is not known to be best low or high: add --best={LOWEST} or "
-            f"--best={HIGHEST}."
-        )
-    return Metric(name, best)
+    return Metric(name, best or (HIGHEST if name.endswith(HIGHEST_ENDINGS) else LOWEST))
 
 
 def _numbers(summary: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, float]]:
@@ -124,73 +112,36 @@ def _standing(
     return Standing(point, len(runs), values, failures)
 
 
-def lead(metric: Metric, standings: Sequence[Standing]) -> tuple[float, float, float] | None:
-    """By how much the second point is worse than the best, with the 95 % interval.
-
-    The interval is Welch's, which lets spreads differ. None where a point has fewer than two seeds.
-    """
-    from scipy.stats import ttest_ind  # takes a second
-
-    values = [[metric.sign * x for x in one.values.values()] for one in standings[:2]]
-    if len(values) < 2 or min(map(len, values)) < 2:
-        return None
-    best, second = values
-    difference = mean(second) - mean(best)
-    if stdev(best) == stdev(second) == 0:
-        return difference, difference, difference
-    found = ttest_ind(second, best, equal_var=False).confidence_interval(CONFIDENCE)
-    return difference, float(found.low), float(found.high)
-
-
-def sentences(metric: Metric, standings: Sequence[Standing]) -> list[str]:
-    """How much is done, why runs failed, what the best point is and how sure that is."""
-    finished, failed, planned = counts(standings)
-    of_failed = f", {failed} failed" if failed else ""
-    lines = [f"{finished} of {planned} runs are finished{of_failed}."]
+def text(metric: Metric, standings: Sequence[Standing]) -> str:
+    """A table of the points, the best first, why runs failed, and how sure the best point is."""
+    rows = [["point", f"{metric.name} ({metric.best} is best)", "seeds"]]
+    for one in standings:
+        error = "" if one.error is None else f" ± {one.error:.4f}"
+        mean = "–" if one.mean is None else f"{one.mean:.4f}{error}"
+        rows.append([one.point.name, mean, f"{len(one.values)} of {one.planned}"])
+    lines = plain(rows)
     for one in standings:
         for seed, reason in one.failures.items():
             lines.append(f"{one.point.name}/seed={seed} failed: {reason}")
     known = [one for one in standings if one.values]
-    if known:
-        lines.append(f"Best: {known[0].point.name}, {metric.name} {_mean(known[0])}.")
     if len(known) > 1:
-        certainty = _certainty(lead(metric, known))
-        lines.append(f"Second: {known[1].point.name}, {_mean(known[1])}; {certainty}")
-    return lines
+        lines += ["", f"{known[1].point.name} is {_certainty(metric, known)}"]
+    return "\n".join(lines)
 
 
-def _certainty(found: tuple[float, float, float] | None) -> str:
+def _certainty(metric: Metric, standings: Sequence[Standing]) -> str:
     """How sure it is, from the seeds, that the best point is better than the second."""
+    from hyla_lm.tools.compare.intervals import welch  # scipy takes a second
+
+    best, second = ([metric.sign * x for x in one.values.values()] for one in standings[:2])
+    found = welch(second, best)
+    apart = f"worse by {mean(second) - mean(best):.4f}"
     if found is None:
-        return "one seed does not say how sure that order is: more --seeds do."
-    value, low, high = found
-    apart = f"worse by {value:.4f}, 95 % interval {low:.4f} to {high:.4f}"
-    if low <= 0:
+        return f"{apart}: one seed does not say how sure that is: more --seeds do."
+    apart += f", 95 % interval {found.low:.4f} to {found.high:.4f}"
+    if found.low <= 0:
         return f"{apart}: it includes 0, so the order may be chance, and more --seeds tell."
     return f"{apart}: by these seeds the order is no chance."
-
-
-def counts(standings: Sequence[Standing]) -> tuple[int, int, int]:
-    """How many runs are finished, failed and planned."""
-    finished = sum(len(one.values) for one in standings)
-    failed = sum(len(one.failures) for one in standings)
-    return finished, failed, sum(one.planned for one in standings)
-
-
-def table(metric: Metric, standings: Sequence[Standing]) -> list[str]:
-    """A head and a row for each point, the best first."""
-    rows = [["point", metric.name, "seeds"]]
-    for one in standings:
-        rows.append([one.point.name, _mean(one), f"{len(one.values)} of {one.planned}"])
-    return plain(rows)
-
-
-def _mean(standing: Standing) -> str:
-    """The mean with its standard error, if it has one."""
-    if standing.mean is None:
-        return NONE
-    error = "" if standing.error is None else f" ± {standing.error:.4f}"
-    return f"{standing.mean:.4f}{error}"
 
 
 def as_json(metric: Metric, standings: Sequence[Standing]) -> str:
@@ -209,15 +160,3 @@ def as_json(metric: Metric, standings: Sequence[Standing]) -> str:
     ]
     content = {"metric": metric.name, "best_is": metric.best, "points": points}
     return json.dumps(content, indent=1) + "\n"
-
-
-def listing(runs: Sequence[Run]) -> list[str]:
-    """A line for each run that a sweep would train, and the sum of all."""
-    rows = [("folder", "steps", "state")]
-    for run in runs:
-        begun = (as_path(run.workdir) / "config.gin").exists()
-        state = "finished" if run.summary() else "begun" if begun else "to do"
-        rows.append((run.name, f"{run.experiment.train.steps:,}", state))
-    points, steps = len({run.point for run in runs}), sum(r.experiment.train.steps for r in runs)
-    total = f"{points} points x {len(runs) // points} seeds = {len(runs)} runs, {steps:,} steps"
-    return [*plain(rows), total]

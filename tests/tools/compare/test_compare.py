@@ -1,14 +1,11 @@
 """hyla-lm compare: what it finds of trained runs, and the files that it leaves."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 
-import hyla_lm
 from hyla_lm.cli.main import main
-from hyla_lm.errors import UserError
 from tests.conftest import SEQUENCE_LENGTH, TINY
 
 pytestmark = pytest.mark.usefixtures("programs_once")
@@ -25,25 +22,6 @@ def runs(tiny_rows, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         line = ["train", f"--gin_file={home / 'run.gin'}", f"--workdir={home / name}"]
         assert main([*line, f"--gin.OptimizerConfig.learning_rate={rate}"]) == 0
     return {name: str(home / name) for name in ("good", "worse")}
-
-
-def test_a_run_that_kept_no_losses_is_compared_after_an_evaluation(
-    runs: dict[str, str], tmp_path: Path
-) -> None:
-    bare = tmp_path / "bare"
-    bare.mkdir()
-    for name in ("metrics.jsonl", "summary.json", "checkpoints"):
-        (bare / name).symlink_to(Path(runs["good"]) / name)
-    config = (Path(runs["good"]) / "config.gin").read_text()
-    (bare / "config.gin").write_text(f"{config}\nLanguageModel.document_losses = False\n")
-    with pytest.raises(UserError, match="has no losses by document") as caught:
-        hyla_lm.compare([str(bare), runs["worse"]])
-    advised = re.search(r"hyla-lm (evaluate .*)\.$", str(caught.value))
-    assert advised and main(advised[1].split()) == 0
-    found = hyla_lm.compare([str(bare), runs["worse"]])
-    assert found.pairs[0].difference == pytest.approx(
-        hyla_lm.compare([runs["good"], runs["worse"]]).pairs[0].difference, rel=1e-5
-    )
 
 
 def test_the_command_prints_and_leaves_a_picture_and_the_figures(

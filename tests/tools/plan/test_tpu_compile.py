@@ -1,4 +1,4 @@
-"""Attention, a train step and hyla-lm plan by the TPU compiler, without chips."""
+"""Attention and hyla-lm plan by the TPU compiler, without chips."""
 
 import importlib.metadata
 import json
@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[3]
-LENGTH = 640  # no other size of the model, so an array with two of it is T x T
-SCAN = "ModelConfig.scan_layers = True"
 
 try:
     LIBTPU: str | None = importlib.metadata.version("libtpu")
@@ -35,49 +33,16 @@ def run(*command: str, status: int = 0) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-def compiled(topology: str, program: str, length: int, *options: str) -> dict[str, Any]:
-    output, _ = run("tests/tools/plan/tpu_runs.py", topology, program, str(length), *options)
+def compiled(length: int, attention: str) -> dict[str, Any]:
+    output, _ = run("tests/tools/plan/tpu_runs.py", str(length), attention)
     return json.loads(output.splitlines()[-1])
 
 
-KERNELS = {
-    "hyla": ["hyla_backward", "hyla_forward"],
-    "softmax": ["softmax_backward", "softmax_forward"],
-}
-
-
-@pytest.mark.parametrize("attention", KERNELS)
+@pytest.mark.parametrize("attention", ["hyla", "softmax"])
 def test_the_kernel_keeps_pairs_on_the_chip(attention: str) -> None:
-    found = compiled("v5e:2x2", "kernel", LENGTH, attention, "pallas_tpu")
+    found = compiled(640, attention)  # no other size, so an array with two of it is T x T
     assert found["square_arrays"] == []
-    assert found["kernels"] == KERNELS[attention]
-
-
-def test_auto_takes_the_kernel_in_a_data_parallel_step() -> None:
-    """With blocks recomputed in a scan over layers, which the interpreter cannot do."""
-    remat = "ModelConfig.remat = True"
-    found = compiled("v5e:4x4", "train_step", LENGTH, "hyla", "auto", SCAN, remat)
-    assert found["square_arrays"] == []
-    assert found["kernels"] == KERNELS["hyla"]
-    assert set(found["collectives"]) == {"all-reduce"}
-    assert found["temporary_bytes"] < 8 * 2**30, "half of a chip"
-
-
-def test_only_sums_go_from_slice_to_slice() -> None:
-    """Of gradients and metrics, where each slice holds a replica of a data-parallel run."""
-    small = ("ModelConfig.num_layers = 2", "ModelConfig.model_dim = 128")
-    mesh = ("MeshConfig.replica = 2", "MeshConfig.data = 4", "TrainConfig.batch_size = 16")
-    found = compiled("2@v5e:2x2", "train_step", 256, "hyla", "auto", SCAN, *small, *mesh)
-    assert found["between_slices"] == ["all-reduce"]
-    assert found["kernels"] == KERNELS["hyla"]
-
-
-def test_the_model_axis_splits_query_positions() -> None:
-    mesh = ("MeshConfig.data = 1", "MeshConfig.model = 4", "TrainConfig.batch_size = 4")
-    found = compiled("v5e:2x2", "train_step", LENGTH, "hyla", "auto", SCAN, *mesh)
-    assert found["square_arrays"] == []
-    assert found["kernels"] == KERNELS["hyla"]
-    assert "all-gather" in found["collectives"]
+    assert found["kernels"] == [f"{attention}_backward", f"{attention}_forward"]
 
 
 # Forward and backward of one sequence and layer of H=8, K=U=64, bfloat16, causal, as published.
@@ -88,11 +53,11 @@ CYCLES = {512: 139_194, 1024: 474_428}
 @pytest.mark.skipif(LIBTPU != COUNTED_WITH, reason=f"cycles are those of libtpu {COUNTED_WITH}")
 @pytest.mark.parametrize("length", CYCLES)
 def test_the_kernel_takes_no_more_cycles_than_published(length: int) -> None:
-    found = compiled("v5e:2x2", "kernel", length, "hyla", "pallas_tpu")
-    assert 0.9 * CYCLES[length] < sum(found["cycles"].values()) <= CYCLES[length]
+    found = compiled(length, "hyla")
+    assert 0.9 * CYCLES[length] < sum(found["cycles"]) <= CYCLES[length]
 
 
-SEQUENCE = 384  # no other size of the model, so an array with two of it is T x T
+SEQUENCE = 384  # no other size of the model
 MODEL = f"""
 TrainConfig.task = @LanguageModel()
 TrainConfig.steps = 2000
@@ -105,7 +70,8 @@ ModelConfig.model_dim = 128
 ModelConfig.num_heads = 4
 ModelConfig.head_dim = 32
 ModelConfig.mlp_dim = 256
-ModelConfig.attention = "linear"
+ModelConfig.attention = "hyla"
+ModelConfig.scan_layers = True
 """
 
 
@@ -116,22 +82,19 @@ def plan_of(tmp_path: Path, *arguments: str, status: int = 0) -> tuple[str, str]
 
 
 def planned(tmp_path: Path, *arguments: str) -> dict[str, Any]:
-    always = ("--topology=v5e:2x4", "--json", "--compiles=0")
-    return json.loads(plan_of(tmp_path, *always, *arguments)[0])
-
-
-def square_arrays(plan: dict[str, Any]) -> list[Any]:
+    """A plan whose step trains by the kernel, and sends no T x T array."""
+    plan = json.loads(plan_of(tmp_path, "--json", "--compiles=0", *arguments)[0])
+    assert plan["fits"] and plan["kernels"] == ["pallas_hyla"] * 2
     shapes = [shape for x in plan["collectives"] for shape in x["shapes"]]
-    return [shape for shape in shapes if shape.count(SEQUENCE) >= 2]
+    assert not [shape for shape in shapes if shape.count(SEQUENCE) >= 2]
+    return plan
 
 
 def test_data_parallel_steps_reduce_gradients_and_nothing_else(tmp_path: Path) -> None:
-    plan = planned(tmp_path)
-    assert plan["fits"] and plan["mesh"]["data"] == 8
-    assert plan["kernels"] == ["linear_chunks_of_512"] * 2
+    plan = planned(tmp_path, "--topology=v5e:2x4", "--gin.ModelConfig.remat=True")
+    assert plan["mesh"]["data"] == 8
     assert {x["kind"] for x in plan["collectives"]} == {"all-reduce"}
     assert all(x["axes"] == ["data"] and x["group_size"] == 8 for x in plan["collectives"])
-    assert square_arrays(plan) == []
     # The gradient of every parameter once, in float32, and some sums of metrics.
     reduced = sum(x["bytes"] * x["times"] for x in plan["collectives"])
     assert 4 * plan["parameters"] < reduced < 4 * plan["parameters"] + 256
@@ -141,8 +104,7 @@ def test_data_parallel_steps_reduce_gradients_and_nothing_else(tmp_path: Path) -
 
 
 def test_fsdp_gathers_parameters_and_scatters_gradients(tmp_path: Path) -> None:
-    plan = planned(tmp_path, "--gin.MeshConfig.fsdp=4")
-    assert plan["mesh"]["data"] == 2 and square_arrays(plan) == []
+    plan = planned(tmp_path, "--topology=v5e:2x4", "--gin.MeshConfig.fsdp=4")
     moved = {
         kind: sum(x["bytes"] * x["times"] for x in plan["collectives"] if x["kind"] == kind)
         for kind in ("all-gather", "reduce-scatter", "all-reduce")
@@ -155,8 +117,18 @@ def test_fsdp_gathers_parameters_and_scatters_gradients(tmp_path: Path) -> None:
     reduced = moved["reduce-scatter"] + moved["all-reduce"]
     assert reduced == pytest.approx(4 * parameters + parameters, abs=small)
     assert moved["reduce-scatter"] > 0
-    whole = planned(tmp_path)
-    assert plan["memory"]["optimizer"] < whole["memory"]["optimizer"] / 3
+    assert plan["memory"]["optimizer"] < 8 * parameters / 3, "a quarter of two moments"
+
+
+def test_only_sums_go_from_slice_to_slice(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "--topology=v5e:2x2", "--slices=2", "--gin.MeshConfig.replica=2")
+    assert {x["kind"] for x in plan["collectives"] if x["between_slices"]} == {"all-reduce"}
+
+
+def test_the_model_axis_splits_query_positions(tmp_path: Path) -> None:
+    mesh = ("--gin.MeshConfig.data=1", "--gin.MeshConfig.model=4")
+    plan = planned(tmp_path, "--topology=v5e:2x2", *mesh)
+    assert "all-gather" in {x["kind"] for x in plan["collectives"]}
 
 
 def test_a_step_that_does_not_fit_says_what_to_change(tmp_path: Path) -> None:
@@ -171,5 +143,5 @@ def test_a_step_that_does_not_fit_says_what_to_change(tmp_path: Path) -> None:
 def test_the_terminal_shows_the_plan_and_the_search_for_a_batch(tmp_path: Path) -> None:
     shown, said = plan_of(tmp_path, "--topology=v5e:2x2", "--compiles=1")
     assert "largest batch, compile 1 of at most 1" in said
-    for part in ("data 4", "GiB per chip", "all-reduce", "2 x linear", "ms a step"):
+    for part in ("data 4", "GiB per chip", "all-reduce", "2 x pallas_hyla", "ms a step"):
         assert part in shown

@@ -24,12 +24,12 @@ SMALLEST = (
 
 
 def command(rows: Rows, home: Path) -> list[str]:
-    """A sweep of two points, with two seeds each."""
+    """A sweep of two points."""
     (home / "run.gin").write_text(TRAINED.format(rows=rows))
     return [
         *(sys.executable, "-m", "hyla_lm", "sweep", f"--gin_file={home / 'run.gin'}"),
         *(f"--workdir={home / 'sweep'}", "--over", "OptimizerConfig.learning_rate=1e-3,3e-2"),
-        *("--seeds=2", *(f"--gin.{binding}" for binding in SMALLEST)),
+        *(f"--gin.{binding}" for binding in SMALLEST),
     ]
 
 
@@ -45,25 +45,20 @@ def wait_for_lines(workdir: Path, process: subprocess.Popen[str]) -> None:
 def test_a_stopped_sweep_continues_where_it_was(tiny_rows: Rows, tmp_path: Path) -> None:
     arguments, folder = command(tiny_rows, tmp_path), tmp_path / "sweep"
     rates = ("0.001", "0.03")
-    runs = [folder / f"learning_rate={rate}" / f"seed={n}" for rate in rates for n in range(2)]
-    first, second = runs[:2]
+    first, second = runs = [folder / f"learning_rate={rate}" / "seed=0" for rate in rates]
     environment = {**os.environ, COMPILED_FROM: "0", "PYTHONPATH": str(ROOT)}
     sweep = subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True)
     wait_for_lines(second, sweep)
     sweep.send_signal(signal.SIGTERM)
     [*_, last] = sweep.communicate(timeout=120)[1].splitlines()
-    left = f"{len(runs) - 1} of {len(runs)} runs left to train"
-    assert (sweep.returncode, last) == (
-        75,
-        f"hyla-lm: stopped with {left}; the same command resumes",
-    )
+    assert sweep.returncode == 75 and "stopped with 1 of 2 runs left to train" in last
     done = (first / "summary.json").stat().st_mtime_ns
     [saved] = (path.name for path in (second / "checkpoints").iterdir())
     assert not (second / "summary.json").exists() and 0 < int(saved) < STEPS
 
     again = subprocess.run(arguments, env=environment, capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
-    assert f"{len(runs)} runs, 1 of them finished" in again.stdout
+    assert "2 runs, 1 of them finished" in again.stdout
     assert f"from the checkpoint of step {saved}" in Path(f"{second}.txt").read_text()
     assert (first / "summary.json").stat().st_mtime_ns == done
     ranking = json.loads((folder / "sweep.json").read_text())

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from hyla_lm.errors import UserError
-from hyla_lm.tools.sweep.results import Metric, Standing, lead, metric_of, rank, sentences
+from hyla_lm.tools.sweep.results import Metric, Standing, metric_of, rank, text
 from tests.tools.sweep.conftest import Plan, finish
 
 LOW = Metric("validation/bits_per_byte", "lowest")
@@ -37,8 +37,7 @@ def test_the_lowest_or_the_highest_mean_is_the_best(planned: Plan) -> None:
     assert order(ranked(planned, values)) == ["0.2", "0.1", "0.3"]
     highest = ranked(planned, values, "highest")
     assert order(highest) == ["0.3", "0.1", "0.2"]
-    [apart, *_] = lead(Metric(LOW.name, "highest"), highest) or ()
-    assert apart == pytest.approx(1.0)
+    assert "learning_rate=0.1 is worse by 1.0000" in text(Metric(LOW.name, "highest"), highest)
 
 
 def test_failed_runs_put_a_point_behind_and_no_run_last(planned: Plan) -> None:
@@ -48,13 +47,10 @@ def test_failed_runs_put_a_point_behind_and_no_run_last(planned: Plan) -> None:
     assert standings[1].failures == {1: "its validation/bits_per_byte is not finite"}
 
 
-def test_means_have_standard_errors_and_the_lead_welchs_interval(planned: Plan) -> None:
+def test_means_have_standard_errors(planned: Plan) -> None:
     one, other = [1.0, 1.1, 1.3], [1.5, 1.9, 2.6]
     standings = ranked(planned, [*other, *one, *[9.0] * 3], seeds=3)
     assert (standings[0].mean, standings[0].error) == pytest.approx((sum(one) / 3, stats.sem(one)))
-    expected = stats.ttest_ind(other, one, equal_var=False).confidence_interval(0.95)
-    found = (sum(other) / 3 - sum(one) / 3, expected.low, expected.high)
-    assert lead(LOW, standings) == pytest.approx(found)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +65,7 @@ def test_means_have_standard_errors_and_the_lead_welchs_interval(planned: Plan) 
 def test_how_sure_the_best_is_stands_in_a_sentence(
     planned: Plan, values: list[Any], end: str
 ) -> None:
-    assert sentences(LOW, ranked(planned, values))[-1].endswith(end)
+    assert text(LOW, ranked(planned, values)).endswith(end)
 
 
 def test_a_metric_comes_from_a_whole_summary(planned: Plan) -> None:

@@ -1,4 +1,4 @@
-"""A process for each run: how it ends, how many at once, how all are stopped and continued."""
+"""A process for each run: how it ends, how a sweep is stopped and continued."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,7 @@ from textwrap import indent
 import pytest
 
 from hyla_lm.tools.sweep.results import Metric
-from hyla_lm.tools.sweep.runner import Processes, train_runs
+from hyla_lm.tools.sweep.runner import Trainer
 from hyla_lm.tools.sweep.runs import Run
 from tests.tools.sweep.conftest import Plan
 
@@ -32,24 +32,24 @@ DIES_OF_THE_SIGNAL = "print('step 6/10  waits', flush=True); time.sleep(60)"
 
 
 class Sweep:
-    """Trains runs by a stand-in, three at once; `shown` has the lines that a person reads."""
+    """Trains runs by a stand-in; `shown` has the lines that a person reads."""
 
     def __init__(self, tmp_path: Path):
         self.folder, self.shown = tmp_path / "sweep", list[str]()
         self.folder.mkdir(exist_ok=True)
 
     def show(self, line: str) -> None:
-        """Stops all where one run waits."""
+        """Stops the sweep where a run waits."""
         self.shown.append(line)
         if "waits" in line:
-            self.processes.stop()
+            self.trainer.stop()
 
     def failures(self, runs: list[Run], body: str = "") -> dict[str, str]:
         """Why runs failed."""
         self.shown.clear()
         program = (sys.executable, "-S", "-c", PROGRAM.format(body=body))
-        self.processes = Processes(program, str(self.folder), self.show)
-        return train_runs(runs, METRIC, self.processes, 3, self.show)
+        self.trainer = Trainer(program, str(self.folder), self.show)
+        return self.trainer.train_all(runs, METRIC)
 
 
 @pytest.fixture
@@ -61,8 +61,8 @@ def sweep(tmp_path: Path) -> Sweep:
 def test_a_stop_leaves_the_rest_to_the_same_command(planned: Plan, sweep: Sweep, body: str) -> None:
     of_one = "if 'rate=0.2/seed=0' in workdir:\n" + indent(body, "    ")
     runs = planned()
-    assert sweep.failures(runs, of_one) == {} and not runs[2].summary()
-    assert sweep.processes.train(runs[2]) == "" and not runs[2].summary(), "none begins any more"
+    assert sweep.failures(runs, of_one) == {}
+    assert [bool(run.summary()) for run in runs] == [True] * 2 + [False] * 4, "none begins any more"
     assert sweep.failures(runs) == {} and all(run.summary() for run in runs)
 
 
@@ -75,13 +75,3 @@ def test_a_failed_run_is_reported_the_others_train_and_it_is_tried_again(
     assert sum(": finished" in line for line in sweep.shown) == 5
     assert sweep.failures(planned()) == {}
     assert sweep.shown[0] == "6 runs, 5 of them finished"
-
-
-def test_runs_train_at_once(planned: Plan, sweep: Sweep) -> None:
-    """Each waits for the two others."""
-    body = (
-        f"open({str(sweep.folder)!r} + '/' + str(os.getpid()) + '.here', 'w').close()\n"
-        f"while sum(n.endswith('.here') for n in os.listdir({str(sweep.folder)!r})) < 3:\n"
-        "    time.sleep(0.01)"
-    )
-    assert sweep.failures(planned(seeds=1), body) == {}

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from hyla_lm.errors import UserError
-from hyla_lm.tools.sweep.results import listing
 from hyla_lm.tools.sweep.runner import locked
 from hyla_lm.tools.sweep.runs import grid, label, plan, split
 from tests.tools.sweep.conftest import Plan, finish
@@ -102,12 +101,3 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
         pass
     with locked(place):
         pass
-
-
-def test_the_listing_says_what_is_done(planned: Plan) -> None:
-    runs = planned(seeds=1)
-    finish(runs[0], 1.0)
-    _, *rows, total = listing(runs)
-    assert rows[0].split() == ["learning_rate=0.1/seed=0", "10", "finished"]
-    assert rows[2].endswith("to do")
-    assert total == "3 points x 1 seeds = 3 runs, 30 steps"
