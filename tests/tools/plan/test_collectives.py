@@ -58,11 +58,6 @@ def test_every_way_of_writing_groups(groups: str, axes: tuple[str, ...]) -> None
     assert x.axes == axes
 
 
-def test_groups_of_one_chip_cross_nothing() -> None:
-    line = "%x = f32[8,128]{1,0} all-reduce(%p), replica_groups=[8,1]<=[8], to_apply=%add"
-    assert collectives(line) == []
-
-
 FUSED = (
     "%all-reduce-scatter.1 (x: f32[8,128]) -> f32[2,128] {\n"
     "  %x = f32[8,128]{1,0} parameter(0)\n"
