@@ -15,6 +15,7 @@ from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
 from hyla_lm.parallel.sharding import path_of
 
+MOMENTUM = 0.95  # decay of the mean of gradients
 RMS = 0.2  # of an update before the learning rate; AdamW's is about as large
 # The axes that each matrix sums over and those that it makes, by the end of its path. They are
 # counted from the last: axes before them, of scanned layers and of experts, hold matrices of their
@@ -39,13 +40,13 @@ def axes_of(path: str) -> MuonDimensionNumbers | None:
     return next(found, None)
 
 
-def muon_and(others: optax.GradientTransformation, momentum: float) -> optax.GradientTransformation:
+def muon_and(others: optax.GradientTransformation) -> optax.GradientTransformation:
     """Muon's direction for hidden matrices, with Nesterov's momentum; else that of `others`.
 
     Muon's has the root mean square RMS, about, whatever the shape of the matrix.
     """
     matrices = optax.chain(
-        scale_by_muon(beta=momentum, nesterov=True, weight_dimension_numbers=_axes),
+        scale_by_muon(beta=MOMENTUM, nesterov=True, weight_dimension_numbers=_axes),
         optax.stateless(lambda updates, _: _map(lambda path, x: RMS * x * _root(path, x), updates)),
     )
     return optax.partition({"muon": matrices, "others": others}, _labels)

@@ -29,15 +29,10 @@ SHAPES: Mapping[str, Callable[[Any, Any], Any]] = MappingProxyType(
     }
 )
 OPTIMIZERS = ("adamw", "muon")
-SCHEDULES = ("cosine", "wsd")
-# Settings that one choice alone follows: others refuse them.
-FOLLOWED_BY = {
-    "cosine_ends_early": ("schedule", "cosine"),
-    "cosine_begins": ("schedule", "cosine"),
-    "decay_share": ("schedule", "wsd"),
-    "decay_shape": ("schedule", "wsd"),
-    "decay_begins": ("schedule", "wsd"),
-    "muon_momentum": ("optimizer", "muon"),
+# The settings that each schedule alone follows: the other refuses them.
+SCHEDULES = {
+    "cosine": ("cosine_ends_early", "cosine_begins"),
+    "wsd": ("decay_share", "decay_shape", "decay_begins"),
 }
 
 
@@ -77,7 +72,7 @@ class OptimizerConfig:
     schedule: str = setting(
         "cosine",
         "the learning rate after the warm-up",
-        choices=SCHEDULES,
+        choices=tuple(SCHEDULES),
         explained={
             "cosine": "a cosine from the peak to the end",
             "wsd": "the peak, and a decay in the last decay_share of the steps",
@@ -90,23 +85,19 @@ class OptimizerConfig:
     decay_begins: int | None = setting(
         None, "step at which wsd begins to decay; None takes decay_share", minimum=0
     )
-    muon_momentum: float = setting(0.95, "decay of Muon's mean of gradients", minimum=0)
 
     def check(self) -> None:
-        for name, (choice, wanted) in FOLLOWED_BY.items():
-            value, default = getattr(self, name), getattr(OptimizerConfig, name)
-            if value != default and getattr(self, choice) != wanted:
-                raise UserError(
-                    f"OptimizerConfig.{name} = {value!r} goes with OptimizerConfig.{choice} = "
-                    f"{wanted!r} alone: set both or neither."
-                )
+        for schedule, names in SCHEDULES.items():
+            for name in names:
+                value = getattr(self, name)
+                if schedule != self.schedule and value != getattr(OptimizerConfig, name):
+                    raise UserError(
+                        f"OptimizerConfig.{name} = {value!r} goes with OptimizerConfig.schedule = "
+                        f"{schedule!r} alone: set both or neither."
+                    )
         if not 0 < self.decay_share < 1:
             raise UserError(
                 f"OptimizerConfig.decay_share = {self.decay_share} must be between 0 and 1."
-            )
-        if self.muon_momentum >= 1:
-            raise UserError(
-                f"OptimizerConfig.muon_momentum = {self.muon_momentum} must be below 1."
             )
 
 
@@ -126,55 +117,35 @@ def decay_mask(params: Any, attention_biases: bool = False) -> Any:
 
 
 def make_schedule(config: OptimizerConfig, steps: int) -> Schedule:
-    """The run's schedule; raises UserError when the warm-up does not fit into it."""
+    """The run's schedule; raises UserError when warm-up and fall do not fit into it."""
     begin, end = span_of_fall(config, steps, config.warmup_steps)
-    if config.warmup_steps >= end:
-        twice = "twice " if config.cosine_ends_early else ""
-        raise UserError(
-            f"{twice}OptimizerConfig.warmup_steps = {config.warmup_steps} must be below "
-            f"TrainConfig.steps = {steps}: change one."
-        )
     if not config.warmup_steps <= begin < end:
-        fall = "decay" if config.schedule == "wsd" else "cosine"
-        given = f"{fall}_begins = {begin}"
-        if getattr(config, f"{fall}_begins") is None:
-            given = f"decay_share = {config.decay_share}, which is step {begin},"
+        where = "decay_share or decay_begins" if config.schedule == "wsd" else "cosine_begins"
         raise UserError(
-            f"OptimizerConfig.{given} must be from OptimizerConfig.warmup_steps = "
-            f"{config.warmup_steps} to below the end of the {fall}, {end}: change one."
+            f"the learning rate cannot rise for OptimizerConfig.warmup_steps = "
+            f"{config.warmup_steps} steps and fall from step {begin} to {end}: change it, "
+            f"TrainConfig.steps = {steps} or OptimizerConfig.{where}."
         )
     return schedule_of(config, steps, config.learning_rate, config.warmup_steps)
 
 
-def schedule_of(
-    config: OptimizerConfig, steps: int, learning_rate: Any, warmup_steps: Any
-) -> Schedule:
-    """The schedule with this peak and warm-up, which may be traced, in place of the configured."""
-    begin, end = span_of_fall(config, steps, warmup_steps)
-    shape = config.decay_shape if config.schedule == "wsd" else "cosine"
-    return rise_hold_fall(learning_rate, warmup_steps, begin, end, config.final_fraction, shape)
+def schedule_of(config: OptimizerConfig, steps: int, peak: Any, warmup_steps: Any) -> Schedule:
+    """Learning rate of update n, counted from 0, with a peak and a warm-up that may be traced.
 
-
-def rise_hold_fall(
-    peak: Any,
-    warmup_steps: Any,
-    begin: Any,
-    end: Any,
-    final_fraction: float = 0.1,
-    shape: str = "cosine",
-) -> Schedule:
-    """Learning rate of update n, counted from 0: linear from 0 to the peak, kept until `begin`.
-
-    Then it falls to a fraction of the peak at `end`. All numbers may be traced; that of an update
-    that is an int is computed here, by NumPy, and does not wait for a device.
+    It is linear from 0 to the peak, kept until the fall begins, and then falls to a fraction of the
+    peak. That of an update that is an int is computed here, by NumPy, and does not wait for a
+    device.
     """
+    begin, end = span_of_fall(config, steps, warmup_steps)
+    final_fraction = config.final_fraction
+    shape = SHAPES[config.decay_shape if config.schedule == "wsd" else "cosine"]
 
     def schedule(count: Any) -> Any:
         xp: Any = np if isinstance(count, int) else jnp
         step = xp.asarray(count, xp.float32)
         rising = peak * step / xp.maximum(xp.float32(warmup_steps), 1)
         progress = xp.clip((step - begin) / (end - begin), 0, 1)
-        falling = peak * (final_fraction + (1 - final_fraction) * SHAPES[shape](xp, progress))
+        falling = peak * (final_fraction + (1 - final_fraction) * shape(xp, progress))
         return xp.where(step < warmup_steps, rising, falling)
 
     return schedule
@@ -207,7 +178,7 @@ def make_optimizer(
         mask = partial(decay_mask, attention_biases=config.decay_attention_biases)
     direction = optax.scale_by_adam(config.b1, config.b2, config.epsilon)
     if config.optimizer == "muon":
-        direction = muon_and(direction, config.muon_momentum)
+        direction = muon_and(direction)
     stages = [direction]
     if rate_of is not None:
         if config.optimizer != "adamw":

@@ -7,7 +7,7 @@ the loss nor the parameters, and knows no spikes.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,8 +21,7 @@ from hyla_lm.errors import UserError
 from hyla_lm.tasks.protocol import Batch
 from hyla_lm.train_step import StepOutput, TrainState, TrainStep
 
-ACTIONS = ("stop", "skip")
-LARGEST_NAMED, ROWS_NAMED = 5, 32  # in messages
+LARGEST_NAMED = 5  # gradients, in messages
 
 
 @configurable
@@ -33,14 +32,13 @@ class UpdatePolicy:
     nonfinite: str = setting(
         "stop",
         "what an update does whose loss, gradients or new parameters are not finite",
-        choices=ACTIONS,
+        choices=("stop", "skip"),
     )
     spike_factor: float | None = setting(
         None,
-        "a gradient norm above this times its running mean is a spike; None finds none",
+        "skip updates whose gradient norm is above this times its running mean; None skips none",
         minimum=1,
     )
-    spike: str = setting("stop", "what an update does whose gradient norm spikes", choices=ACTIONS)
     spike_memory: int = setting(
         100,
         "updates that the running mean remembers; spikes are found once it has as many",
@@ -49,13 +47,6 @@ class UpdatePolicy:
     skip_limit: int = setting(
         100, "skipped updates, in all since step 0, above which the run stops", minimum=0
     )
-
-    def check(self) -> None:
-        if self.spike == "skip" and self.spike_factor is None:
-            raise UserError(
-                "UpdatePolicy.spike = 'skip' needs UpdatePolicy.spike_factor: set it, for example "
-                "to 10."
-            )
 
     @property
     def is_on(self) -> bool:
@@ -82,13 +73,11 @@ class GuardedState(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What the step says of one update; `mean_norm` is from before it, `skipped` counts it."""
+    """What the step says of one update; `skipped` counts it."""
 
     is_finite: jax.Array
-    is_spike: jax.Array
     is_skipped: jax.Array
     gradient_norm: jax.Array
-    mean_norm: jax.Array
     skipped: jax.Array
 
 
@@ -139,13 +128,11 @@ def judge(policy: UpdatePolicy, guard: Guard, output: StepOutput, params: Any) -
     is_finite = jax.tree.reduce(
         jnp.logical_and, jax.tree.map(lambda x: jnp.all(jnp.isfinite(x)), watched)
     )
-    is_spike = jnp.zeros((), bool)
+    is_skipped = ~is_finite & (policy.nonfinite == "skip")
     if policy.spike_factor is not None:
         knows_mean = guard.made >= policy.spike_memory
-        is_spike = is_finite & knows_mean & (norm > policy.spike_factor * guard.mean_norm)
-    is_skipped = ~is_finite & (policy.nonfinite == "skip") | is_spike & (policy.spike == "skip")
-    skipped = guard.skipped + is_skipped
-    return Verdict(is_finite, is_spike, is_skipped, norm, guard.mean_norm, skipped)
+        is_skipped |= is_finite & knows_mean & (norm > policy.spike_factor * guard.mean_norm)
+    return Verdict(is_finite, is_skipped, norm, guard.skipped + is_skipped)
 
 
 def counted(guard: Guard, verdict: Verdict, memory: int) -> Guard:
@@ -160,61 +147,36 @@ class BadUpdate(UserError):
     """An update's numbers went wrong; the checkpoints are from before it."""
 
 
-class UpdateCheck:
-    """Reads the numbers of each update once they are known.
+def check_update(policy: UpdatePolicy, step: int, output: StepOutput, rows: np.ndarray) -> str:
+    """A sentence on an update that was skipped, and nothing of any other; waits for the device.
 
-    `saved_steps` lists the checkpoints, for messages.
+    Raises BadUpdate for an update that stops the run.
     """
-
-    def __init__(self, policy: UpdatePolicy, saved_steps: Callable[[], Sequence[int]]):
-        self._policy, self._saved_steps = policy, saved_steps
-
-    def check_update(self, step: int, output: StepOutput, rows: np.ndarray) -> str:
-        """Raises BadUpdate for an update that stops the run.
-
-        Returns a sentence on an update that was skipped, and nothing of any other.
-        """
-        objective, norm, verdict = jax.device_get(
-            (output.objective, output.metrics["gradient_norm"][0], output.verdict)
+    objective, norm, verdict = jax.device_get(
+        (output.objective, output.metrics["gradient_norm"][0], output.verdict)
+    )
+    total, count = map(float, objective)
+    loss = total / count if count else total
+    is_finite, is_skipped = math.isfinite(loss) and math.isfinite(norm), False
+    if verdict is not None:
+        norm, is_finite, is_skipped = verdict.gradient_norm, verdict.is_finite, verdict.is_skipped
+    if is_finite and not is_skipped:
+        return ""
+    gradient_norms = {name: float(of) for name, of in output.gradient_norms.items()}
+    worst = sorted(gradient_norms.items(), key=lambda item: (math.isfinite(item[1]), -item[1]))
+    largest = ", ".join(f"{name} {of:.3g}" for name, of in worst[:LARGEST_NAMED])
+    what = (
+        f"step {step}: loss {loss:.4g}, gradient norm {norm:.4g} on rows {sorted(rows.tolist())}; "
+        f"largest gradients: {largest}."
+    )
+    if not is_skipped:
+        raise BadUpdate(
+            f"{what} Lower OptimizerConfig.learning_rate or OptimizerConfig.clip_norm, see these "
+            "rows, or set UpdatePolicy.nonfinite to 'skip' from the start of a run."
         )
-        total, count = map(float, objective)
-        loss = total / count if count else total
-        norm = float(norm if verdict is None else verdict.gradient_norm)
-        is_finite = math.isfinite(loss) and math.isfinite(norm)
-        is_finite = is_finite if verdict is None else bool(verdict.is_finite)
-        if is_finite and (verdict is None or not verdict.is_spike):
-            return ""
-        what = f"step {step}: loss {loss:.4g}, gradient norm {norm:.4g} {_named(output, rows)}"
-        if verdict is not None and verdict.is_skipped:
-            skipped, limit = int(verdict.skipped), self._policy.skip_limit
-            if skipped <= limit:
-                return f"{what}. The update is skipped, number {skipped} of this run."
-            why = (
-                f"{skipped} updates were skipped, above UpdatePolicy.skip_limit = {limit}: raise "
-                "it if such updates are to be expected."
-            )
-        elif is_finite:
-            why = (
-                f"The gradient norm is above UpdatePolicy.spike_factor = "
-                f"{self._policy.spike_factor:g} times its running mean "
-                f"{float(verdict.mean_norm):.4g}: see these rows, set UpdatePolicy.spike to "
-                "'skip', or raise the factor."
-            )
-        else:
-            why = (
-                "Lower OptimizerConfig.learning_rate or OptimizerConfig.clip_norm, see these rows, "
-                "or set UpdatePolicy.nonfinite to 'skip' from the start of a run."
-            )
-        steps = self._saved_steps()
-        saved = f"The last checkpoint is of step {steps[-1]}." if steps else "Nothing was saved."
-        raise BadUpdate(f"{what}. {why} {saved}")
-
-
-def _named(output: StepOutput, rows: np.ndarray) -> str:
-    """The rows of an update, and its largest gradients."""
-    norms = {name: float(norm) for name, norm in output.gradient_norms.items()}
-    worst = sorted(norms, key=lambda name: (math.isfinite(norms[name]), -norms[name]))
-    largest = ", ".join(f"{name} {norms[name]:.3g}" for name in worst[:LARGEST_NAMED])
-    numbers = sorted(rows.tolist())
-    more = f" and {len(numbers) - ROWS_NAMED} more" if len(numbers) > ROWS_NAMED else ""
-    return f"on rows {numbers[:ROWS_NAMED]}{more}; largest gradients: {largest}"
+    if verdict.skipped > policy.skip_limit:
+        raise BadUpdate(
+            f"{what} {verdict.skipped} updates were skipped, above UpdatePolicy.skip_limit = "
+            f"{policy.skip_limit}: raise it if such updates are to be expected."
+        )
+    return f"{what} The update is skipped, number {verdict.skipped} of this run."

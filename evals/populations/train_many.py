@@ -88,8 +88,8 @@ class PopulationRun(Run):
             stack.push(end_on_error_within(e.checkpoint.stop_seconds))
             self.guard.begin()
             self.batches = _RowNumbers(self)
-            self.console = stack.enter_context(closing(Console(e.train.steps, self.first)))
-            silent = Console(e.train.steps, self.first, prints=False)
+            self.console = Console(e.train.steps)
+            silent = Console(e.train.steps, prints=False)
             redone = (f"{VALIDATION}/",) if self._is_evaluated(self.first) else ()
             for run in self.runs:
                 console = self.console if run is self.runs[0] else silent

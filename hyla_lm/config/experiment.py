@@ -61,7 +61,7 @@ class LogConfig:
     )
     details_every: int = setting(
         0,
-        "steps between attention diagnostics: figures, histograms, pictures; 0 makes none",
+        "steps between attention diagnostics: figures and pictures; 0 makes none",
         minimum=0,
     )
     sinks: tuple[SinkConfig, ...] = setting(

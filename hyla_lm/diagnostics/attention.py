@@ -1,8 +1,7 @@
-"""Diagnostics of attention on a few rows: figures, histograms and pictures of each layer.
+"""Diagnostics of attention on a few rows: figures and pictures of each layer.
 
-Figures and histograms are of visible pairs: a key is not after its query, and of the same document.
-Histograms are counted on the device. Pictures are of latent codes: heads side by side, queries
-down, keys across, masked pairs white.
+Figures are of visible pairs: a key is not after its query, and of the same document. Pictures are
+of latent codes: heads side by side, queries down, keys across, masked pairs white.
 """
 
 import io
@@ -17,7 +16,6 @@ from jax.sharding import Mesh, NamedSharding
 from PIL import Image
 
 from hyla_lm.attention.reference import over_visible_keys, scaled_scores, visible_pairs
-from hyla_lm.logs.sinks import Histogram, Value
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.inspection import LayerView, attention_layers
 from hyla_lm.parallel.mesh import REPLICATED
@@ -26,32 +24,20 @@ from hyla_lm.tasks.protocol import Batch, Objective
 from hyla_lm.train_step import split_batch
 
 ROWS, POSITIONS = 8, 256
-BINS = 64
 SMALLEST = 256  # pixels of a side, below which a pair becomes a square of several
 GAP = 4
 WHITE = 255.0
 GREY, RED, BLUE = (np.array(c) for c in ((224.0, 224, 224), (196.0, 30, 30), (30.0, 70, 196)))
 
 
-class Counts(NamedTuple):
-    """How many values are in each of BINS equal bins from `low` to `high`, with their moments."""
-
-    count_N: jax.Array
-    low: jax.Array
-    high: jax.Array
-    sum: jax.Array
-    sum_squares: jax.Array
-
-
 class LayerDiagnostics(NamedTuple):
     """One attention layer; the code is that of one row.
 
-    `figures` are scalars by the names in hyla_lm.logs.sinks, of which a layer has those that mean
+    `figures` are scalars by their names in docs/curves.md, of which a layer has those that mean
     something there.
     """
 
     figures: dict[str, jax.Array]
-    code_values: Counts
     code_HxTxS: jax.Array
     visible_TxS: jax.Array
 
@@ -109,8 +95,7 @@ def diagnose_layer(layer: LayerView) -> LayerDiagnostics:
         of_pairs = spec.value_network == "hypernetwork"
         shown = visible_Bx1xTxS[:, 0, :, :, None] if of_pairs else jnp.ones((), bool)
         figures["dead_units"] = dead_share(layer.value_units(), shown)
-    values = counts(code_BxHxTxS, visible_Bx1xTxS)
-    return LayerDiagnostics(figures, values, code_BxHxTxS[0], visible_Bx1xTxS[0, 0])
+    return LayerDiagnostics(figures, code_BxHxTxS[0], visible_Bx1xTxS[0, 0])
 
 
 def covariance(code_BxHxTxS: jax.Array, visible_Bx1xTxS: jax.Array) -> jax.Array:
@@ -144,24 +129,6 @@ def dead_share(units: list[jax.Array], shown: jax.Array) -> jax.Array:
     return jnp.mean(jnp.concatenate([dead.ravel() for dead in is_dead]))
 
 
-def counts(values: jax.Array, counted: jax.Array) -> Counts:
-    """The counts of the values that are `counted`, which is broadcastable to them.
-
-    Bins are compared with, not scattered into, so that arrays split over devices stay where they
-    are.
-    """
-    x = values.astype(jnp.float32)
-    low = jnp.min(jnp.where(counted, x, jnp.inf))
-    high = jnp.max(jnp.where(counted, x, -jnp.inf))
-    per_value = BINS / jnp.where(high > low, high - low, 1)
-    bin_of = jnp.clip(((x - low) * per_value).astype(jnp.int32), 0, BINS - 1)
-    bin_of = jnp.where(counted, bin_of, -1)
-    bins = jnp.arange(BINS).reshape(BINS, *[1] * x.ndim)
-    count_N = jnp.sum(bin_of[None] == bins, axis=range(1, x.ndim + 1), dtype=jnp.int32)
-    total, squares = (jnp.sum(jnp.where(counted, y, 0)) for y in (x, jnp.square(x)))
-    return Counts(count_N, low, high, total, squares)
-
-
 def figures(layers: Sequence[LayerDiagnostics]) -> dict[str, float]:
     """The scalars of every layer by their tag."""
     return {
@@ -171,23 +138,14 @@ def figures(layers: Sequence[LayerDiagnostics]) -> dict[str, float]:
     }
 
 
-def histograms_and_pictures(layers: Sequence[LayerDiagnostics]) -> dict[str, Value]:
-    """What sinks show beside the figures, by tag; the diagnostics are on the host."""
-    values: dict[str, Value] = {}
-    for number, layer in enumerate(layers):
-        values[f"attention/code_values/layer_{number}"] = histogram(layer.code_values)
-        picture = head_pictures(np.asarray(layer.code_HxTxS), np.asarray(layer.visible_TxS))
-        values[f"attention/head_pictures/layer_{number}"] = picture
-    return values
-
-
-def histogram(counted: Counts) -> Histogram:
-    """The histogram that sinks take."""
-    low, high = float(counted.low), float(counted.high)
-    edge_N1 = np.linspace(low, high if high > low else low + 1, len(counted.count_N) + 1)
-    return Histogram(
-        np.asarray(counted.count_N), edge_N1, float(counted.sum), float(counted.sum_squares)
-    )
+def pictures(layers: Sequence[LayerDiagnostics]) -> dict[str, bytes]:
+    """The picture of every layer by its tag; the diagnostics are on the host."""
+    return {
+        f"attention/head_pictures/layer_{number}": head_pictures(
+            np.asarray(layer.code_HxTxS), np.asarray(layer.visible_TxS)
+        )
+        for number, layer in enumerate(layers)
+    }
 
 
 def head_pictures(code_HxTxS: np.ndarray, visible_TxS: np.ndarray) -> bytes:

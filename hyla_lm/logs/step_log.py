@@ -29,7 +29,7 @@ from hyla_lm.run.summary import (
 )
 from hyla_lm.tasks.protocol import Task
 from hyla_lm.train_step import StepOutput
-from hyla_lm.update_policy import UpdateCheck
+from hyla_lm.update_policy import check_update
 
 GRADIENT_NORM = "gradient_norm"
 SKIPPED = f"{OPTIM}/skipped_updates"
@@ -105,7 +105,6 @@ class StepLog:
         window: Mapping[str, Any],
     ):
         self._program, self._store, self._console, self._clock = program, store, console, clock
-        self._check = UpdateCheck(program.experiment.updates, store.checkpoints.steps)
         self._every, self._last = program.experiment.log.every, program.experiment.train.steps
         self._pending: tuple[int, StepOutput, np.ndarray] | None = None
         self.window: HostMetrics = {name: (pair[0], pair[1]) for name, pair in window.items()}
@@ -122,12 +121,11 @@ class StepLog:
             return
         step, output, rows = self._pending
         self._pending = None
-        if skipped := self._check.check_update(step, output, rows):
+        if skipped := check_update(self._program.experiment.updates, step, output, rows):
             self._console.print(skipped)
         norms = output.norms.metrics() if output.norms is not None else {}
         self.window = add(self.window, norms | to_host(output.metrics))
         self._clock.step_ended()
-        self._console.advance(step)
         self._first = self._first or (step, time.monotonic())
         if step % self._every == 0 or step == self._last:
             self._write_window(step, None if output.verdict is None else output.verdict.skipped)

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from hyla_lm.config.experiment import Experiment
-from hyla_lm.diagnostics.attention import figures, histograms_and_pictures
+from hyla_lm.diagnostics.attention import figures, pictures
 from hyla_lm.ending import Preempted
 from hyla_lm.errors import UserError
 from hyla_lm.model.config import ModelConfig
@@ -129,14 +129,14 @@ def evaluate(run: Run, step: int) -> None:
 
 
 def diagnose_attention(run: Run, step: int) -> None:
-    """Writes figures, histograms and pictures of the first batch of the first evaluation set."""
+    """Writes figures and pictures of the first batch of the first evaluation set."""
     p = run.program
     with run.clock.measured("details_seconds"):
         batches = next(iter(p.task.evaluation_sets(run.shard, False).values()))
         batch = p.to_devices(next(iter(batches)))
         diagnostics = jax.device_get(run.attention_diagnostics(run.state.params, batch))
         if processes.is_process_0():
-            run.store.show(step, histograms_and_pictures(diagnostics))
+            run.store.show(step, pictures(diagnostics))
     run.store.write(step, figures(diagnostics) | run.clock.noted())
 
 
@@ -158,7 +158,7 @@ def train_suites(run: Run, step: int) -> None:
     run.store.wait()
     share = step / run.experiment.train.steps
     run.suites = {}
-    with run.console.paused(), run.watchdog.paused():
+    with run.watchdog.paused():
         for suite in due_suites(run.experiment, step):
             stop_if_asked(run, step)
             print(f"suite {suite.name}: training to {share:.0%} of its steps", flush=True)

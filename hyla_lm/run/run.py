@@ -13,7 +13,7 @@ import jax
 from hyla_lm.checkpoint.beginning import begin
 from hyla_lm.config.experiment import Experiment
 from hyla_lm.diagnostics.attention import LayerDiagnostics, make_diagnostics
-from hyla_lm.logs.console import Console, print_table
+from hyla_lm.logs.console import Console
 from hyla_lm.logs.step_log import RunClock, StepLog
 from hyla_lm.package import git_revision
 from hyla_lm.parallel import processes
@@ -105,8 +105,7 @@ class Run:
             self.shard = shard_of(program.mesh, train.batch_size, train.seed)
             stream = program.task.train_stream(self.shard, data.get("streams"))
             self.batches = stack.enter_context(closing(stream))
-            console = Console(train.steps, self.first, processes.is_process_0())
-            self.console = stack.enter_context(closing(console))
+            self.console = console = Console(train.steps, processes.is_process_0())
             window = data.get("window", {})
             self.log = StepLog(program, self.store, console, self.clock, window)
             profiler = Profiler(experiment, folder, self.log, self.clock, console, watchdog)
@@ -153,7 +152,9 @@ class Run:
     def _print_start(self, program: Program[Task], more: dict[str, str]) -> None:
         if processes.is_process_0():
             rows = startup_lines(program, self.state.params, self.first)
-            print_table(f"hyla_lm {version('hyla_lm')}", {**rows, **more})
+            print(f"hyla_lm {version('hyla_lm')}")
+            for name, value in {**rows, **more}.items():
+                print(f"  {name:12}  {value}")
 
     def _print_other_numerics(self, program: Program[Task]) -> None:
         """Says that a resumed run may not get the same bits."""

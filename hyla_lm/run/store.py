@@ -17,7 +17,6 @@ from hyla_lm.logs.tensorboard import TensorBoard
 from hyla_lm.parallel import processes
 from hyla_lm.run.folder import SAVED, RunFolder
 from hyla_lm.run.program import Program, identity, meta_of
-from hyla_lm.run.summary import texts
 from hyla_lm.storage import read_whole
 from hyla_lm.tasks.protocol import Task
 from hyla_lm.train_step import TrainState
@@ -87,7 +86,6 @@ class RunStore:
             run = LoggedRun(self.folder.path, first)
             for config in program.experiment.log.sinks:
                 self._add_sink(config.open_sink(run))
-            self.show(first, texts(program))
         for line in lines:
             if (step := line.pop("step")) == first:
                 self.show(step, line)
@@ -110,7 +108,7 @@ class RunStore:
         self.show(step, values)
 
     def show(self, step: int, values: Mapping[str, Value]) -> None:
-        """Writes only to the sinks: histograms, pictures and texts have no line."""
+        """Writes only to the sinks: pictures and texts have no line."""
         for sink in self._sinks:
             sink.write(step, values)
 

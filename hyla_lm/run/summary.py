@@ -1,6 +1,5 @@
-"""What a run says of itself: rows at its start, texts for sinks, summary.json."""
+"""What a run says of itself: rows at its start, summary.json."""
 
-import platform
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -21,7 +20,7 @@ from hyla_lm.optim import OptimizerConfig, span_of_fall
 from hyla_lm.package import git_revision
 from hyla_lm.parallel.mesh import AXES
 from hyla_lm.parallel.sharding import bytes_on_device
-from hyla_lm.run.program import Program, numerics_of, versions
+from hyla_lm.run.program import Program
 from hyla_lm.tasks.protocol import Objective, Task
 
 TRAIN, OPTIM = "train", "optim"
@@ -83,28 +82,6 @@ def training_kernels(program: Program[Objective]) -> list[str]:
         return kernels_of(program.model, program.abstract_state.params, rows, length)
 
 
-def texts(program: Program[Task]) -> dict[str, str]:
-    """Markdown by tag: the configuration, and where the run trains."""
-    numerics = numerics_of(program.mesh, program.step_hash)
-    axes: Mapping[str, int] = numerics.pop("mesh")
-    environment = {
-        "hyla_lm": __version__,
-        "git_revision": git_revision(),
-        "python": platform.python_version(),
-        **versions(),
-        "processes": jax.process_count(),
-        "mesh": ", ".join(f"{axis} {size}" for axis, size in axes.items()),
-        **numerics,
-    }
-    known = (f"{name}: {value}" for name, value in environment.items() if value not in (None, ""))
-    return {
-        "text/config": _preformatted(program.experiment.text),
-        "text/environment": _preformatted("\n".join(known)),
-    }
-
-
-def _preformatted(text: str) -> str:
-    return f"```\n{text}\n```"
 
 
 def summary_of(

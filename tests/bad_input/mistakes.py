@@ -46,10 +46,8 @@ SETTINGS: list[tuple[str, str]] = [
     ("OptimizerConfig.decay_share=0.1", "goes with OptimizerConfig.schedule ="),
     (
         "OptimizerConfig.schedule=wsd --gin.OptimizerConfig.decay_share=0.99",
-        "OptimizerConfig.decay_share = 0.99, which is step",
+        "OptimizerConfig.decay_share or decay_begins",
     ),
-    ("OptimizerConfig.muon_momentum=0.9", "OptimizerConfig.optimizer = 'muon' alone"),
-    ("UpdatePolicy.spike=skip", "needs UpdatePolicy.spike_factor"),
     ("ModelConfig.head_dim=7", "ModelConfig.head_dim = 7"),
     ("ModelConfig.positions=learned --gin.ModelConfig.max_length=8", "ModelConfig.max_length = 8"),
     ("ModelConfig.num_kv_heads=1", "ModelConfig.attention has 'hyla'"),

@@ -18,7 +18,6 @@ import numpy as np
 import orbax.checkpoint as ocp
 from tensorboard.backend.event_processing.event_accumulator import SCALARS, EventAccumulator
 
-from hyla_lm.logs.tensorboard import tensorboard_name
 from tests import preloaded
 from tests.run_lines import measured
 from tests.tiny_runs import arguments
@@ -133,9 +132,7 @@ def checkpoint(workdir: Path, step: int) -> Path:
 def points(workdir: Path) -> dict[str, list[tuple[int, float]]]:
     """The curves that TensorBoard shows, but for times."""
     events = EventAccumulator(str(workdir), {SCALARS: 0}).Reload()
-    tags = [
-        tag for tag in events.Tags()["scalars"] if not tag.startswith(tensorboard_name("perf/"))
-    ]
+    tags = [tag for tag in events.Tags()["scalars"] if not tag.startswith("perf/")]
     assert tags
     return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in tags}
 

@@ -74,19 +74,13 @@ def test_wsd_rises_stays_and_decays(shape: str, decay: dict[str, Any], begin: in
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"warmup_steps": 100}, "warmup_steps = 100 must be below TrainConfig.steps"),
-        (
-            {"warmup_steps": 50, "cosine_ends_early": True},
-            r"twice OptimizerConfig\.warmup_steps = 50 must be below",
-        ),
-        ({"schedule": "wsd", "decay_begins": 9}, "decay_begins = 9 must be from .*_steps = 10"),
-        ({"schedule": "wsd", "decay_begins": 100}, "decay_begins = 100 must be .* decay, 100"),
-        ({"schedule": "wsd", "decay_share": 0.95}, "decay_share = 0.95, which is step 5, must"),
+        ({"warmup_steps": 100}, "warmup_steps = 100 steps and .* TrainConfig.steps = 100 or"),
+        ({"warmup_steps": 50, "cosine_ends_early": True}, "fall from step 50 to 50: change it"),
+        ({"schedule": "wsd", "decay_begins": 9}, "fall from step 9 to 100: change it"),
+        ({"schedule": "wsd", "decay_begins": 100}, "fall from step 100 to 100: change it"),
         ({"schedule": "wsd", "decay_share": 1.0}, "decay_share = 1.0 must be between 0 and 1"),
         ({"schedule": "wsd", "cosine_begins": 50}, "cosine_begins = 50 goes with .*'cosine' alone"),
         ({"decay_share": 0.1}, "decay_share = 0.1 goes with .*schedule = 'wsd' alone"),
-        ({"muon_momentum": 0.9}, "muon_momentum = 0.9 goes with .*optimizer = 'muon'"),
-        ({"optimizer": "muon", "muon_momentum": 1.0}, "muon_momentum = 1.0 must be below 1"),
     ],
 )
 def test_what_does_not_go_together_is_one_sentence(settings: dict[str, Any], says: str) -> None:
@@ -156,9 +150,7 @@ def test_decay_is_decoupled_and_multiplied_by_the_learning_rate() -> None:
     np.testing.assert_array_equal(update["bias"], 0)
 
 
-@pytest.mark.parametrize(
-    ("clip_norm", "scale"), [(None, 1.0), (1.0, 1 / 13), (6.5, 1 / 2), (13.0, 1.0), (100.0, 1.0)]
-)
+@pytest.mark.parametrize(("clip_norm", "scale"), [(None, 1.0), (1.0, 1 / 13), (100.0, 1.0)])
 def test_gradients_are_clipped_by_their_norm_over_all_parameters(
     clip_norm: float | None, scale: float
 ) -> None:

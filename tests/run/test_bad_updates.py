@@ -92,12 +92,12 @@ def assert_same_bits(one: Any, other: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("factor", "policy", "accumulate_steps"),
-    [(math.nan, [SKIP], 4), (1e4, [*SPIKES, "UpdatePolicy.spike='skip'"], 1)],
+    ("factor", "policy"),
+    [(math.nan, [SKIP]), (1e4, SPIKES)],
 )
 def test_a_skipped_update_leaves_all_but_the_step_and_the_count(
     factor: float,
-    policy: list[str],
+    policy: Sequence[str],
     tiny_gin: Path,
 ) -> None:
     """One row is spoiled, so one of the micro-batches."""
@@ -146,9 +146,8 @@ def test_the_running_mean_is_plain_at_first_and_then_forgets() -> None:
     guard = Guard(jnp.int32(0), jnp.int32(0), jnp.float32(0))
 
     def seen(norm: float, is_skipped: bool = False) -> Verdict:
-        skipped = guard.skipped + is_skipped
-        flags = (jnp.array(True), jnp.array(False), jnp.array(is_skipped))
-        return Verdict(*flags, jnp.float32(norm), guard.mean_norm, skipped)
+        flags = (jnp.array(True), jnp.array(is_skipped))
+        return Verdict(*flags, jnp.float32(norm), guard.skipped + is_skipped)
 
     means = []
     for norm in (4.0, 2.0, 3.0, 7.0):
@@ -161,8 +160,8 @@ def test_the_running_mean_is_plain_at_first_and_then_forgets() -> None:
 
 def test_a_spike_before_the_mean_has_seen_enough_is_none(tiny_gin: Path) -> None:
     spoil_a_row_of_each(tiny_gin, [3], 1e4)
-    states, outputs = steps_of(tiny_gin, 3, *SPIKES, "UpdatePolicy.spike='skip'")
-    assert not outputs[2].verdict.is_spike and not outputs[2].verdict.is_skipped
+    states, outputs = steps_of(tiny_gin, 3, *SPIKES)
+    assert not outputs[2].verdict.is_skipped
     norms = [float(output.verdict.gradient_norm) for output in outputs]
     assert norms[2] > 1e3 * norms[1]
     assert states[-1].opt_state.guard.mean_norm == pytest.approx(np.mean(norms), rel=1e-6)
@@ -194,7 +193,7 @@ def test_a_run_resumed_after_a_skip_equals_one_never_stopped(
 ) -> None:
     """The stop comes between two skips, inside a window of the log."""
     spoil_a_row_of_each(tiny_gin, [4, 6], 1e4)
-    often = (*SPIKES, "UpdatePolicy.spike='skip'", "TrainConfig.eval_every=100")
+    often = (*SPIKES, "TrainConfig.eval_every=100")
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert train(tiny_gin, whole, *often) == 0
     with monkeypatch.context() as patch:
@@ -224,9 +223,7 @@ def test_above_the_limit_and_by_default_the_run_stops(
 ) -> None:
     spoil_a_row_of_each(tiny_gin, [6, 7], math.nan)
     assert train(tiny_gin, tmp_path / "run", *bindings) == status
-    error = capsys.readouterr().err
-    assert sentence in error
-    assert ("The last checkpoint is of step 5." in error) == (status == 2)
+    assert sentence in capsys.readouterr().err
 
 
 def test_a_policy_cannot_be_put_on_or_off_on_the_way_but_may_change(

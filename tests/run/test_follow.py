@@ -18,7 +18,6 @@ from hyla_lm.checkpoint.checkpoint import Checkpointer, Damaged
 from hyla_lm.ending import Preempted
 from hyla_lm.errors import Unavailable, UserError
 from hyla_lm.input.prepared import Rows
-from hyla_lm.logs.tensorboard import tensorboard_name
 from hyla_lm.run.folder import RunFolder, read_lines
 from hyla_lm.run.follow import follow
 from hyla_lm.run.restored import program_of
@@ -102,7 +101,7 @@ def test_each_checkpoint_is_evaluated_and_nothing_of_the_run_is_touched(
     assert files_of_the_run(followed) == files_of_the_run(trained)
     events = EventAccumulator(str(followed / "evaluator"))
     events.Reload()
-    points = events.Scalars(tensorboard_name("validation/loss_nats"))
+    points = events.Scalars("validation/loss_nats")
     assert [point.step for point in points] == STEPS
     losses = [line["validation/loss_nats"] for line in lines]
     assert [point.value for point in points] == pytest.approx(losses)
