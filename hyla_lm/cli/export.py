@@ -14,10 +14,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
-    from hyla_lm.export.card import validation_of
     from hyla_lm.export.folder import check_new_folder, write_folder
 
     check_new_folder(options.output)  # before a model is loaded
     model = load_model(options, bindings)
-    size = write_folder(model, options.output, validation_of(options.workdir, model.step))
+    size = write_folder(model, options.output)
     print(f"{options.output}: step {model.step}, {size / MEGABYTE:,.1f} MB")

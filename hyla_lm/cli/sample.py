@@ -1,7 +1,6 @@
 """hyla-lm sample."""
 
 import argparse
-import itertools
 import json
 from dataclasses import asdict
 
@@ -41,16 +40,13 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
     prompts = _prompts(options)
     sampler = load_model(options, bindings).sampler
     count = len(prompts) * options.samples
-    if count == 1 and not options.json:
-        for piece in itertools.chain(prompts, sampler.stream(prompts[0], sampling)):
-            print(piece, end="", flush=True)
-        print()
-        return
     for number, sample in enumerate(sampler.samples(prompts, sampling, options.samples), 1):
         if options.json:
             print(json.dumps(asdict(sample)), flush=True)
-        else:
-            print(f"--- {number} of {count} ---\n{sample.prompt}{sample.text}", flush=True)
+            continue
+        if count > 1:
+            print(f"--- {number} of {count} ---")
+        print(f"{sample.prompt}{sample.text}", flush=True)
 
 
 def _prompts(options: argparse.Namespace) -> list[str]:

@@ -2,14 +2,10 @@
 
 import argparse
 import json
-from typing import TYPE_CHECKING, Any
 
 from hyla_lm.cli import text_input
 from hyla_lm.cli.parser import add_run, load_model
-from hyla_lm.errors import UserError, printable
-
-if TYPE_CHECKING:
-    from hyla_lm.tasks.scoring import Score
+from hyla_lm.errors import UserError
 
 HELP = "the probability of a text under a checkpoint"
 
@@ -18,19 +14,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     parser.add_argument("--text", help="text to score")
     parser.add_argument("--input", help="file to score, or - for standard input (default)")
-    parser.add_argument("--tokens", action="store_true", help="print a line for each token too")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object instead, with each token"
+    )
 
 
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
     text = _text(options)
     score = load_model(options, bindings).score(text)
     if options.json:
-        print(json.dumps(_as_dict(score, options.tokens)))
+        each = zip(score.tokens, score.pieces, score.token_nats, strict=True)
+        whole = {
+            "nats": score.nats,
+            "bits_per_byte": score.bits_per_byte,
+            "token_count": len(score.tokens),
+            "text_bytes": score.text_bytes,
+            "tokens": [{"id": i, "piece": p, "nats": nats} for i, p, nats in each],
+        }
+        print(json.dumps(whole))
         return
-    if options.tokens:
-        for piece, nats in zip(score.pieces, score.token_nats, strict=True):
-            print(f"{nats:9.4f}  {printable(piece)}")
     print(
         f"{score.nats:.4f} nats, {score.bits_per_byte:.4f} bits per byte: "
         f"{len(score.tokens):,} tokens, {score.text_bytes:,} bytes"
@@ -47,16 +49,3 @@ def _text(options: argparse.Namespace) -> str:
     if not text.strip():
         raise UserError(f"{flag} has no text to score: give some.")
     return text
-
-
-def _as_dict(score: "Score", with_tokens: bool) -> dict[str, Any]:
-    whole = {
-        "nats": score.nats,
-        "bits_per_byte": score.bits_per_byte,
-        "token_count": len(score.tokens),
-        "text_bytes": score.text_bytes,
-    }
-    if not with_tokens:
-        return whole
-    each = zip(score.tokens, score.pieces, score.token_nats, strict=True)
-    return {**whole, "tokens": [{"id": i, "piece": p, "nats": nats} for i, p, nats in each]}

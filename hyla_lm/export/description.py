@@ -1,13 +1,12 @@
 """config.json of an exported model, in the terms of the field, and the way back."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from hyla_lm.attention.attend import VARIANTS, AttentionSpec
 from hyla_lm.errors import UserError
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.model.config import ModelConfig
@@ -40,9 +39,12 @@ ENTRIES = {
     "base_width": "base_hidden_size",
     "base_head_dim": "base_head_dim",
     "dtype": "activation_dtype",
+    "value_activation": "value_activation",
+    "scale_tied_logits": "scale_tied_logits",
 }
-# Fields that other entries hold, and those that change no logits of an exported model.
-ELSEWHERE = {"attention", "value_activation", "scale_tied_logits"}
+# What follows from those and from hyla_lm, and must be as it was.
+FOLLOWING = ("attention_pattern", "rope_theta", "layer_norm_eps", "logit_scale")
+# Fields that change no logits of an exported model.
 LEFT_OUT = {"attention_implementation", "attention_dropout", "causal", "remat", "scan_layers"}
 # What modeling_hyla.py knows of attention; it has all positions, feed-forwards and norms.
 NORMALIZATIONS = ("softmax", "identity", "rms_head", "softmax_rms_head")
@@ -99,34 +101,23 @@ def model_config_of(entries: Mapping[str, Any], source: str) -> ModelConfig:
     """The ModelConfig of a config.json; raises UserError, naming the source, if it has none."""
     try:
         fields = {name: entries[entry] for name, entry in ENTRIES.items()}
-        pattern = [dict(kind) for kind in entries["attention_pattern"]]
-        names = tuple(kind.pop("variant") for kind in pattern)
-        specs = [AttentionSpec(**kind) for kind in pattern]
-        scale, *same = (entries[name] for name in ("logit_scale", "rope_theta", "layer_norm_eps"))
-    except (KeyError, TypeError, ValueError) as error:
+        names = tuple(kind["variant"] for kind in entries["attention_pattern"])
+        fields["attention"] = names[0] if len(names) == 1 else names
+        config = ModelConfig(**fields)
+        sizes = entries["vocab_size"], entries["sequence_length"], entries.get("step", 0)
+        if any(type(size) is not int or size < 0 for size in sizes):
+            raise TypeError(f"{sizes} are no sizes and step")
+    except (LookupError, TypeError) as error:
         raise UserError(
             f"{source} describes no model of hyla_lm ({error}): export again."
         ) from error
-    config = ModelConfig(
-        attention=names[0] if len(names) == 1 else names,
-        value_activation=_value_activation(names, specs),
-        scale_tied_logits=False,
-        **fields,
-    )
-    config = replace(config, scale_tied_logits=scale != tied_logit_scale(config))
-    if [config.spec(layer) for layer in range(len(names))] != specs:
-        raise UserError(f"{source} has attention variants that differ from those here: {names}.")
-    if same != [ROTARY_BASE, EPSILON]:
-        raise UserError(f"{source} has another rope_theta or layer_norm_eps than hyla_lm.")
+    described = describe_model(config, *sizes[:2])
+    for name in FOLLOWING:
+        if entries.get(name) != described[name]:
+            raise UserError(
+                f"{source} has another {name} than hyla_lm has for such a model: export again."
+            )
     return config
-
-
-def _value_activation(names: tuple[str, ...], specs: list[AttentionSpec]) -> str | None:
-    """The activation that the hypernetworks have and their variants have not."""
-    for name, spec in zip(names, specs, strict=True):
-        if name in VARIANTS and spec.activation != VARIANTS[name].activation:
-            return spec.activation
-    return None
 
 
 def _first_distances(config: ModelConfig) -> list[int] | None:

@@ -1,13 +1,11 @@
 """Opens a trained model: a checkpoint of a run, or an exported folder."""
 
-import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import jax
 
 from hyla_lm.errors import UserError
-from hyla_lm.export.folder import is_exported, read_folder
+from hyla_lm.export.folder import exported_entries, read_folder
 from hyla_lm.export.loaded_model import LoadedModel
 from hyla_lm.parallel.mesh import AXES
 from hyla_lm.run.restored import open_run
@@ -25,36 +23,19 @@ def load(
     bindings: Sequence[str] = (),
 ) -> LoadedModel:
     """See hyla_lm.load; gin files replace the run's own, and bindings change it."""
-    if is_exported(path):
-        model = read_folder(path)
-        if step not in (None, model.step):
+    if entries := exported_entries(path):
+        model = read_folder(path, entries)
+        if step not in (None, model.step) or gin_files or bindings:
             raise UserError(
-                f"{path} was exported at step {model.step} and holds no step {step}: "
-                "ask for that one, or export the other."
-            )
-        if gin_files or bindings:
-            raise UserError(
-                f"{path} is an exported folder, which no gin setting changes: give none."
+                f"{path} was exported at step {model.step}: ask for no other, and give no gin "
+                "setting, which changes nothing there."
             )
         return model
     one, bound = jax.local_devices()[:1], [*bindings, *ONE_DEVICE]
-    with _errors_alone():
-        run = open_run(path, step, gin_files, bound, one, trust_imports)
+    run = open_run(path, step, gin_files, bound, one, trust_imports)
     task = run.program.task
     if not isinstance(task, LanguageModelTask):
         raise UserError(f"{path} holds no language model (TrainConfig.task): load one that is.")
     return LoadedModel(
         run.program.model, run.params, task.tokenizer, task.sequence_length, run.step
     )
-
-
-@contextmanager
-def _errors_alone() -> Iterator[None]:
-    """Orbax warns that it may only read, which is what is wanted here."""
-    library = logging.getLogger("absl")
-    before = library.level
-    library.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        library.setLevel(before)

@@ -7,11 +7,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict
 
 from hyla_lm.errors import UserError
 from hyla_lm.model.config import ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder
-from hyla_lm.parallel.sharding import path_of
 
 WEIGHTS = ("kernel", "table", "scale")
 PREFIX = "decoder."  # of the names in a folder that transformers saved
@@ -19,21 +19,8 @@ PREFIX = "decoder."  # of the names in a folder that transformers saved
 
 def flat_parameters(params: Any, config: ModelConfig) -> dict[str, np.ndarray]:
     """Parameters by path, such as blocks/block_0/attention/query/kernel, a layer each."""
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    flat = {path_of(path): np.asarray(leaf) for path, leaf in leaves}
+    flat = {path: np.asarray(leaf) for path, leaf in flatten_dict(params, sep="/").items()}
     return _one_block_each(flat, config) if config.scan_layers else flat
-
-
-def nested_parameters(flat: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """The tree that a decoder takes, of parameters by path."""
-    tree: dict[str, Any] = {}
-    for path, array in flat.items():
-        *folders, name = path.split("/")
-        branch = tree
-        for folder in folders:
-            branch = branch.setdefault(folder, {})
-        branch[name] = jax.numpy.asarray(array)
-    return tree
 
 
 def to_tensors(flat: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -47,22 +34,21 @@ def from_tensors(
     """Parameters by path; raises UserError, naming the source, for tensors of another model."""
     tensors = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
     shapes = shapes_of(config, vocab_size)
-    names = {path: _tensor_name(path) for path in shapes}
-    if strange := sorted(set(tensors) ^ set(names.values())):
-        how = "holds a" if strange[0] in tensors else "lacks the"
-        raise UserError(
-            f"{source} {how} tensor {strange[0]!r}, unlike its config.json: replace it."
-        )
+    found = {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
+    wanted = {
+        _tensor_name(path): (_tensor_shape(path, leaf.shape), leaf.dtype)
+        for path, leaf in shapes.items()
+    }
+    for name in sorted({*found, *wanted}):
+        if found.get(name) != wanted.get(name):
+            raise UserError(
+                f"{source}: {name} is {found.get(name)}, and by config.json it is "
+                f"{wanted.get(name)}: export again."
+            )
     flat = {}
     for path, leaf in shapes.items():
-        tensor, wanted = tensors[names[path]], _tensor_shape(path, leaf.shape)
-        if (tensor.shape, tensor.dtype) != (wanted, leaf.dtype):
-            raise UserError(
-                f"{source}: {names[path]} is {tensor.dtype} {tensor.shape}, and by config.json it "
-                f"is {leaf.dtype} {wanted}: replace it."
-            )
-        rows = tensor.T if path.endswith("/kernel") else tensor
-        flat[path] = rows.reshape(leaf.shape)
+        tensor = tensors[_tensor_name(path)]
+        flat[path] = (tensor.T if path.endswith("/kernel") else tensor).reshape(leaf.shape)
     return flat
 
 
@@ -70,10 +56,8 @@ def shapes_of(config: ModelConfig, vocab_size: int) -> dict[str, jax.ShapeDtypeS
     """The shape of each parameter by path."""
     model = Decoder(config, Tokens(vocab_size))
     ids = jax.ShapeDtypeStruct((1, 1), "int32")
-    leaves = jax.tree_util.tree_leaves_with_path(
-        jax.eval_shape(model.init, jax.random.key(0), ids)["params"]
-    )
-    return {path_of(path): leaf for path, leaf in leaves}
+    shapes = jax.eval_shape(model.init, jax.random.key(0), ids)["params"]
+    return flatten_dict(shapes, sep="/")
 
 
 def _tensor_name(path: str) -> str:

@@ -146,7 +146,7 @@ def lay_out(experiment: Experiment, task: ObjectiveT, mesh: Mesh) -> Program[Obj
 def _token_step(task: Objective, model: Decoder, mesh: Mesh) -> Any:
     if not isinstance(task, LanguageModelTask) or not task.config.document_losses:
         return None
-    return jax.jit(task.objective.loss_by_token(model), out_shardings=(None, batch_sharding(mesh)))
+    return jax.jit(task.loss_by_token(model), out_shardings=(None, batch_sharding(mesh)))
 
 
 def compile_step(program: Program[Task]) -> Program[Task]:

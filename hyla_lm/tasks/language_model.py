@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -85,15 +84,15 @@ class LanguageModel:
         path = getattr(self.data, "tokenizer", "")
         if path and (self.vocab_size is None or Path(path).is_file()):
             tokenizer = self._checked(Tokenizer(path))
-            return self.objective(tokenizer.vocab_size, tokenizer.bos)
+            return self._objective(tokenizer.vocab_size, tokenizer.bos)
         if self.vocab_size is None:
             raise UserError(
                 "LanguageModel.vocab_size is not set and no tokenizer is at hand: set it, "
                 "for example --gin.LanguageModel.vocab_size=32000."
             )
-        return self.objective(self.vocab_size, bos=1)
+        return self._objective(self.vocab_size, bos=1)
 
-    def objective(self, vocab_size: int, bos: int) -> "NextToken":
+    def _objective(self, vocab_size: int, bos: int) -> "NextToken":
         return NextToken(vocab_size, bos, self.sequence_length, self.logit_chunk, self.z_loss)
 
     def _checked(self, tokenizer: Tokenizer) -> Tokenizer:
@@ -113,8 +112,10 @@ class LanguageModel:
         reading = Reading(self.read_threads, self.read_ahead)
         data = self.data.open(self.sequence_length, batch_size, reading)
         sets = open_named_rows(self.validation_sets, data, self.sequence_length)
-        self._checked(data.tokenizer)
-        return LanguageModelTask(self, data, {**data.sets, **sets})
+        tokenizer = self._checked(data.tokenizer)
+        objective = self._objective(tokenizer.vocab_size, tokenizer.bos)
+        sets = {**data.sets, **sets}
+        return LanguageModelTask(**vars(objective), config=self, data=data, sets=sets)
 
 
 @dataclass(frozen=True)
@@ -213,8 +214,8 @@ def _segments(starts_BxT: jax.Array) -> jax.Array:
 
 
 @dataclass(frozen=True)
-class LanguageModelTask:
-    """The prepared task; see hyla_lm.tasks.protocol.Task.
+class LanguageModelTask(NextToken):
+    """The objective with its data; see hyla_lm.tasks.protocol.Task.
 
     `sets` are the validation sets besides that of the data, by name. They change nothing that is
     trained, so they are not of the identity.
@@ -222,32 +223,11 @@ class LanguageModelTask:
 
     config: LanguageModel
     data: LanguageData
-    sets: dict[str, RowSet] = field(default_factory=dict)
+    sets: dict[str, RowSet]
 
     @property
     def tokenizer(self) -> Tokenizer:
         return self.data.tokenizer
-
-    @cached_property
-    def objective(self) -> NextToken:
-        return self.config.objective(self.tokenizer.vocab_size, self.tokenizer.bos)
-
-    @property
-    def io(self) -> Tokens:
-        return self.objective.io
-
-    @property
-    def sequence_length(self) -> int:
-        return self.config.sequence_length
-
-    def batch_shapes(self, batch_size: int) -> dict[str, jax.ShapeDtypeStruct]:
-        return self.objective.batch_shapes(batch_size)
-
-    def loss(self, model: Decoder) -> LossFn:
-        return self.objective.loss(model)
-
-    def inputs(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        return self.objective.inputs(batch)
 
     def identity(self) -> dict[str, Any]:
         return {

@@ -26,27 +26,22 @@ class Objective(Protocol):
     @property
     def io(self) -> Tokens | Features:
         """The model's inputs and outputs."""
-        ...
 
     @property
     def sequence_length(self) -> int:
         """T, positions of a row."""
-        ...
 
     def batch_shapes(self, batch_size: int) -> dict[str, jax.ShapeDtypeStruct]:
         """Shapes of the arrays of one global batch."""
-        ...
 
     def inputs(self, batch: Batch) -> tuple[jax.Array, jax.Array | None]:
         """The model's inputs, and the document of each (BxT), or None if a row is one."""
-        ...
 
     def loss(self, model: Decoder) -> LossFn:
         """(objective, metrics) of (params, batch, dropout key), each a sum with its count.
 
         The objective's sum is differentiated; without a key nothing is dropped.
         """
-        ...
 
 
 class Task(Objective, Protocol):
@@ -54,36 +49,29 @@ class Task(Objective, Protocol):
 
     def identity(self) -> dict[str, Any]:
         """What must be equal for a checkpoint to be continued."""
-        ...
 
     def summary(self) -> dict[str, str]:
         """Lines for the start-up summary."""
-        ...
 
     def train_stream(self, shard: BatchShard, states: list[dict[str, Any]] | None) -> Batches:
         """Training batches, from the start or from the states that all shards saved."""
-        ...
 
     def evaluation_sets(self, shard: BatchShard, final: bool) -> Mapping[str, Iterator[HostBatch]]:
         """Evaluation sets by name, from their start; `final` asks for all of them.
 
         A name goes before those of its metrics (`held_out_r2`); the name "" adds nothing.
         """
-        ...
 
     def logged_metrics(self, means: Mapping[str, float]) -> dict[str, float]:
         """What is logged, from the means of the loss's metrics over a set or a window of steps."""
-        ...
 
     def describe(self, values: Mapping[str, float]) -> str:
         """The metrics a person watches, from those of training or of all evaluation sets."""
-        ...
 
     def closing_lines(
         self, model: Decoder, params: Any, validation: Mapping[str, float]
     ) -> list[str]:
         """What to print at the end of training, a line each."""
-        ...
 
 
 @runtime_checkable
@@ -94,11 +82,9 @@ class TaskConfig(Protocol):
 
     def prepare_task(self, batch_size: int) -> Task:
         """Makes or opens the data and checks it."""
-        ...
 
     def planned_objective(self) -> Objective:
         """The objective alone, to compile the train step where its data is not."""
-        ...
 
 
 @runtime_checkable
@@ -108,20 +94,16 @@ class Suite(Protocol):
     @property
     def name(self) -> str:
         """The name of its folder in `suites`, and of its TensorBoard tags."""
-        ...
 
     @property
     def every(self) -> int | None:
         """Steps of the run after which the suite catches up with it; None trains it at the end."""
-        ...
 
     def check_model(self, model: ModelConfig) -> None:
         """Raises UserError if the suite cannot train with this model's attention."""
-        ...
 
     def run(self, model: ModelConfig, folder: str, share: float) -> dict[str, float]:
         """Trains to this share of the suite's steps, from the newest checkpoint in the folder.
 
         Returns metrics; raises Preempted when it is interrupted, after saving.
         """
-        ...

@@ -1,9 +1,9 @@
-"""Sampling from a language model: continuations of prompts, many together, as they come."""
+"""Sampling from a language model: continuations of prompts, many together."""
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import numpy as np
@@ -28,7 +28,6 @@ from hyla_lm.tasks.decoding import (
 __all__ = ["Sample", "Sampler", "Sampling"]
 log = logging.getLogger(__name__)
 ROWS_AT_ONCE = 32
-INCOMPLETE = "\ufffd"  # what bytes without the rest of their character are decoded to
 
 
 @dataclass(frozen=True)
@@ -43,14 +42,6 @@ class Sample:
     tokens: list[int]
     log_probability: float
     ended: bool
-
-
-class New(NamedTuple):
-    """Tokens that were chosen for a row, one after another, and their log-probabilities."""
-
-    row: int
-    tokens: list[int]
-    log_p: list[float]
 
 
 class Sampler:
@@ -81,36 +72,24 @@ class Sampler:
         for first in range(0, len(asked), ROWS_AT_ONCE):
             yield from self._together(asked[first : first + ROWS_AT_ONCE], sampling, first)
 
-    def stream(self, prompt: str, sampling: Sampling) -> Iterator[str]:
-        """The text of the first sample, in pieces as they come."""
-        ids = self._encode(prompt)
-        eos = self.tokenizer.eos
-        chunks = (
-            [token for token in new.tokens if token != eos]
-            for new in self._decode([ids], sampling, 0)
-        )
-        return text_pieces(self.tokenizer, ids[1:], chunks)
-
     def _together(self, prompts: list[str], sampling: Sampling, first: int) -> Iterator[Sample]:
-        ids = [self._encode(prompt) for prompt in prompts]
-        tokens: list[list[int]] = [[] for _ in prompts]
-        log_p: list[list[float]] = [[] for _ in prompts]
-        for new in self._decode(ids, sampling, first):
-            tokens[new.row] += new.tokens
-            log_p[new.row] += new.log_p
-        for row, prompt in enumerate(prompts):
-            ended = tokens[row][-1] == self.tokenizer.eos
-            shown = tokens[row][:-1] if ended else tokens[row]
-            text = "".join(text_pieces(self.tokenizer, ids[row][1:], [shown]))
-            yield Sample(prompt, text, tokens[row], sum(log_p[row]), ended)
+        texts = [_Text(self._encode(prompt), sampling.max_tokens) for prompt in prompts]
+        sizes = [len(text.ids) for text in texts]
+        self._decode(texts, sampling, first)
+        for prompt, size, text in zip(prompts, sizes, texts, strict=True):
+            new = text.ids[size:]
+            ended = new[-1] == self.tokenizer.eos
+            shown = text.ids[1 : len(text.ids) - ended]
+            before = self.tokenizer.decode(text.ids[1:size])
+            continued = self.tokenizer.decode(shown)[len(before) :]
+            yield Sample(prompt, continued, new, sum(text.log_p), ended)
 
     def _encode(self, prompt: str) -> list[int]:
         return [self.tokenizer.bos, *self.tokenizer.encode(prompt)]
 
-    def _decode(self, prompts: list[list[int]], sampling: Sampling, first: int) -> Iterator[New]:
-        """New tokens of each row, up to EOS or max_tokens, as they are chosen."""
-        self._warn_of_long_prompts([len(ids) for ids in prompts])
-        texts = [_Text(list(ids), sampling.max_tokens) for ids in prompts]
+    def _decode(self, texts: list["_Text"], sampling: Sampling, first: int) -> None:
+        """Extends each text up to EOS or max_tokens."""
+        self._warn_of_long_prompts([len(text.ids) for text in texts])
         state = empty_rows(self.decoder, self.params, row_keys(sampling.seed, first, len(texts)))
         while live := [row for row, text in enumerate(texts) if text.left]:
             due = [row for row in live if texts[row].read in (0, self.row_length)]
@@ -125,8 +104,7 @@ class Sampler:
                 for row in live:
                     texts[row].read += steps
             for row in due or live:
-                count = texts[row].add(tokens[row].tolist(), self.tokenizer.eos)
-                yield New(row, tokens[row, :count].tolist(), log_p[row, :count].tolist())
+                texts[row].add(tokens[row].tolist(), log_p[row].tolist(), self.tokenizer.eos)
 
     def _read(self, state: Rows, sampling: Sampling, texts: list["_Text"], due: list[int]) -> Rows:
         """Reads the windows of the rows that are due, filled up to a power of two of rows."""
@@ -150,12 +128,10 @@ class Sampler:
 
     def _warn_of_long_prompts(self, lengths: list[int]) -> None:
         longest, row = max(lengths), self.row_length
-        others = sum(length > row for length in lengths) - 1
         if longest > row:
             log.warning(
                 f"the prompt of {longest} tokens is longer than the model's row of {row}: only its "
                 f"last {window_size(longest, row)} are read"
-                + (f"; {others} others are longer too" if others else "")
             )
 
 
@@ -166,28 +142,11 @@ class _Text:
     ids: list[int]
     left: int
     read: int = 0
+    log_p: list[float] = field(default_factory=list)
 
-    def add(self, tokens: list[int], eos: int) -> int:
-        """Takes tokens up to EOS, which ends the text; returns how many."""
+    def add(self, tokens: list[int], log_p: list[float], eos: int) -> None:
+        """Takes tokens up to EOS, which ends the text, and their log-probabilities."""
         taken = tokens[: tokens.index(eos) + 1] if eos in tokens else tokens
         self.ids += taken
+        self.log_p += log_p[: len(taken)]
         self.left = 0 if eos in tokens else self.left - len(taken)
-        return len(taken)
-
-
-def text_pieces(
-    tokenizer: Tokenizer, prompt: Sequence[int], chunks: Iterable[Sequence[int]]
-) -> Iterator[str]:
-    """The text that each chunk of tokens adds to a prompt, and at the end what is still held back.
-
-    Bytes of a character that is not complete wait for the rest of it, so no piece is ever taken
-    back.
-    """
-    ids = list(prompt)
-    done = len(tokenizer.decode(ids))
-    for chunk in chunks:
-        ids += chunk
-        text = tokenizer.decode(ids).rstrip(INCOMPLETE)
-        yield text[done:]
-        done = max(done, len(text))
-    yield tokenizer.decode(ids)[done:]

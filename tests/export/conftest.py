@@ -56,5 +56,5 @@ def folder(small_model: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -
     from hyla_lm.export.folder import write_folder
 
     place = tmp_path_factory.mktemp("exported") / "small"
-    write_folder(small_model, str(place), {})
+    write_folder(small_model, str(place))
     return place

@@ -182,7 +182,7 @@ def test_any_small_model_has_equal_logits(
 ) -> None:
     model = make_model(tokenizer, **fields)
     folder = tmp_path_factory.mktemp("any") / "out"
-    write_folder(model, str(folder), {})
+    write_folder(model, str(folder))
     ids = random_ids(model, 2, length)
     np.testing.assert_allclose(torch_logits(folder, ids), jax_logits(model, ids), atol=TOLERANCE)
 

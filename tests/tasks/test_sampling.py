@@ -1,4 +1,4 @@
-"""Sampling: what the model sees of a text of any length, seeds, batches, text in pieces."""
+"""Sampling: what the model sees of a text of any length, seeds, batches."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,7 +11,7 @@ import pytest
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.tasks import decoding, sampling
-from hyla_lm.tasks.sampling import Sampler, Sampling, text_pieces
+from hyla_lm.tasks.sampling import Sampler, Sampling
 from tests.tasks.random_decoder import PROMPT, ROW, Reference, random_decoder
 
 NEW = 30
@@ -20,7 +20,6 @@ GREEDY = Sampling(max_tokens=NEW, temperature=0)
 # Lengths below, at and beyond the row of 11 tokens, so that windows are full at different times.
 PROMPTS = ["ba", "bast ten ba mu", "", "kan bu dest ta mun " * 5]
 SAMPLING = Sampling(max_tokens=25, temperature=0.8, seed=3)
-TEXT = "ba é€ 😀 ten"
 
 
 @pytest.fixture
@@ -35,7 +34,6 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     "fields",
     [
         {"attention": "linear", "positions": "rotary"},
-        {"attention": "linear", "positions": "relative"},
         {"attention": "hyla", "positions": "relative"},
         {"attention": ("hyla", "softmax"), "num_layers": 2, "positions": "learned"},
         {"attention": ("linear", "hyla"), "num_layers": 4, "scan_layers": True},
@@ -104,7 +102,6 @@ def test_the_continuation_ends_before_eos(
     [ended] = early.sample([PROMPT], GREEDY)
     assert ended.text == whole[len(tokenizer.decode(prompt)) :]
     assert ended.tokens == new[: stop + 1] and ended.ended
-    assert "".join(early.stream(PROMPT, GREEDY)) == ended.text
 
 
 def test_a_text_is_the_same_to_the_bit_with_others_beside_it(sampler: Sampler) -> None:
@@ -121,26 +118,3 @@ def test_a_text_alone_is_that_of_its_number_in_a_batch(
     monkeypatch.setattr(sampling, "ROWS_AT_ONCE", 1)
     alone = sampler.sample(PROMPTS, SAMPLING)
     assert [sample.tokens for sample in alone] == together
-    assert "".join(sampler.stream(PROMPTS[0], SAMPLING)) == alone[0].text
-
-
-def one_by_one(tokenizer: Tokenizer, prompt: list[int], ids: list[int]) -> list[str]:
-    return list(text_pieces(tokenizer, prompt, [[token] for token in ids]))
-
-
-def test_bytes_wait_for_the_rest_of_their_character(tokenizer: Tokenizer) -> None:
-    ids = tokenizer.encode(TEXT)
-    assert sum(tokenizer.processor.IsByte(token) for token in ids) == 2 + 3 + 4
-    pieces = one_by_one(tokenizer, [], ids)
-    assert "".join(pieces) == TEXT
-    assert "\ufffd" not in "".join(pieces) and pieces.count("") >= 1 + 2 + 3
-    assert pieces[-1] == ""
-
-
-def test_pieces_of_any_tokens_are_together_their_text(tokenizer: Tokenizer) -> None:
-    rng = np.random.default_rng(0)
-    prompt = tokenizer.encode("bast")
-    for _ in range(200):
-        ids = rng.integers(tokenizer.vocab_size, size=30).tolist()
-        whole = tokenizer.decode(prompt + ids)[len(tokenizer.decode(prompt)) :]
-        assert "".join(one_by_one(tokenizer, prompt, ids)) == whole
