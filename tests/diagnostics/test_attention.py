@@ -1,7 +1,6 @@
 """Attention diagnostics, against their formulas written out in numpy, and their pictures."""
 
 import io
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -71,27 +70,7 @@ def scores(view: LayerView) -> np.ndarray:
     return np.einsum("bthk,bshk->btsh", q, k) / np.sqrt(q.shape[-1])
 
 
-def code(score_BxTxSxH: np.ndarray, seen: np.ndarray, normalization: str) -> np.ndarray:
-    masked = np.where(seen[..., None], score_BxTxSxH, 0)
-    if normalization.startswith("softmax"):
-        exponential = np.where(seen[..., None], np.exp(score_BxTxSxH), 0)
-        masked = exponential / exponential.sum(2, keepdims=True)
-    if normalization.endswith("rms_head"):
-        masked = masked / np.sqrt((masked**2).mean(-1, keepdims=True) + 1e-6)
-    return masked
-
-
-def units_of(view: LayerView, code_BxTxSxH: np.ndarray) -> list[np.ndarray]:
-    """The hidden layers of the value network, BxTxSxU each."""
-    v = np.asarray(view.request.v_BxSxHxU, np.float64)
-    first = np.maximum(np.einsum("btsh,bshu->btsu", code_BxTxSxH, v), 0)
-    if view.request.deep_kernel_HxUxU is None:
-        return [first]
-    w = np.asarray(view.request.deep_kernel_HxUxU, np.float64)
-    return [first, np.maximum(np.einsum("btsh,btsu,huw->btsw", code_BxTxSxH, first, w), 0)]
-
-
-CASES = [("linear", True), ("hyla", False), ("hyla_deep", True), ("hyla_softmax", True)]
+CASES = [("hyla", False), ("hyla_deep", True), ("hyla_softmax", True)]
 
 
 @pytest.mark.parametrize(("attention", "has_documents"), CASES)
@@ -99,11 +78,9 @@ def test_figures_are_those_of_the_visible_pairs(attention: str, has_documents: b
     documents = DOCUMENTS if has_documents else None
     view, found = diagnosed(attention, documents)
     spec, seen, score = view.request.spec, visible(documents), scores(view)
-    code_BxTxSxH = code(score, seen, spec.normalization)
+    code_BxTxSxH = np.moveaxis(np.asarray(view.code_BxHxTxS, np.float64), 1, -1)
     np.testing.assert_array_equal(found.visible_TxS, seen[0])
-    np.testing.assert_allclose(
-        found.code_HxTxS, np.moveaxis(code_BxTxSxH[0], -1, 0), rtol=1e-4, atol=1e-5
-    )
+    np.testing.assert_array_equal(found.code_HxTxS, view.code_BxHxTxS[0])
     figures = {name: float(value) for name, value in found.figures.items()}
     code_PxH = code_BxTxSxH[seen]
     eigenvalues = np.linalg.eigvalsh(np.cov(code_PxH.T, bias=True))
@@ -113,28 +90,19 @@ def test_figures_are_those_of_the_visible_pairs(attention: str, has_documents: b
         "code_rank": eigenvalues.sum() ** 2 / (eigenvalues**2).sum(),
     }
     if spec.normalization.startswith("softmax"):
-        weight = code(score, seen, "softmax")
+        exponential = np.where(seen[..., None], np.exp(score), 0)
+        weight = exponential / exponential.sum(2, keepdims=True)
         surprise = -np.log(np.where(weight > 0, weight, 1))
         expected["entropy"] = (weight * surprise).sum(2).mean()
-    if spec.value_network == "hypernetwork":
-        units = [unit[seen] for unit in units_of(view, code_BxTxSxH)]
-        expected["dead_units"] = np.mean([(unit == 0).all(0) for unit in units])
+    units = [np.asarray(unit)[seen] for unit in view.value_units()]
+    expected["dead_units"] = np.mean([(unit == 0).all(0) for unit in units])
     assert figures == pytest.approx(expected, **CLOSE)
 
 
-@pytest.mark.parametrize(
-    ("attention", "units", "expected"),
-    [
-        ("hyla", lambda v: v.at[..., 1:].set(0), 0.75),
-        ("linear_rms_head_nonlinear_value", lambda v: -jnp.abs(v).at[..., :1].multiply(-1), 0.75),
-    ],
-)
-def test_a_unit_is_dead_that_is_zero_for_every_visible_pair(
-    attention: str, units: Callable[[Any], Any], expected: float
-) -> None:
-    view, _ = diagnosed(attention, DOCUMENTS)
-    request = replace(view.request, v_BxSxHxU=units(view.request.v_BxSxHxU))
-    assert dead_units(replace(view, request=request)) == expected
+def test_a_plain_value_is_dead_that_is_zero_at_every_key() -> None:
+    view, _ = diagnosed("linear_rms_head_nonlinear_value", DOCUMENTS)
+    v = -jnp.abs(view.request.v_BxSxHxU).at[..., :1].multiply(-1)
+    assert dead_units(replace(view, request=replace(view.request, v_BxSxHxU=v))) == 0.75
 
 
 def test_a_unit_that_only_masked_pairs_would_wake_is_dead() -> None:

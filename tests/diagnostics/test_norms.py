@@ -16,6 +16,7 @@ from hyla_lm.parallel.sharding import BatchShard, path_of
 from hyla_lm.run.program import Program, make_program
 from hyla_lm.train_step import StepOutput, TrainState
 from tests.model.small_model import VOCABULARY, parameters, small, tokens
+from tests.tiny_runs import write_gin
 
 
 def norms_in_numpy(params: dict, pattern: str) -> dict[str, float]:
@@ -62,10 +63,7 @@ def test_norms_are_those_of_each_block_and_of_what_is_beside_them(pattern: str) 
 
 @pytest.fixture(scope="module")
 def programs(tiny_rows, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Program]:
-    from tests.conftest import SEQUENCE_LENGTH, TINY
-
-    path = tmp_path_factory.mktemp("norms") / "tiny.gin"
-    path.write_text(TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH))
+    path = write_gin(tmp_path_factory.mktemp("norms"), tiny_rows)
     clipped = ["OptimizerConfig.warmup_steps = 0", "OptimizerConfig.clip_norm = 1e-3"]
     experiment = read_experiment([str(path)], [*clipped, "ModelConfig.num_layers = 1"])
     return {on: make_program(replace(experiment, log=LogConfig(layers=on))) for on in (False, True)}

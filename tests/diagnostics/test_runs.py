@@ -16,8 +16,9 @@ from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.logs.step_log import StepLog
 from hyla_lm.run.folder import read_lines
 from hyla_lm.train import train
-from tests.conftest import SEQUENCE_LENGTH, TINY
+from tests.conftest import SEQUENCE_LENGTH
 from tests.run_lines import measured
+from tests.tiny_runs import write_gin
 
 pytestmark = pytest.mark.usefixtures("programs_once")
 
@@ -33,8 +34,7 @@ class Killed(Exception):
 
 @pytest.fixture(scope="module")
 def experiment(tiny_rows, tmp_path_factory: pytest.TempPathFactory) -> Experiment:
-    path = tmp_path_factory.mktemp("details") / "tiny.gin"
-    path.write_text(TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH))
+    path = write_gin(tmp_path_factory.mktemp("details"), tiny_rows)
     variants = ["ModelConfig.attention = ('hyla', 'softmax')", "ModelConfig.num_layers = 2"]
     return read_experiment([str(path)], [*EVERYTHING, *variants])
 

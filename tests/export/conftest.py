@@ -6,14 +6,13 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from hyla_lm.cli.main import main
 from hyla_lm.export.loaded_model import LoadedModel
 from hyla_lm.input.prepared import Rows
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.model.config import Tokens
 from hyla_lm.model.decoder import Decoder
-from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.model.small_model import parameters, small
+from tests.tiny_runs import train, write_gin
 
 STEPS = 4
 TEXT = "bast ten ba"
@@ -23,12 +22,9 @@ TEXT = "bast ten ba"
 def trained_run(tiny_rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder of a run of 4 steps with checkpoints of steps 2 and 4."""
     home = tmp_path_factory.mktemp("trained")
-    gin = home / "tiny.gin"
-    gin.write_text(TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH))
-    short = [f"--gin.TrainConfig.steps={STEPS}", "--gin.CheckpointConfig.every=2"]
-    run = str(home / "run")
-    assert main(["train", f"--gin_file={gin}", f"--workdir={run}", *short]) == 0
-    return run
+    short = [f"TrainConfig.steps={STEPS}", "CheckpointConfig.every=2"]
+    assert train(write_gin(home, tiny_rows), home / "run", *short) == 0
+    return str(home / "run")
 
 
 @pytest.fixture(scope="session")

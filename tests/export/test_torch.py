@@ -25,10 +25,11 @@ from hyla_lm.export.loaded_model import LoadedModel
 from hyla_lm.input.prepared import Rows
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.model.config import POSITIONS
-from tests.conftest import SEQUENCE_LENGTH, TINY
+from tests.conftest import SEQUENCE_LENGTH
 from tests.export.conftest import TEXT, make_model
 from tests.golden import torch_models
 from tests.model.small_model import QUICK_COMPILE
+from tests.tiny_runs import train, write_gin
 
 pytestmark = pytest.mark.torch
 # float32 on both sides and logits of order 10 or less: sums in another order, magnified by RMSHead
@@ -77,26 +78,19 @@ def random_ids(model: LoadedModel, rows: int, length: int) -> np.ndarray:
 def exported(tiny_rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The exported folder of a run of two steps, whose layers have three kinds of attention."""
     home = tmp_path_factory.mktemp("run")
-    (home / "tiny.gin").write_text(TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH))
-    settings = [
-        "--gin.TrainConfig.steps=2",
-        "--gin.OptimizerConfig.warmup_steps=1",
-        "--gin.ModelConfig.num_layers=3",
-        "--gin.ModelConfig.attention=softmax,linear,hyla",
-    ]
-    train = ["train", f"--gin_file={home / 'tiny.gin'}", f"--workdir={home / 'run'}", *settings]
-    assert main(train) == 0
+    settings = ["TrainConfig.steps=2", "OptimizerConfig.warmup_steps=1"]
+    settings += ["ModelConfig.num_layers=3", "ModelConfig.attention=softmax,linear,hyla"]
+    assert train(write_gin(home, tiny_rows), home / "run", *settings) == 0
     assert main(["export", f"--workdir={home / 'run'}", f"--output={home / 'out'}"]) == 0
     return home / "out"
 
 
-@pytest.mark.parametrize("length", [1, 2 * SEQUENCE_LENGTH + 1])
-def test_runs_have_equal_logits_in_torch_and_in_transformers(exported: Path, length: int) -> None:
+def test_runs_have_equal_logits_in_torch_and_in_transformers(exported: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
     model = load(str(exported))
-    ids = random_ids(model, 3, length)
+    ids = random_ids(model, 3, 2 * SEQUENCE_LENGTH + 1)
     expected = jax_logits(model, ids)
     np.testing.assert_allclose(torch_logits(exported, ids), expected, atol=TOLERANCE)
     auto = AutoModelForCausalLM.from_pretrained(exported, trust_remote_code=True)

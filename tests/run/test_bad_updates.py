@@ -13,12 +13,10 @@ import pytest
 
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.ending import STOPPED as EXIT_STATUS
-from hyla_lm.optim import make_optimizer, make_schedule
 from hyla_lm.parallel.sharding import BatchShard
-from hyla_lm.run.program import Program, identity, make_program
+from hyla_lm.run.program import Program, make_program
 from hyla_lm.tasks.language_model import NextToken
 from hyla_lm.train_step import TrainState
-from hyla_lm.update_policy import Guard, Verdict, counted
 from tests import conftest
 from tests.evals.stops import Stops
 from tests.faults.runs import arrays
@@ -116,23 +114,6 @@ def test_a_skipped_update_leaves_all_but_the_step_and_the_count(
     assert not outputs[5].verdict.is_skipped and all(map(math.isfinite, norms))
 
 
-def test_by_default_state_output_and_identity_are_those_of_no_policy(tiny_gin: Path) -> None:
-    experiment = read_experiment([str(tiny_gin)], [])
-    program = make_program(experiment)
-    schedule = make_schedule(experiment.optimizer, experiment.train.steps)
-    optimizer = make_optimizer(experiment.optimizer, schedule)
-    state = program.abstract_state
-    expected = TrainState(0, state.params, jax.eval_shape(optimizer.init, state.params))
-    assert jax.tree.structure(state) == jax.tree.structure(expected)
-    assert set(identity(program)) == {"ModelConfig", "TrainConfig", "data"}
-    batch = {
-        name: jax.ShapeDtypeStruct(array.shape, array.dtype)
-        for name, array in program.task.batch_shapes(8).items()
-    }
-    _, output = jax.eval_shape(program.train_step, state, batch)
-    assert output.verdict is None
-
-
 def test_parameters_that_an_update_would_spoil_are_kept(tiny_gin: Path) -> None:
     """The loss and its gradients are finite until the parameters are not."""
     hot = ("OptimizerConfig.learning_rate=1e38", "OptimizerConfig.weight_decay=1e3")
@@ -140,22 +121,6 @@ def test_parameters_that_an_update_would_spoil_are_kept(tiny_gin: Path) -> None:
     assert [bool(output.verdict.is_skipped) for output in outputs] == [False, True, True]
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(states[-1].params))
     assert math.isfinite(float(outputs[1].objective[0]))
-
-
-def test_the_running_mean_is_plain_at_first_and_then_forgets() -> None:
-    guard = Guard(jnp.int32(0), jnp.int32(0), jnp.float32(0))
-
-    def seen(norm: float, is_skipped: bool = False) -> Verdict:
-        flags = (jnp.array(True), jnp.array(is_skipped))
-        return Verdict(*flags, jnp.float32(norm), guard.skipped + is_skipped)
-
-    means = []
-    for norm in (4.0, 2.0, 3.0, 7.0):
-        guard = counted(guard, seen(norm), memory=2)
-        means.append(float(guard.mean_norm))
-    assert means == [4.0, 3.0, 3.0, 5.0]
-    guard = counted(guard, seen(math.nan, is_skipped=True), memory=2)
-    assert (float(guard.mean_norm), int(guard.made), int(guard.skipped)) == (5.0, 4, 1)
 
 
 def test_a_spike_before_the_mean_has_seen_enough_is_none(tiny_gin: Path) -> None:

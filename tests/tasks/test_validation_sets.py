@@ -27,33 +27,15 @@ def home(tiny_rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = Tokenizer(tiny_rows.tokenizer)
     write(home / "again", [sentences(seed, 1 + seed % 9) for seed in range(180, 200)], tokenizer)
     write(home / "books", [sentences(seed, 4) for seed in range(300, 305)], tokenizer)
-    write(home / "long", [sentences(1, 9)], tokenizer, 2 * SEQUENCE_LENGTH)
     other = home / "other.model"
     train_tokenizer([sentences(seed, 9) for seed in range(500, 600)], VOCAB_SIZE, other)
     write(home / "foreign", [sentences(1, 9)], Tokenizer(str(other)))
     return home
 
 
-def write(
-    folder: Path, texts: list[str], tokenizer: Tokenizer, length: int = SEQUENCE_LENGTH
-) -> None:
-    write_rows(
-        texts,
-        tokenizer,
-        folder,
-        split="validation",
-        source=folder.name,
-        sequence_length=length,
-        seed=0,
-    )
-
-
-@pytest.fixture(scope="module")
-def trained(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that was trained without further sets."""
-    workdir = tmp_path_factory.mktemp("trained") / "run"
-    assert train(home, workdir) == 0
-    return workdir
+def write(folder: Path, texts: list[str], tokenizer: Tokenizer) -> None:
+    form = dict(split="validation", source=folder.name, sequence_length=SEQUENCE_LENGTH, seed=0)
+    write_rows(texts, tokenizer, folder, **form)
 
 
 def train(home: Path, workdir: Path, *sets: str) -> int:
@@ -62,8 +44,10 @@ def train(home: Path, workdir: Path, *sets: str) -> int:
 
 
 def test_sets_come_and_go_while_a_run_goes_on(
-    home: Path, trained: Path, capsys: pytest.CaptureFixture[str]
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    trained = tmp_path / "run"
+    assert train(home, trained) == 0
     alone = measured(trained)[-1]
     sets = (f"again={home}/again", f"books={home}/books")
     assert train(home, trained, *sets) == 0
@@ -83,21 +67,10 @@ def test_sets_come_and_go_while_a_run_goes_on(
     assert measured(trained)[-1] == alone
 
 
-def test_a_trained_run_is_evaluated_on_other_rows(
-    home: Path, trained: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sets = f"--gin.LanguageModel.validation_sets=books={home}/books"
-    assert main(["evaluate", f"--workdir={trained}", sets]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["step"] == 12 and found["books_loss_nats"] > 0 and found["loss_nats"] > 0
-
-
 @pytest.mark.parametrize(
     ("sets", "sentence"),
     [
-        (("books",), "has 'books': write a name"),
         (("a=x", "a=y"), "has 'a=y': write a name of its own"),
-        (("a={home}/long",), f"sequence_length = {SEQUENCE_LENGTH}: prepare"),
         (("a={home}/foreign",), "was made with another tokenizer"),
     ],
 )
