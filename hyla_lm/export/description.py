@@ -58,14 +58,13 @@ def check_exportable(config: ModelConfig) -> None:
             "ModelConfig.causal = False cannot be exported: an exported model predicts the next "
             "token from those before it; train one with ModelConfig.causal = True."
         )
-    specs = [config.spec(layer) for layer in range(len(config.pattern))]
-    strange = [s.normalization for s in specs if s.normalization not in NORMALIZATIONS]
-    strange += [s.activation for s in specs if s.activation not in ACTIVATIONS]
-    if strange:
-        raise UserError(
-            f"ModelConfig.attention = {config.attention!r} cannot be exported: "
-            f"hyla_lm/export/modeling_hyla.py does not know {strange[0]!r}; add it there."
-        )
+    for layer in range(len(config.pattern)):
+        spec = config.spec(layer)
+        if spec.normalization not in NORMALIZATIONS or spec.activation not in ACTIVATIONS:
+            raise UserError(
+                f"ModelConfig.attention = {config.attention!r} cannot be exported: "
+                f"hyla_lm/export/modeling_hyla.py does not know {spec}; add it there."
+            )
 
 
 def describe_model(config: ModelConfig, vocab_size: int, sequence_length: int) -> dict[str, Any]:

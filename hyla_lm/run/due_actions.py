@@ -148,7 +148,8 @@ def write_samples(run: Run, step: int) -> None:
         assert isinstance(task, LanguageModelTask)
         run.waits_for(step, "samples")
         with single_device():
-            run.store.show(step, {SAMPLES: task.samples(run.program.model, params)})
+            texts = task.samples(run.program.model, params)
+        run.store.show(step, {SAMPLES: "\n\n".join(f"```\n{text}\n```" for text in texts)})
 
 
 def train_suites(run: Run, step: int) -> None:

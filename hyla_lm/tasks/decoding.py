@@ -39,18 +39,15 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        unfit = {
-            f"--max_tokens={self.max_tokens} must be at least 1": self.max_tokens < 1,
-            f"--temperature={self.temperature} must be at least 0 and finite": (
-                not 0 <= self.temperature < float("inf")
-            ),
-            f"--top_k={self.top_k} must be at least 0": self.top_k < 0,
-            f"--top_p={self.top_p} must be above 0 and at most 1": not 0 < self.top_p <= 1,
-            f"--seed={self.seed} must be from 0 to {SEEDS - 1}": not 0 <= self.seed < SEEDS,
-        }
-        for reason, applies in unfit.items():
-            if applies:
-                raise UserError(f"{reason}: change that flag.")
+        for name, fits, bounds in (
+            ("max_tokens", self.max_tokens >= 1, "at least 1"),
+            ("temperature", 0 <= self.temperature < float("inf"), "at least 0 and finite"),
+            ("top_k", self.top_k >= 0, "at least 0"),
+            ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
+            ("seed", 0 <= self.seed < SEEDS, f"from 0 to {SEEDS - 1}"),
+        ):
+            if not fits:
+                raise UserError(f"--{name}={getattr(self, name)} must be {bounds}.")
 
     @property
     def compiled(self) -> "Sampling":

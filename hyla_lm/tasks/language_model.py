@@ -32,7 +32,7 @@ from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.tasks.protocol import Batch, HostBatch, LossFn
 from hyla_lm.tasks.sampling import Sampler, Sampling
 
-SAMPLE_TOKENS, CLOSING_TOKENS = 40, 80
+SAMPLE_TOKENS = 80
 
 
 @configurable
@@ -278,24 +278,20 @@ class LanguageModelTask(NextToken):
         ]
         if self.config.closing_prompt is None:
             return lines
-        # As many as while it trained, so that nothing is compiled again.
-        [text, *_] = self._sampled(model, params, max(1, self.config.samples), CLOSING_TOKENS)
-        return [*lines, "sample:", f"  {self.config.closing_prompt}{text}"]
+        return [*lines, "sample:", f"  {self.samples(model, params)[0]}"]
 
-    def samples(self, model: Decoder, params: Any) -> str:
-        """Markdown of LanguageModel.samples texts, with the same seeds at every call."""
-        prompt, count = self.config.closing_prompt, self.config.samples
-        texts = self._sampled(model, params, count, SAMPLE_TOKENS)
-        return "\n\n".join(f"```\n{prompt}{text}\n```" for text in texts)
+    def samples(self, model: Decoder, params: Any) -> list[str]:
+        """The closing prompt and its continuations within a row, with the same seeds at every call.
 
-    def _sampled(self, model: Decoder, params: Any, count: int, max_tokens: int) -> list[str]:
-        """Continuations of the closing prompt that fit into a row with it."""
+        They are LanguageModel.samples, but at least one.
+        """
         prompt = self.config.closing_prompt
         assert prompt is not None
         room = self.sequence_length - len(self.tokenizer.encode(prompt)) - 1
-        sampling = Sampling(max(1, min(max_tokens, room)), temperature=0.8, top_p=0.95)
+        sampling = Sampling(max(1, min(SAMPLE_TOKENS, room)), temperature=0.8, top_p=0.95)
         sampler = Sampler(model, params, self.tokenizer, self.sequence_length)
-        return [sample.text for sample in sampler.sample([prompt], sampling, count)]
+        samples = sampler.sample([prompt], sampling, max(1, self.config.samples))
+        return [sample.prompt + sample.text for sample in samples]
 
 
 def _described(rows: RowSet) -> str:

@@ -7,20 +7,18 @@ import pytest
 
 from hyla_lm.cli.main import main
 from hyla_lm.input.prepared import Rows
-from tests.conftest import TINY
+from tests.tiny_runs import train, write_gin
 
 pytestmark = pytest.mark.usefixtures("programs_once")
 
-SHORT = ["--gin.TrainConfig.steps=3", "--gin.ModelConfig.attention=('linear','softmax')"]
-SHORT += ["--gin.ModelConfig.num_layers=2"]
+SHORT = ["TrainConfig.steps=3", "ModelConfig.attention=('linear','softmax')"]
+SHORT += ["ModelConfig.num_layers=2"]
 
 
 @pytest.fixture(scope="module")
 def workdir(tiny_rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("sampled")
-    (home / "run.gin").write_text(TINY.format(rows=tiny_rows, sequence_length=16))
-    files = [f"--gin_file={home / 'run.gin'}", f"--workdir={home / 'run'}"]
-    assert main(["train", *files, *SHORT]) == 0
+    assert train(write_gin(home, tiny_rows), home / "run", *SHORT) == 0
     return home / "run"
 
 
