@@ -15,8 +15,6 @@ from hyla_lm.input.tokenizer import Tokenizer
 from tests.export.conftest import STEPS, TEXT, make_model
 from tests.model.small_model import TOLERANCE
 
-ROOT = Path(__file__).parents[2]
-
 
 @pytest.fixture(scope="module")
 def loaded(trained_run: str) -> LoadedModel:
