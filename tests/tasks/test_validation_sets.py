@@ -49,6 +49,7 @@ def test_sets_come_and_go_while_a_run_goes_on(
     trained = tmp_path / "run"
     assert train(home, trained) == 0
     alone = measured(trained)[-1]
+    capsys.readouterr()
     sets = (f"again={home}/again", f"books={home}/books")
     assert train(home, trained, *sets) == 0
     both = measured(trained)[-1]
