@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 
-from hyla_lm import __version__
 from hyla_lm.diagnostics.norms import KINDS
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.model.flops import (
@@ -80,8 +79,6 @@ def training_kernels(program: Program[Objective]) -> list[str]:
     rows = train.batch_size // train.accumulate_steps
     with jax.set_mesh(program.mesh):
         return kernels_of(program.model, program.abstract_state.params, rows, length)
-
-
 
 
 def summary_of(
