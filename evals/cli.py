@@ -6,7 +6,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hyla_lm import ending
 from hyla_lm.cli import parser as parsers
 from hyla_lm.cli.parser import Parser
 from hyla_lm.evals.experiments.benchmarks import BENCHMARKS
@@ -56,8 +55,6 @@ def parser() -> argparse.ArgumentParser:
     report = commands.add_parser("report", help=REPORT, description=REPORT)
     report.set_defaults(run=_report)
     report.add_argument("folder", type=Path, help="folder that has results/")
-    for command in commands.choices.values():
-        command.add_argument(ending.DEBUG, action="store_true", help="show all of a failure")
     return parser
 
 

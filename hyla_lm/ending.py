@@ -1,4 +1,4 @@
-"""How a command ends: one sentence on stderr, and a status.
+"""How a command ends: a sentence on stderr, of an error of the program also the traceback; a status.
 
 0 is done. 2 is a mistake that the user can mend. The same command resumes after 69, a store or
 another process does not answer, and after 75, the run was interrupted. 1 is an error of the
@@ -15,18 +15,14 @@ import threading
 import traceback
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from hyla_lm.errors import Unavailable, UserError, exit_status, may_pass
-from hyla_lm.package import source_folders
 
 DONE, FAILED, STOPPED, INTERRUPTED, UNREAD = 0, 1, 75, 130, 141
-DEBUG = "--debug"
-LONGEST_REASON, FRAMES_SHOWN = 300, 3
+LONGEST_REASON = 300
 SPECIFICATION = " [tensorstore_spec"
 OUT_OF_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|[Oo]ut of memory")
 LONG_QUOTE = re.compile(r'"[^"]{60,}"')
-_shows_all = False
 
 
 class Preempted(Exception):
@@ -61,7 +57,7 @@ def status_of(error: BaseException) -> int:
 
 
 def sentence_of(error: BaseException) -> str:
-    """What a person reads; for an error of the program also where it happened."""
+    """What a person reads."""
     error = classed(error)
     if isinstance(error, Preempted):
         return f"{error}; the same command resumes"
@@ -69,8 +65,7 @@ def sentence_of(error: BaseException) -> str:
         return str(error)
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
-    said = f"{type(error).__name__}: {reason_of(error)}"
-    return "\n".join([said, *_frames(error), f"  see {DEBUG}"])
+    return f"{type(error).__name__}: {reason_of(error)}"
 
 
 def reason_of(error: BaseException) -> str:
@@ -80,16 +75,15 @@ def reason_of(error: BaseException) -> str:
 
 
 def told(error: BaseException) -> str:
-    """What is written of an error: its sentence, after all of it where --debug was given."""
-    everything = "".join(traceback.format_exception(error)) if _shows_all else ""
-    return everything + sentence_of(error)
+    """What is written of an error: its sentence, and of an error of the program its traceback."""
+    if status_of(error) != FAILED:
+        return sentence_of(error)
+    return "\n".join([sentence_of(error), *traceback.format_exception(error)]).rstrip()
 
 
-def run(name: str, command: Callable[[], int | None], debug: bool = False) -> int:
-    """Runs a command and returns its status; says why, in a few lines, where it fails."""
-    global _shows_all
-    _shows_all = debug
-    with _quiet(name, debug) as of_threads:
+def run(name: str, command: Callable[[], int | None]) -> int:
+    """Runs a command and returns its status; says why where it fails."""
+    with _quiet(name) as of_threads:
         try:
             status = command() or DONE
             sys.stdout.flush()
@@ -126,29 +120,14 @@ def process(main: Callable[[], int]) -> None:
         os._exit(status)
 
 
-def _frames(error: BaseException) -> list[str]:
-    """The innermost places of this project that the error came through."""
-    frames = []
-    for frame in traceback.extract_tb(error.__traceback__):
-        for folder in source_folders().values():
-            if Path(frame.filename).is_relative_to(folder):
-                path = Path(frame.filename).relative_to(folder.parent)
-                frames.append(f"  {path}:{frame.lineno} in {frame.name}")
-                break
-    return frames[-FRAMES_SHOWN:]
-
-
 @contextmanager
-def _quiet(name: str, debug: bool) -> Iterator[Collection[str]]:
-    """Keeps libraries from writing more than errors, unless everything is wanted.
+def _quiet(name: str) -> Iterator[Collection[str]]:
+    """Keeps libraries from writing more than errors.
 
     Gives lines on errors of threads, which a command that fails repeats.
     """
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("hyla_lm").setLevel(logging.INFO)
-    if debug:
-        yield []
-        return
     # What they say of errors is in what they raise.
     for library in ("absl", "asyncio"):
         logging.getLogger(library).setLevel(logging.CRITICAL)

@@ -32,7 +32,7 @@ class Signals:
     def __init__(self) -> None:
         self._depth = 0
         self._guards: list[float] = []
-        self._cancels: list[Callable[[], None]] = []
+        self._timers: list[threading.Timer] = []
         self._tell: Callable[[], None] | None = None
         self.is_interrupted = False
 
@@ -56,13 +56,19 @@ class Signals:
         self._guards.pop()
 
     def end_within(self, seconds: float) -> None:
-        """Ends the process after a time, whatever it waits for."""
+        """Ends the process after a time, whatever it waits for, unless the block ends before."""
         sentence = f"interrupted, and not saved within {seconds:g} s; {RESUMES}"
-        self.cancel_later(end_later(seconds, sentence, STOPPED))
+        self._timers.append(end_later(seconds, sentence, STOPPED))
 
-    def cancel_later(self, cancel: Callable[[], None]) -> None:
-        """Calls this when the block ends."""
-        self._cancels.append(cancel)
+    def end_on_error_within(self, seconds: float) -> Callable[..., None]:
+        """For an ExitStack: on an error, what it closes then has so many seconds to save."""
+
+        def bound(kind: Any, error: BaseException | None, trace: Any) -> None:
+            if error is not None:
+                late = f"{sentence_of(error)}\n  a save under way did not end within {seconds:g} s"
+                self._timers.append(end_later(seconds, late, status_of(error)))
+
+        return bound
 
     def _install(self) -> None:
         self.is_interrupted = False
@@ -82,8 +88,8 @@ class Signals:
         os.write(self._writing, LAST)
         self._reader.join()  # the last signal may still start its clock
         os.close(self._writing)
-        while self._cancels:
-            self._cancels.pop()()
+        while self._timers:
+            self._timers.pop().cancel()
 
     def _read(self, reading: int) -> None:
         while (byte := os.read(reading, 1)) != LAST:
@@ -114,23 +120,12 @@ def signals() -> Signals:
     return _SIGNALS
 
 
-def end_on_error_within(seconds: float) -> Callable[..., None]:
-    """For an ExitStack: on an error, what it closes then has so many seconds to save."""
-
-    def bound(kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is not None:
-            sentence = f"{sentence_of(error)}\n  a save under way did not end within {seconds:g} s"
-            _SIGNALS.cancel_later(end_later(seconds, sentence, status_of(error)))
-
-    return bound
-
-
-def end_later(seconds: float, sentence: str, status: int) -> Callable[[], None]:
-    """Ends the process after a time, unless the function that it returns is called before."""
+def end_later(seconds: float, sentence: str, status: int) -> threading.Timer:
+    """Ends the process after a time, unless the timer is cancelled before."""
     timer = threading.Timer(seconds, end, [sentence, status])
     timer.daemon = True
     timer.start()
-    return timer.cancel
+    return timer
 
 
 def end(sentence: str, status: int) -> NoReturn:

@@ -39,7 +39,7 @@ def main(
     """
     argv = list(sys.argv[1:] if arguments is None else arguments)
     with _interruptible():
-        return ending.run("hyla-lm tpu", lambda: _launch(argv, sleep, clock), ending.DEBUG in argv)
+        return ending.run("hyla-lm tpu", lambda: _launch(argv, sleep, clock))
 
 
 def _launch(argv: list[str], sleep: Callable[[float], None], clock: Callable[[], float]) -> None:
@@ -153,7 +153,6 @@ def parser() -> argparse.ArgumentParser:
 def _add_job(parser: argparse.ArgumentParser) -> None:
     """Adds options of a job, spelled as gcloud and hyla-lm spell them."""
     parser.add_argument("--dry-run", action="store_true", help="print the commands, run none")
-    parser.add_argument(ending.DEBUG, action="store_true", help="show every line of a failure")
     cloud = parser.add_argument_group("the slice")
     cloud.add_argument("--name", required=True, help="of the queued resource and of its node")
     cloud.add_argument("--project", required=True)

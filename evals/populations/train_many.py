@@ -30,7 +30,7 @@ from hyla_lm.run.run import Run
 from hyla_lm.run.store import RunStore
 from hyla_lm.run.summary import summary_of
 from hyla_lm.run.watchdog import Watchdog
-from hyla_lm.signals import end_on_error_within
+from hyla_lm.signals import signals
 from hyla_lm.tasks.protocol import HostBatch, Task
 from hyla_lm.train import train_steps
 from hyla_lm.train_step import StepOutput, TrainState
@@ -85,7 +85,7 @@ class PopulationRun(Run):
             saved = [set(run.store.checkpoints.steps()) for run in self.runs]
             self.first = max(set.intersection(*saved), default=0)
             self.state = self._first_state()
-            stack.push(end_on_error_within(e.checkpoint.stop_seconds))
+            stack.push(signals().end_on_error_within(e.checkpoint.stop_seconds))
             self.guard.begin()
             self.batches = _RowNumbers(self)
             self.console = Console(e.train.steps)

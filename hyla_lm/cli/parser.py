@@ -38,7 +38,6 @@ def parser_of_commands(
     for title, command in commands.items():
         own = choices.add_parser(title, help=command.HELP, description=command.HELP)
         command.add_arguments(own)
-        own.add_argument(ending.DEBUG, action="store_true", help="show every line of a failure")
         own.set_defaults(run=command.run)
     for title, group in groups.items():
         choices.add_parser(title, help=group.description)
@@ -49,7 +48,7 @@ def parser_of_commands(
 def run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None) -> int:
     """Runs the chosen command, by default of the process's arguments; returns its status."""
     options, bindings = parse(parser, sys.argv[1:] if arguments is None else arguments)
-    return ending.run(parser.prog, lambda: options.run(options, bindings), options.debug)
+    return ending.run(parser.prog, lambda: options.run(options, bindings))
 
 
 def add_gin_files(parser: argparse.ArgumentParser, doc: str = "several go in any order") -> None:

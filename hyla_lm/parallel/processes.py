@@ -263,7 +263,7 @@ def _initialize(seconds: int, silence: int) -> None:
     )
     if named.get("process_id") == 0:
         _check_port(where)
-    cancel = end_later(seconds, sentence, UNAVAILABLE)
+    timer = end_later(seconds, sentence, UNAVAILABLE)
     log.info("waits for the other processes at %s", where)
     try:
         jax.distributed.initialize(
@@ -274,7 +274,7 @@ def _initialize(seconds: int, silence: int) -> None:
     except (JaxRuntimeError, ValueError) as error:
         raise _no_service(where, reason_of(error)) from error
     finally:
-        cancel()
+        timer.cancel()
 
 
 def _check_port(address: str) -> None:

@@ -25,7 +25,7 @@ from hyla_lm.run.program import Program, compile_step, identity
 from hyla_lm.run.store import RunStore
 from hyla_lm.run.summary import startup_lines
 from hyla_lm.run.watchdog import Watchdog
-from hyla_lm.signals import end_on_error_within
+from hyla_lm.signals import signals
 from hyla_lm.tasks.protocol import Batch, Task
 
 
@@ -98,7 +98,7 @@ class Run:
                 self._print_other_numerics(program)
             self.program = program
 
-            stack.push(end_on_error_within(stop_seconds))
+            stack.push(signals().end_on_error_within(stop_seconds))
             self.guard.begin()
             self.store.begin(program, self.first, redone_tags(due_actions, experiment, self.first))
             train = experiment.train

@@ -144,7 +144,6 @@ def test_an_error_lets_the_save_under_way_end(
     run = running(tiny_gin, tmp_path, FAILS_AFTER_A_SAVE.format(error=error, then=""))
     found, lines, _ = end(run)
     assert (found, lines[0]) == (status, says)
-    assert len(lines) <= 10 and not any("Traceback" in line for line in lines)
     assert saved_steps(run.workdir) == [5]
 
 
