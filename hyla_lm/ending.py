@@ -1,4 +1,6 @@
-"""How a command ends: a sentence on stderr, of an error of the program also the traceback; a status.
+"""How a command ends: with a status, and if it fails with a sentence on stderr.
+
+After the sentence of an error of the program stands its traceback.
 
 0 is done. 2 is a mistake that the user can mend. The same command resumes after 69, a store or
 another process does not answer, and after 75, the run was interrupted. 1 is an error of the

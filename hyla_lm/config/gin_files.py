@@ -51,10 +51,6 @@ class Written:
 GinFile = str | Written
 
 
-class _Untrusted(UserError):
-    """A run's own text that could run code of others than this project."""
-
-
 @dataclass
 class _Source:
     """What a file or a binding says: values by key, and every class that it ever refers to."""
@@ -118,33 +114,20 @@ def parse(
 def _of_file(file: GinFile) -> _Source:
     if isinstance(file, str):
         return _source(file, statements_of_file(file))
-    try:
-        source = _source(file.path, _trusted(file))
-    except _Untrusted:
-        raise
-    except UserError as error:
-        raise UserError(
-            f"{first_line(error)}; it was written by another version of hyla_lm, "
-            "so give --gin_file."
-        ) from error
-    if not file.is_trusted:
-        for key, value in source.values.items():
-            if value != () and _imports_modules(key):
-                raise _distrust(file, f"sets {key.name}.{key.field}, which imports modules")
-    return source
-
-
-def _trusted(file: Written) -> Iterator[tuple[str, Statement]]:
-    """The statements of a run's text; raises UserError for one that could run code of others."""
-    for where, statement in with_includes(file.path, file.text):
+    parsed = list(statements(file.path, file.text))
+    for _, statement in parsed:
+        if isinstance(statement, IncludeStatement):
+            raise UserError(f"{file.path} includes {statement.filename!r}, which no run writes.")
         if isinstance(statement, ImportStatement) and not file.is_trusted:
             first, *rest = statement.module.split(".")
             if first != PACKAGE.name or any(part.startswith("__") for part in rest):
                 what = f"imports {statement.module}, which is no module of this project"
                 raise _distrust(file, what)
-        if isinstance(statement, IncludeStatement) and not file.is_trusted:
-            raise _distrust(file, f"includes {statement.filename!r}, which no run writes")
-        yield where, statement
+    source = _source(file.path, parsed)
+    for key, value in source.values.items():
+        if value != () and _imports_modules(key) and not file.is_trusted:
+            raise _distrust(file, f"sets {key.name}.{key.field}, which imports modules")
+    return source
 
 
 def _imports_modules(key: Key) -> bool:
@@ -153,7 +136,7 @@ def _imports_modules(key: Key) -> bool:
 
 
 def _distrust(file: Written, what: str) -> UserError:
-    return _Untrusted(f"{file.path} {what}: give --trust_imports if you trust whoever wrote it.")
+    return UserError(f"{file.path} {what}: give --trust_imports if you trust whoever wrote it.")
 
 
 def _source(name: str, parsed: Iterable[tuple[str, Statement]]) -> _Source:

@@ -85,26 +85,19 @@ def _where(name: str, line: int | None) -> str:
     return name if name.startswith(BINDING) or line is None else f"{name}:{line}"
 
 
-def with_includes(
-    name: str, text: str | TextIO, outer: tuple[str, ...] = ()
-) -> Iterator[tuple[str, Statement]]:
+def with_includes(name: str, text: str | TextIO) -> Iterator[tuple[str, Statement]]:
     """`statements`, and after an include those of the file, which is opened then."""
     for where, statement in statements(name, text):
         yield where, statement
         if isinstance(statement, IncludeStatement):
-            inner = statement.filename
-            if inner in (*outer, name):
-                raise UserError(f"{printable(name)} includes {inner}, which includes it: end that.")
-            yield from statements_of_file(inner, (*outer, name), "include ")
+            yield from statements_of_file(statement.filename, "include ")
 
 
-def statements_of_file(
-    path: str, outer: tuple[str, ...] = (), given_as: str = "--gin_file="
-) -> Iterator[tuple[str, Statement]]:
+def statements_of_file(path: str, given_as: str = "--gin_file=") -> Iterator[tuple[str, Statement]]:
     """The statements of a gin file and of what it includes, in their order; raises UserError."""
     try:
         with open(find(path, given_as), encoding="utf-8") as file:
-            yield from with_includes(path, file, outer)
+            yield from with_includes(path, file)
     except (OSError, ValueError) as error:  # of opening it
         raise UserError(f"{given_as}{printable(path)}: {first_line(error)}.") from error
 

@@ -97,7 +97,6 @@ LINES: dict[str, list[tuple[str, str]]] = {
         (FILES + "={unquoted}", "{unquoted}:2: Rows.train = rows/train is no line of gin"),
         (FILES + "={open}", "{open}: "),
         (FILES + "={including}", "include gin/quickstrat.gin does not exist; did you mean gin/q"),
-        (FILES + "={circle}", "includes {circle}, which includes it"),
         (FILES + "={tiny} --gin_file={other}", "{other} sets it to 99"),
         (FILES + "=gin/c4_rows.gin", "add a gin file that does"),
         (FILES + "=gin/c4_50m_hyla.gin", "such as gin/c4_rows.gin"),

@@ -40,11 +40,10 @@ def places(
         found[name] = home / name
     (home / "folder" / "notes.txt").write_text("mine")
     shutil.copy(trained / "config.gin", home / "started")
-    (home / "circle.gin").write_text(f"include '{home / 'circle.gin'}'\n")
     (home / "binary.gin").write_bytes(b"\xff\xfe\x00")
     (home / "tiny.gin").write_text(TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH))
     copies = run_copies(trained, home)
-    own = {name: home / f"{name}.gin" for name in ("circle", "binary", "tiny")}
+    own = {name: home / f"{name}.gin" for name in ("binary", "tiny")}
     rows = {"rows": Path(tiny_rows.train).parent, "tokenizer": Path(tiny_rows.tokenizer)}
     return {**found, **own, **rows, **copies, "run": trained, "new": home / "new"}
 

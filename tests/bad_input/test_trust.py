@@ -38,7 +38,6 @@ def workdir_of(folder: Path, *lines: str) -> Path:
         ("import hyla_lm_stranger", "imports hyla_lm_stranger,"),
         ("import hyla_lm.__main__", "imports hyla_lm.__main__,"),
         ("from __gin__ import dynamic_registration", "imports __gin__.dynamic_registration,"),
-        ("include 'stranger.gin'", "includes 'stranger.gin',"),
     ],
 )
 def test_a_config_that_could_run_code_is_refused(
@@ -50,10 +49,16 @@ def test_a_config_that_could_run_code_is_refused(
     assert not mark.exists()
 
 
+def test_a_config_with_an_include_is_refused(reject: Reject, tmp_path: Path) -> None:
+    workdir = workdir_of(tmp_path / "run", "include 'stranger.gin'")
+    told = reject("evaluate", f"--workdir={workdir}", "--trust_imports")
+    assert f"{workdir}/config.gin includes 'stranger.gin'" in told
+
+
 def test_a_trusted_config_imports_what_it_names(
     reject: Reject, tmp_path: Path, tiny_gin: Path, mark: Path
 ) -> None:
-    workdir = workdir_of(tmp_path / "run", "import stranger", f"include '{tiny_gin}'")
+    workdir = workdir_of(tmp_path / "run", "import stranger", tiny_gin.read_text())
     assert "no checkpoint" in reject("evaluate", f"--workdir={workdir}", "--trust_imports")
     assert mark.exists()
 
