@@ -1,10 +1,10 @@
 """Python processes of tests that begin with the trainer's modules already imported.
 
 To import them takes a third of a tiny run. One process a test worker does it, and is copied by
-fork for each process that a test starts. Another has only what the trainer imports of others, for
-processes whose trainer is elsewhere: in a changed copy of this repository. A copy becomes a child
-of the test worker, since that adopts orphans (PR_SET_CHILD_SUBREAPER), so that signals, statuses
-and pipes are those of `subprocess`. Elsewhere than on Linux a process is started as usual.
+fork for each process that a test starts. A copy becomes a child of the test worker, since that
+adopts orphans (PR_SET_CHILD_SUBREAPER), so that signals, statuses and pipes are those of
+`subprocess`. A process whose trainer is elsewhere, in a changed copy of this repository, is started
+as usual, and so are all where this is not Linux.
 """
 
 import atexit
@@ -20,7 +20,6 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -28,9 +27,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PR_SET_CHILD_SUBREAPER = 36
-SERVER = "from tests import preloaded; preloaded.serve({modules})"
-TRAINER = ("hyla_lm.cli.main", "hyla_lm.train")
-OTHERS = ("jax", "flax.linen", "optax", "orbax.checkpoint", "grain", "gin", "tensorboard.summary")
+SERVER = "from tests import preloaded; preloaded.serve()"
+MODULES = ("hyla_lm.cli.main", "hyla_lm.train")
 
 
 class Popen(subprocess.Popen):
@@ -48,11 +46,10 @@ class Popen(subprocess.Popen):
             return super()._execute_child(args, executable, *rest)
         p2cread, _, _, c2pwrite, _, errwrite = streams[:6]
         request = {"argv": args[1:], "env": env, "cwd": str(cwd or Path.cwd())}
-        modules = TRAINER if finds_this_trainer(env) else OTHERS
         own = [
             end if end != -1 else number for number, end in enumerate((p2cread, c2pwrite, errwrite))
         ]
-        self.pid = server(modules).start(request, own)
+        self.pid = server().start(request, own)
         self._child_created = True
         self._close_pipe_fds(*streams[:6])
 
@@ -76,21 +73,13 @@ def run(args: list[str], **options: Any) -> subprocess.CompletedProcess:
 
 def can_be_copied(args: list[str], env: dict[str, str]) -> bool:
     """Whether a process that has begun already can become this one."""
-    is_python = args[0] == sys.executable and args[1 + is_safe(args[1:])] in ("-c", "-m")
+    is_python = args[0] == sys.executable and args[1 + (args[1] == "-P")] in ("-c", "-m")
     is_same = read_first(env) == read_first(os.environ)
-    return sys.platform == "linux" and is_python and is_same
+    is_of_here = (env.get("PYTHONPATH") or str(ROOT)).split(":")[-1] == str(ROOT)
+    return sys.platform == "linux" and is_python and is_same and is_of_here
 
 
-def is_safe(argv: list[str]) -> bool:
-    """Whether Python's path shall lack the folder of the command."""
-    return argv[0] == "-P"
-
-
-def finds_this_trainer(env: Mapping[str, str]) -> bool:
-    return (env.get("PYTHONPATH") or str(ROOT)).split(":")[-1] == str(ROOT)
-
-
-def read_first(env: Mapping[str, str]) -> dict[str, str]:
+def read_first(env: dict[str, str] | os._Environ[str]) -> dict[str, str]:
     """The variables that are read before the first module."""
     prefixes = ("PYTHON", "TF_", "LD_")
     read = {name: value for name, value in env.items() if name.startswith(prefixes)}
@@ -101,15 +90,19 @@ def read_first(env: Mapping[str, str]) -> dict[str, str]:
 class Server:
     """The process that is copied; it ends with this one."""
 
-    def __init__(self, modules: tuple[str, ...]) -> None:
+    def __init__(self) -> None:
         self._asking = threading.Lock()
         self._adopt = partial(ctypes.CDLL(None).prctl, PR_SET_CHILD_SUBREAPER)
         self._asked, theirs = socket.socketpair()
         self._process = subprocess.Popen(
-            [sys.executable, "-c", SERVER.format(modules=modules), str(theirs.fileno())],
+            [sys.executable, "-c", SERVER, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             cwd=ROOT,
-            env={name: value for name, value in os.environ.items() if not is_set_later(name)},
+            env={
+                name: value
+                for name, value in os.environ.items()
+                if name != "PYTHONPATH" and not name.startswith("JAX_")
+            },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )
@@ -137,9 +130,9 @@ class Server:
 server = functools.cache(Server)
 
 
-def serve(modules: tuple[str, ...]) -> None:
+def serve() -> None:
     """Imports modules; each copy of this process becomes one that was asked for."""
-    for name in modules:
+    for name in MODULES:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
@@ -187,7 +180,7 @@ def become(request: dict[str, Any], streams: list[int]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     configure_jax()
     argv = request["argv"]
-    safe = is_safe(argv)
+    safe = argv[0] == "-P"
     kind, what, *arguments = argv[safe:]
     folders = filter(None, request["env"].get("PYTHONPATH", "").split(":"))
     here = request["cwd"] if kind == "-m" else ""
@@ -218,21 +211,13 @@ def end(status: int) -> None:
         os._exit(status)
 
 
-def is_set_later(name: str) -> bool:
-    return name == "PYTHONPATH" or is_of_jax(name)
-
-
-def is_of_jax(name: str) -> bool:
-    return name.startswith("JAX_")
-
-
 def configure_jax() -> None:
     """What JAX reads of its environment when it is imported."""
     import jax
 
     settings = jax.config.values
     for name, text in os.environ.items():
-        if is_of_jax(name) and name.lower() in settings:
+        if name.startswith("JAX_") and name.lower() in settings:
             jax.config.update(name.lower(), like(settings[name.lower()], text))
 
 

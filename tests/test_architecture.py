@@ -46,18 +46,13 @@ def is_in(name: str, room: str) -> bool:
 
 def test_the_core_imports_neither_tools_nor_the_folders_beside_it() -> None:
     for path, name in FILES.items():
-        own = [room for room in LEAVES if is_in(name, room)]
-        if own or name in ("hyla_lm", "hyla_lm.__main__"):
+        whole = name in ("hyla_lm", "hyla_lm.__main__")
+        if whole or is_in(name, "hyla_lm.cli") or is_in(name, "hyla_lm.tools"):
             continue
-        used = [other for other in imported(path) for room in LEAVES if is_in(other, room)]
+        is_beside = any(is_in(name, room) for room in LEAVES)
+        forbidden = ("hyla_lm.tools",) if is_beside else LEAVES
+        used = [other for other in imported(path) for room in forbidden if is_in(other, room)]
         assert not used, f"{name} imports {used}"
-
-
-def test_only_the_command_line_imports_tools() -> None:
-    for path, name in FILES.items():
-        if not (is_in(name, "hyla_lm.tools") or is_in(name, "hyla_lm.cli") or name == "hyla_lm"):
-            used = [other for other in imported(path) if is_in(other, "hyla_lm.tools")]
-            assert not used, f"{name} imports {used}"
 
 
 @pytest.mark.parametrize(

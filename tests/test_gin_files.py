@@ -111,15 +111,6 @@ def test_a_setting_without_a_scope_is_used_in_every_scope() -> None:
     assert model.data == Rows(train="a")
 
 
-def test_a_replaced_reference_leaves_no_trace(tiny_gin: Path, tiny_rows: Rows) -> None:
-    experiment = read_experiment(
-        [str(tiny_gin)], ["LanguageModel.data = @other/Rows()", "LanguageModel.data = @Rows()"]
-    )
-    task = experiment.train.task
-    assert isinstance(task, LanguageModel) and task.data == tiny_rows
-    assert "other" not in experiment.text
-
-
 def test_a_module_that_fails_is_told_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

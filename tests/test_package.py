@@ -73,8 +73,3 @@ def test_the_wheel_trains_evaluates_and_plans_experiments_anywhere(
     assert run(site, tmp_path, "evaluate", "--workdir=run").returncode == 0
     text = (tmp_path / "run" / "config.gin").read_text()
     assert "import hyla_lm.evals.tasks.fuzzy_logic\n" in text
-
-
-def test_the_folders_have_commands(site: Path, tmp_path: Path) -> None:
-    done = run(site, tmp_path, "evals", "--help")
-    assert done.returncode == 0 and done.stdout.startswith("usage: hyla-lm evals ")

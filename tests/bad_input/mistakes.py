@@ -158,8 +158,6 @@ LINES: dict[str, list[tuple[str, str]]] = {
         ("compare {run} {started}", "{started} has no losses by document"),
         ("compare {run} {other_rows}", "{other_rows} and {run} differ in their validation rows"),
         ("compare {run} {copy} --at=step", "did you mean steps?"),
-        ("compare {run} {untimed} --at=seconds", "{untimed} has no perf/step_seconds"),
-        ("compare {run} {damaged}", "{damaged}/documents/2.npz is damaged"),
         ("compare {run} {copy} --set=prose", "has no validation set 'prose'"),
         ("compare {run} {narrow} --baseline={new}", "--baseline={new} is none of the runs"),
     ],
