@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import gin
 
-from hyla_lm.errors import UserError, did_you_mean
+from hyla_lm.errors import UserError
 
 T = TypeVar("T")
 REGISTRY: dict[str, type] = {}
@@ -68,7 +68,7 @@ def check_fields(config: Any) -> None:
             raise _wrong_type(binding, value, hints[field.name])
         choices, minimum = field.metadata.get("choices"), field.metadata.get("minimum")
         if choices is not None and value not in choices:
-            raise wrong_choice(f"{binding} = {value!r}", value, choices)
+            raise wrong_choice(f"{binding} = {value!r}", choices)
         if minimum is not None and value is not None and value < minimum:
             raise UserError(f"{binding} = {value!r} must be at least {minimum}.")
 
@@ -86,11 +86,9 @@ def _wrong_type(binding: str, value: Any, hint: Any) -> UserError:
     return UserError(f"{binding} = {found} must be {type_name(hint)}{remedy}.")
 
 
-def wrong_choice(binding: str, value: Any, choices: Iterable[Any]) -> UserError:
-    """The error of a value that is none of the choices, with the one that may be meant."""
-    known = list(choices)
-    meant = did_you_mean(str(value), [str(choice) for choice in known if choice is not None])
-    return UserError(f"{binding} must be one of {', '.join(map(repr, known))}{meant or '.'}")
+def wrong_choice(binding: str, choices: Iterable[Any]) -> UserError:
+    """The error of a value that is none of the choices."""
+    return UserError(f"{binding} must be one of {', '.join(map(repr, choices))}.")
 
 
 def check_given(config: Any, *names: str) -> None:

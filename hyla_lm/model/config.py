@@ -86,7 +86,7 @@ class ModelConfig:
             raise UserError("ModelConfig.attention = () names no variant: give at least one.")
         for name in self.pattern:
             if name not in VARIANTS:
-                raise wrong_choice(f"ModelConfig.attention = {name!r}", name, VARIANTS)
+                raise wrong_choice(f"ModelConfig.attention = {name!r}", VARIANTS)
         if self.num_layers % len(self.pattern):
             raise UserError(
                 f"ModelConfig.num_layers = {self.num_layers} is no multiple of the "

@@ -83,7 +83,7 @@ def compare(
 ) -> Comparison:
     """See hyla_lm.compare."""
     if at not in BUDGETS:
-        raise wrong_choice(f"--at={at}", at, BUDGETS)
+        raise wrong_choice(f"--at={at}", BUDGETS)
     if len(workdirs) < 2:
         raise UserError("a comparison needs at least two runs: give their folders.")
     chosen, name = of_one_set([read_run(path) for path in workdirs], set_name)
