@@ -109,14 +109,3 @@ def test_a_setting_without_a_scope_is_used_in_every_scope() -> None:
     bindings = ["LanguageModel.data = @other/Rows()", "Rows.train = 'a'"]
     (model,), _ = gin_files.read([], bindings, LanguageModel)
     assert model.data == Rows(train="a")
-
-
-def test_a_module_that_fails_is_told_in_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "failing.py").write_text("raise AssertionError('b\\nc')\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(UserError) as refusal:
-        read_experiment([written(tmp_path / "a.gin", "import failing")], [])
-    sentence = str(refusal.value)
-    assert sentence.startswith(f"{tmp_path}/a.gin:1: ") and "\n" not in sentence

@@ -8,23 +8,13 @@ import pytest
 
 from hyla_lm.cli.main import main
 from hyla_lm.input.prepared import Rows
+from tests.tiny_runs import train, write_gin
 
 Reject = Callable[..., str]
-TRAINED = """
-TrainConfig.task = @LanguageModel()
+SMALLER = """
 TrainConfig.steps = 2
-TrainConfig.batch_size = 8
-LanguageModel.data = @Rows()
-LanguageModel.sequence_length = 16
-Rows.train = "{rows.train}"
-Rows.validation = "{rows.validation}"
-Rows.tokenizer = "{rows.tokenizer}"
-ModelConfig.num_layers = 1
 ModelConfig.model_dim = 8
-ModelConfig.num_heads = 2
-ModelConfig.head_dim = 4
 ModelConfig.mlp_dim = 8
-ModelConfig.dtype = "float32"
 OptimizerConfig.warmup_steps = 1
 """
 
@@ -84,6 +74,5 @@ def bound_to(rows: Rows) -> list[str]:
 def trained(tiny_rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The workdir of a run of two steps."""
     home = tmp_path_factory.mktemp("trained")
-    (home / "run.gin").write_text(TRAINED.format(rows=tiny_rows))
-    assert main(["train", f"--gin_file={home / 'run.gin'}", f"--workdir={home / 'run'}"]) == 0
+    assert train(write_gin(home, tiny_rows, SMALLER), home / "run") == 0
     return home / "run"

@@ -12,7 +12,7 @@ from hyla_lm.input.prepared import Rows
 from hyla_lm.run.evaluation import read_documents
 from tests.bad_input.conftest import status_of
 from tests.bad_input.mistakes import MISTAKES
-from tests.conftest import SEQUENCE_LENGTH, TINY
+from tests.tiny_runs import write_gin
 
 LONGEST = 600
 WRITTEN = {
@@ -41,7 +41,7 @@ def places(
     (home / "folder" / "notes.txt").write_text("mine")
     shutil.copy(trained / "config.gin", home / "started")
     (home / "binary.gin").write_bytes(b"\xff\xfe\x00")
-    (home / "tiny.gin").write_text(TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH))
+    write_gin(home, tiny_rows)
     copies = run_copies(trained, home)
     own = {name: home / f"{name}.gin" for name in ("binary", "tiny")}
     rows = {"rows": Path(tiny_rows.train).parent, "tokenizer": Path(tiny_rows.tokenizer)}

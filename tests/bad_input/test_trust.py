@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 
 from hyla_lm.cli.main import main
-from hyla_lm.config.gin_files import Written
-from hyla_lm.config.read_experiment import read_experiment
 from tests.bad_input.conftest import Reject
 
 
@@ -90,10 +88,3 @@ def test_settings_that_name_modules_are_refused_too(
     workdir = workdir_of(tmp_path / "run", *lines)
     told = reject("evaluate", f"--workdir={workdir}")
     assert f"{workdir}/config.gin sets SeqioTasks.modules, which imports" in told
-
-
-def test_a_run_may_save_what_it_imports_of_this_project(tiny_gin: Path) -> None:
-    bindings = ["import hyla_lm.evals.suites", "TrainConfig.suites = (@FuzzyLogicSuite(),)"]
-    saved = read_experiment([str(tiny_gin)], bindings)
-    assert "import hyla_lm.evals.suites" in saved.text
-    assert read_experiment([Written("config.gin", saved.text)], []) == saved

@@ -63,15 +63,3 @@ def test_under_fsdp_each_parameter_is_gathered_and_reduced_once_by_bytes() -> No
     assert moved["all-gather"] == pytest.approx(2 * matrices, abs=small)
     assert moved["reduce-scatter"] == pytest.approx(4 * matrices, abs=small)
     assert moved["all-reduce"] == pytest.approx(4 * matrices / plan["mesh"]["fsdp"], abs=small)
-
-
-def test_the_table_is_the_one_that_the_plans_give(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written = (make_plans.FOLDER / "README.md").read_text()
-    for path in make_plans.FOLDER.glob("c4_*.json"):
-        (tmp_path / path.name).write_text(path.read_text())
-    monkeypatch.setattr(make_plans, "FOLDER", tmp_path)
-    monkeypatch.setattr("sys.argv", ["make_plans.py", "--table"])
-    make_plans.main()
-    assert (tmp_path / "README.md").read_text() == written

@@ -56,11 +56,6 @@ def test_every_flag_is_in_the_reference(site: Path) -> None:
     assert {flag for flag in missing if f"<code>{flag}" not in told} == set()
 
 
-def test_pages_beside_the_code_are_linked_where_they_are_in_the_site(site: Path) -> None:
-    assert 'href="../data/"' in (site / "config_files" / "index.html").read_text()
-    assert "From nothing to C4 rows in a bucket" in (site / "data" / "index.html").read_text()
-
-
 def test_pages_are_whole(site: Path) -> None:
     for page in site.rglob("*.html"):
         html = page.read_text()
