@@ -47,15 +47,12 @@ class DocumentSource(Protocol):
     @property
     def name(self) -> str:
         """The name of the source in the manifest."""
-        ...
 
     def content(self) -> list[str]:
         """Lines that identify the documents; a preparation only continues with equal ones."""
-        ...
 
     def blocks(self, index: int, shards: int, tokenizer: Tokenizer) -> Iterator[Block]:
         """Shard `index` of `shards`, tokenised."""
-        ...
 
 
 @dataclass(frozen=True)

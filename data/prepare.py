@@ -1,7 +1,6 @@
 """Makes rows of text: hyla-lm data prepare --help."""
 
 import argparse
-import time
 from collections.abc import Sequence
 
 from hyla_lm.cli.parser import add_gin_files
@@ -24,14 +23,12 @@ HELP = "make rows of text files or of a SeqIO task"
 
 
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
-    started = time.monotonic()
     _check_flags(options)
     if options.train_tokenizer:
         _run_own_text(options, bindings)
     else:
         preparation = preparation_of(options, bindings)
         print(prepare(preparation, options.workers).summary())
-    print(f"{options.output} made in {time.monotonic() - started:.1f} s")
 
 
 def _files(options: argparse.Namespace, bindings: Sequence[str]) -> TextFiles:

@@ -37,7 +37,6 @@ class RowTable(Protocol):
 
     def read(self, rows: Sequence[int]) -> RowBatch:
         """Rows as arrays: tokens (n x T+1), text_bytes (n) and row (n), all int32."""
-        ...
 
 
 @dataclass(frozen=True)

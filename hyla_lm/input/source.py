@@ -31,11 +31,9 @@ class Batches(Protocol):
 
     def get_state(self) -> dict[str, Any]:
         """The position after the last batch."""
-        ...
 
     def close(self) -> None:
         """Stops reading ahead."""
-        ...
 
 
 class TrainingText(Protocol):
@@ -43,15 +41,12 @@ class TrainingText(Protocol):
 
     def identity(self) -> str:
         """A hash of the data; a run can only resume with the same one."""
-        ...
 
     def summary(self) -> str:
         """A line for the start-up summary."""
-        ...
 
     def stream(self, shard: BatchShard, states: list[dict[str, Any]] | None) -> Batches:
         """One shard of the batches, from the start or from the saved states of all shards."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -73,7 +68,6 @@ class DataSource(Protocol):
 
     def open(self, sequence_length: int, batch_size: int, reading: Reading) -> LanguageData:
         """Checks the data as far as possible before training, and opens it."""
-        ...
 
 
 def open_rows(

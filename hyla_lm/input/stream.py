@@ -84,11 +84,9 @@ class Documents(Protocol):
 
     def start(self) -> Cursor:
         """The cursor of the first document."""
-        ...
 
     def after(self, cursor: Cursor) -> Generator[tuple[Cursor, Any]]:
         """The documents from the one at the cursor on, each with its own cursor."""
-        ...
 
 
 @dataclass(frozen=True)

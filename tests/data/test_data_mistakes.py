@@ -4,7 +4,6 @@ import gzip
 import os
 import random
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -121,15 +120,6 @@ def test_a_mistake_is_one_sentence(
     last = err.splitlines()[-1]
     assert last.startswith("hyla-lm data") and re.search(sentence, last), err
     assert not list(home.rglob(MANIFEST)) and len(list(home.rglob("*.model"))) == 1
-
-
-def test_a_missing_extra_is_named_with_its_commands(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert main(["data", *OWN, "--input=text.parquet"]) == 2
-    error = capsys.readouterr().err
-    assert "pip install 'hyla_lm[parquet]'" in error and "pip install -e '.[parquet]'" in error
 
 
 @pytest.mark.parametrize("write", [write_json_gz, write_array_records])

@@ -2,7 +2,6 @@
 
 import random
 import string
-import time
 from pathlib import Path
 
 from hyla_lm.data.train_tokenizer import (
@@ -41,16 +40,6 @@ def test_special_ids_and_text_that_comes_back(tokenizer: Tokenizer) -> None:
 def test_training_repeats_bytewise(tmp_path: Path, tokenizer: Tokenizer, texts: list[str]) -> None:
     train_tokenizer(reversed(texts), 512, tmp_path / "new" / "again.model")
     assert Tokenizer(str(tmp_path / "new" / "again.model")).sha256 == tokenizer.sha256
-
-
-def test_a_run_of_spaces_costs_no_more_than_text_of_its_size(tmp_path: Path) -> None:
-    def seconds_to_train(*texts: str) -> float:
-        started = time.process_time()
-        train_tokenizer(texts, 1000, tmp_path / "a.model", for_code=True)
-        return time.process_time() - started
-
-    of_prose = min(seconds_to_train(PLAIN) for _ in range(2))
-    assert seconds_to_train(PLAIN, "x\n" + " " * 300_137 + "x") < 10 * of_prose + 1
 
 
 def test_lines_are_short_few_and_in_any_order_the_same() -> None:

@@ -21,12 +21,11 @@ from hyla_lm.input.manifest import read_manifest
 from hyla_lm.input.prepared import Rows
 from hyla_lm.input.rows import Records
 from hyla_lm.input.source import Reading
-from hyla_lm.input.stream import C4Stream
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.storage import as_path, chunks, list_files
 from tests.conftest import SEQUENCE_LENGTH, sentences
-from tests.data.c4_layouts import write_array_records, write_json_gz
+from tests.data.c4_layouts import write_json_gz
 from tests.run.buckets.fake_bucket import DROPPED, FakeBucket, lead_here
 
 gcsfs = pytest.importorskip("gcsfs", reason="reading gs:// needs pip install 'hyla_lm[gcs]'")
@@ -64,10 +63,9 @@ def remote_rows(bucket: FakeBucket, tiny_rows: Rows) -> Rows:
 
 @pytest.fixture(scope="session")
 def c4(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folders of the same texts in both of C4's layouts, 3 shards each."""
+    """Texts in 3 shards."""
     home = tmp_path_factory.mktemp("c4")
-    write_json_gz(TEXTS, home / "json", "train", 3)
-    write_array_records(TEXTS, home / "records", "train", 3)
+    write_json_gz(TEXTS, home, "train", 3)
     return home
 
 
@@ -84,27 +82,8 @@ def assert_equal(batches: list[Batch], expected: list[Batch]) -> None:
             np.testing.assert_array_equal(batch[name], other[name])
 
 
-@pytest.mark.parametrize("layout", ["json", "records"])
-def test_c4_of_a_bucket_is_that_of_the_disk(
-    bucket: FakeBucket, c4: Path, tiny_rows: Rows, remote_rows: Rows, layout: str
-) -> None:
-    bucket.put(c4 / layout, "bucket/c4")
-    batches = []
-    for folder, tokenizer, threads in (
-        (str(c4 / layout), tiny_rows.tokenizer, 1),
-        ("gs://bucket/c4", remote_rows.tokenizer, 4),
-    ):
-        shards = (f"{folder}/c4-train.*",)
-        source = C4Stream(train=shards, validation=shards, tokenizer=tokenizer)
-        data = source.open(SEQUENCE_LENGTH, BATCH, Reading(threads))
-        rows = data.validation.rows
-        stream = data.train.stream(BatchShard(BATCH), None)
-        batches.append([rows.read(range(len(rows))), *taken(stream, 40)])
-    assert_equal(*batches)
-
-
 def preparation(tokenizer: Tokenizer, c4: Path, folder: str) -> Preparation:
-    source = TextFiles(list_files([f"{c4}/json/c4-train.*"], "--input"))
+    source = TextFiles(list_files([f"{c4}/c4-train.*"], "--input"))
     return Preparation(source, tokenizer, folder, "train", SEQUENCE_LENGTH, 3)
 
 
