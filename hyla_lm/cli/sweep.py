@@ -7,7 +7,6 @@ from hyla_lm.ending import DONE, FAILED, Preempted
 from hyla_lm.signals import signals
 
 HELP = "train over grids of settings, some seeds each, and rank them"
-RANKING = "sweep.json"
 SECONDS_TO_END = 15  # for the processes of runs, beyond their own time to save
 
 
@@ -59,7 +58,7 @@ def run(options: argparse.Namespace, bindings: list[str]) -> int:
                     received.unguard()
                 standings = results.rank(metric, runs, failures)
         ranking = results.as_json(metric, standings)
-        write_whole(as_path(options.workdir) / RANKING, ranking.encode())
+        write_whole(as_path(options.workdir) / "sweep.json", ranking.encode())
         _show(f"\n{results.text(metric, standings)}")
     finished = sum(len(one.values) for one in standings)
     failed = sum(len(one.failures) for one in standings)

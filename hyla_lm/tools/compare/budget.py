@@ -69,22 +69,19 @@ def _check_same_documents(runs: Sequence[ReadRun], set_name: str) -> None:
             )
 
 
-def largest_shared(runs: Sequence[ReadRun], at: str) -> float:
-    """The largest budget that all runs reached and were evaluated at or around."""
+def losses_at(runs: Sequence[ReadRun], at: str, set_name: str) -> AtBudget:
+    """Each document's loss at the largest budget that all runs reached.
+
+    It is linear between two evaluations; raises UserError for a run without one at or before it.
+    """
     spent = [run.budgets(at) for run in runs]
-    budget = min(each.max() for each in spent)
+    budget = float(min(each.max() for each in spent))
     for run, each in zip(runs, spent, strict=True):
         if each.min() > budget:
             raise UserError(
                 f"{run.path} was first evaluated at {each.min():,.0f} {at}, where another run had "
                 f"ended at {budget:,.0f}: give another --at or leave one out."
             )
-    return float(budget)
-
-
-def losses_at(runs: Sequence[ReadRun], at: str, set_name: str) -> AtBudget:
-    """Each document's loss at the largest shared budget, linear between two evaluations."""
-    budget = largest_shared(runs, at)
     taken = [_around(run, at, set_name, budget) for run in runs]
     every = [documents for parts in taken for _, _, documents in parts]
     shared = shared_documents(every)

@@ -8,7 +8,6 @@ counts as the longer of its bundles and of moving its arrays from and to HBM.
 import math
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from hyla_lm.attention.chips import Chip
 from hyla_lm.tools.cycles.bundles import Dumps
@@ -32,15 +31,8 @@ _PARAMETER = re.compile(r" parameter\((\d+)\)")
 Body = Mapping[str, Instruction]
 
 
-class Cycles(NamedTuple):
-    """Cycles of a step by both methods."""
-
-    estimated: int
-    counted: int
-
-
-def cycles_of(program: Program, dumps: Dumps, chip: Chip) -> Cycles:
-    """Cycles of all operations except collectives, whose time is that of the links.
+def cycles_of(program: Program, dumps: Dumps, chip: Chip) -> tuple[int, int]:
+    """Cycles of a step, estimated and counted, without collectives, whose time is of the links.
 
     Where one method knows nothing of an operation, it takes what the other says, or else the
     traffic with HBM. The program notes kernels and fusions whose cycles are not known.
@@ -67,7 +59,7 @@ def cycles_of(program: Program, dumps: Dumps, chip: Chip) -> Cycles:
         known = traffic if known is None else known
         estimated += times * known
         counted += times * (known if count is None else count)
-    return Cycles(estimated, counted)
+    return estimated, counted
 
 
 def estimated_cycles(instruction: Instruction) -> int | None:

@@ -14,7 +14,7 @@ from hyla_lm.parallel.sharding import batch_ways
 from hyla_lm.run.summary import training_kernels
 from hyla_lm.tools.cycles.bundles import Dumps
 from hyla_lm.tools.cycles.hlo import Program
-from hyla_lm.tools.cycles.operations import Cycles, cycles_of
+from hyla_lm.tools.cycles.operations import cycles_of
 from hyla_lm.tools.cycles.topology import Slice
 from hyla_lm.tools.plan.collectives import Collective, find_collectives
 from hyla_lm.tools.plan.compile import CompiledStep, Memory, OutOfMemory, compile_step, search
@@ -105,7 +105,7 @@ def describe(step: CompiledStep, topology: Slice, dumps: Path) -> dict[str, Any]
 
 
 def step_seconds(
-    cycles: Cycles,
+    cycles: Sequence[int],
     collectives: Sequence[Collective],
     memory: Memory,
     flops_per_chip: float,
