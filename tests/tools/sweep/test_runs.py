@@ -26,22 +26,14 @@ def test_several_over_are_a_grid_whose_last_changes_fastest() -> None:
     assert names() == ["unchanged"]
 
 
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("hyla,('hyla','softmax')", ["hyla", "('hyla','softmax')"]),
-        ('"it\'s, so",None', ['"it\'s, so"', "None"]),
-    ],
-)
-def test_commas_in_brackets_and_quotes_belong_to_a_value(text: str, parts: list[str]) -> None:
-    assert split(text) == parts
+def test_commas_in_brackets_and_quotes_belong_to_a_value() -> None:
+    assert split("hyla,('a','b'),\"it's, so\"") == ["hyla", "('a','b')", '"it\'s, so"']
 
 
 @pytest.mark.parametrize(
     ("text", "name"),
     [
         ("1e-2", "0.01"),
-        ("1e6", "1000000"),
         ("('hyla', 'softmax')", "hyla+softmax"),
         ("@SampleCorpus()", "SampleCorpus"),
         ("a/b", "a_b-07f4401c"),
