@@ -1,7 +1,7 @@
 """Trains 20 steps of one attention on several meshes of 8 devices; prints what was found as JSON.
 
 Usage: mesh_runs GIN_FILE ATTENTION MESHES, with JAX_NUM_CPU_DEVICES=8; MESHES are lists of sizes
-in JSON. Meshes that are looked at draw their state, the others are given that of the first.
+in JSON. The first mesh draws the state of all.
 """
 
 import json
@@ -14,7 +14,6 @@ import jax
 
 from hyla_lm.config.experiment import Experiment
 from hyla_lm.config.read_experiment import read_experiment
-from hyla_lm.diagnostics.attention import figures, make_diagnostics
 from hyla_lm.model.flops import count_parameters
 from hyla_lm.parallel.mesh import AXES, MeshConfig
 from hyla_lm.parallel.sharding import BatchShard
@@ -23,11 +22,10 @@ from hyla_lm.tools.cycles.hlo import Program as Hlo
 from hyla_lm.tools.plan.collectives import KINDS, find_collectives
 
 STEPS = 20
-LOOKED_AT = {"hyla": ((1, 1, 1, 1), (2, 1, 2, 2)), "softmax": ((1, 1, 1, 1), (1, 1, 1, 8))}
 
 
 def run(
-    experiment: Experiment, attention: str, sizes: tuple[int, ...], given: Any
+    experiment: Experiment, sizes: tuple[int, ...], given: Any
 ) -> tuple[dict[str, object], Any]:
     """What was found, and the first state, for the other meshes."""
     mesh_config = MeshConfig(**dict(zip(AXES, sizes, strict=True)))
@@ -35,9 +33,9 @@ def run(
     program = make_program(replace(experiment, mesh=mesh_config), devices)
     train = experiment.train
     stream = program.task.train_stream(BatchShard(train.batch_size, train.seed), None)
-    losses, looks = [], LOOKED_AT.get(attention, ())
+    losses = []
     with jax.set_mesh(program.mesh):
-        if sizes in looks or given is None:
+        if given is None:
             state = program.init()
         else:
             layout = jax.tree.map(lambda x: x.sharding, program.abstract_state)
@@ -47,10 +45,6 @@ def run(
         compiled = program.train_step.lower(state, batch).compile()  # type: ignore[attr-defined]
         collectives = find_collectives(Hlo(compiled.as_text()), dict(program.mesh.shape))
         held = sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(state))
-        look = (
-            make_diagnostics(program.task, program.model, program.mesh) if sizes in looks else None
-        )
-        seen = {} if look is None else figures(jax.device_get(look(state.params, batch)))
         for _ in range(STEPS):
             state, output = compiled(state, batch)
             batch = program.to_devices(next(stream))
@@ -58,7 +52,6 @@ def run(
             losses.append(float(total) / float(count))
     found = {
         "losses": losses,
-        "seen": seen,
         "bytes": held,
         "parameters": count_parameters(program.abstract_state.params),
         "sums": {
@@ -74,7 +67,7 @@ def main() -> None:
     every = [tuple(sizes) for sizes in json.loads(meshes)]
     results, first = {}, None
     for sizes in every:
-        results[str(sizes)], first = run(experiment, attention, sizes, first)
+        results[str(sizes)], first = run(experiment, sizes, first)
     print(json.dumps(results))
 
 

@@ -40,7 +40,6 @@ ModelConfig.logit_soft_cap = 0.5
 Sizes = tuple[int, int, int, int]
 ALONE, DATA, FSDP = (1, 1, 1, 1), (2, 4, 1, 1), (1, 1, 8, 1)
 EACH, MODEL = (2, 1, 2, 2), (1, 1, 1, 8)
-LOOKED_AT = (("hyla", EACH), ("softmax", MODEL))
 SCALARS = 64
 
 
@@ -50,9 +49,6 @@ SCALARS = 64
         ("softmax", GROUPED, (MODEL, EACH)),
         ("linear", "", (EACH,)),
         ("hyla", "", (DATA, FSDP, EACH)),
-        pytest.param("softmax", "", (DATA, FSDP), marks=pytest.mark.full),
-        pytest.param("linear", "", (DATA, FSDP, MODEL), marks=pytest.mark.full),
-        pytest.param("hyla", "", (MODEL,), marks=pytest.mark.full),
     ],
 )
 def test_meshes_of_8_devices_follow_one_device(
@@ -66,8 +62,6 @@ def test_meshes_of_8_devices_follow_one_device(
         np.testing.assert_allclose(
             run["losses"], alone["losses"], rtol=RELATIVE_LOSS, err_msg=f"mesh {sizes}"
         )
-        assert run["seen"] in ({}, pytest.approx(alone["seen"], rel=1e-4)), f"mesh {sizes}"
-        assert bool(run["seen"]) == ((attention, sizes) in LOOKED_AT)
         assert run["sums"]["reduce-scatter"] == 0, "gloo's returns wrong values from a few MB on"
     if DATA in runs:
         assert_each_gradient_crosses_once(runs[DATA], alone)
