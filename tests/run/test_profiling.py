@@ -55,7 +55,8 @@ def traced(gin_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def traces(workdir: Path) -> list[Path]:
     """The traces of a run, where TensorBoard's profile plugin looks for them."""
-    return sorted((workdir / "plugins" / "profile").glob("*/*.xplane.pb"))
+    found = (workdir / "plugins" / "profile").glob("*/*.xplane.pb")
+    return sorted(found, key=lambda path: int(path.parent.name.rpartition("_")[2]))
 
 
 def steps_in(trace: Path) -> list[int]:
