@@ -24,7 +24,7 @@ def train(experiment: Experiment, workdir: str, step: int | None = None) -> dict
     began = time.monotonic()
     with ExitStack() as stack:
         folder = stack.enter_context(closing(RunFolder(workdir, processes.is_process_0())))
-        watchdog = Watchdog(experiment.train.hang_seconds, folder.path)
+        watchdog = Watchdog(experiment.train.hang_seconds)
         stack.enter_context(closing(watchdog))
         folder.check_shared()
         summary = finished_summary(folder, experiment) if step is None else {}

@@ -80,7 +80,7 @@ class PopulationRun(Run):
             pairs = zip(members, folders, strict=True)
             self.runs = [_MemberRun(member.program, folder, stack) for member, folder in pairs]
             self.folder = folders[0]
-            self.watchdog = Watchdog(e.train.hang_seconds, self.folder.path)
+            self.watchdog = Watchdog(e.train.hang_seconds)
             stack.enter_context(closing(self.watchdog))
             saved = [set(run.store.checkpoints.steps()) for run in self.runs]
             self.first = max(set.intersection(*saved), default=0)
@@ -230,7 +230,7 @@ class _MemberRun:
 
     def begin(self, first: int, redone: Sequence[str], console: Console) -> None:
         """Begins to write from a step on; lines after it go, and its own of tags redone."""
-        self.store.begin(self.program, first, redone)
+        self.store.begin(first, redone)
         before = self.folder.read_summary()
         self.diverged_at = before.get("diverged_at") if before.get("step") == first else None
         self.clock = _DispatchClock()

@@ -6,8 +6,9 @@ losses that `hyla-lm compare` needs are written to the run's folder when they ar
 
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
+from itertools import chain
 from typing import Any
 
 import jax
@@ -26,10 +27,9 @@ from hyla_lm.storage import PathLike, as_path, read_whole
 from hyla_lm.tasks.language_model import LanguageModelTask
 from hyla_lm.tasks.protocol import HostBatch, Task
 
-FOLDER = "documents"
+FILE = "documents/{step}.npz"
 TRAIN_ROWS = "train rows"
 FLOATS = {"nats_N", "bytes_N"}
-Started = tuple[HostBatch, Metrics, jax.Array | None]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Evaluation:
     def write_documents(self, folder: RunFolder) -> None:
         """Writes the file of the losses, if there are any; only process 0 does."""
         if self.documents is not None and processes.is_process_0():
-            folder.write(documents_file(self.step), self.documents.to_bytes())
+            folder.write(FILE.format(step=self.step), self.documents.to_bytes())
 
 
 def evaluate(
@@ -95,8 +95,14 @@ def evaluate(
         metrics |= {f"{prefix}{key}": value for key, value in logged.items()}
         if documents:
             parts[name] = concatenated(documents)
-    losses = None if program.token_step is None else _gathered(program, step, parts, shard)
-    return Evaluation(step, metrics, losses)
+    if program.token_step is None:
+        return Evaluation(step, metrics, None)
+    everyone = processes.gather_shards({name: d.as_lists() for name, d in parts.items()}, shard)
+    sets = {
+        name: joined([Documents(*map(np.asarray, lists[name])) for lists in everyone])
+        for name in parts
+    }
+    return Evaluation(step, metrics, DocumentLosses(step, sets, _facts(program)))
 
 
 def _evaluate_set(
@@ -105,41 +111,28 @@ def _evaluate_set(
     batches: Iterable[HostBatch],
     before_batch: Callable[[], None],
 ) -> tuple[HostMetrics, list[Documents]]:
-    """Summed metrics, and the documents of this process's rows."""
+    """Summed metrics, and the documents of this process's rows.
+
+    Each batch is read from the device when the next is there, so that the device works meanwhile.
+    """
     total: HostMetrics = {}
     documents: list[Documents] = []
-    for batch, metrics, nats_BxT in _one_late(_started(program, params, batches, before_batch)):
-        total = add(total, to_host(metrics))
-        if nats_BxT is not None:
-            documents.append(_documents_of(program.task, batch, nats_BxT))
+    started: tuple[HostBatch, Metrics, jax.Array | None] | None = None
+    for batch in chain(batches, [None]):
+        before, started = started, None
+        if batch is not None:
+            before_batch()
+            on_device = program.to_devices(batch)
+            if program.token_step is None:
+                started = batch, program.evaluation_step(params, on_device), None
+            else:
+                started = batch, *program.token_step(params, on_device)
+        if before is not None:
+            done, metrics, nats_BxT = before
+            total = add(total, to_host(metrics))
+            if nats_BxT is not None:
+                documents.append(_documents_of(program.task, done, nats_BxT))
     return total, documents
-
-
-def _started(
-    program: Program[Task],
-    params: Any,
-    batches: Iterable[HostBatch],
-    before_batch: Callable[[], None],
-) -> Iterator[Started]:
-    """Each batch, with what the device computes of it: metrics, and nats by token or None."""
-    for batch in batches:
-        before_batch()
-        on_device = program.to_devices(batch)
-        if program.token_step is None:
-            yield batch, program.evaluation_step(params, on_device), None
-        else:
-            yield batch, *program.token_step(params, on_device)
-
-
-def _one_late(started: Iterable[Started]) -> Iterator[Started]:
-    """Each item when the next is there: the device works on one while another is read."""
-    pending: Started | None = None
-    for item in started:
-        if pending is not None:
-            yield pending
-        pending = item
-    if pending is not None:
-        yield pending
 
 
 def _documents_of(task: Task, batch: HostBatch, nats_BxT: jax.Array) -> Documents:
@@ -157,19 +150,7 @@ def _documents_of(task: Task, batch: HostBatch, nats_BxT: jax.Array) -> Document
     )
 
 
-def _gathered(
-    program: Program[Task], step: int, parts: dict[str, Documents], shard: BatchShard
-) -> DocumentLosses:
-    """The documents of all processes; each of them must call this."""
-    everyone = processes.gather_shards({name: d.as_lists() for name, d in parts.items()}, shard)
-    sets = {
-        name: joined([Documents(*map(np.asarray, lists[name])) for lists in everyone])
-        for name in parts
-    }
-    return DocumentLosses(step, sets, facts_of(program))
-
-
-def facts_of(program: Program[Task]) -> dict[str, Any]:
+def _facts(program: Program[Task]) -> dict[str, Any]:
     """What is true of every evaluation of a run."""
     task = _language_model(program.task)
     named = {rows_of(name): identity for name, identity in task.named_sets().items()}
@@ -188,14 +169,9 @@ def rows_of(set_name: str) -> str:
     return f"validation rows {set_name}".rstrip()
 
 
-def documents_file(step: int) -> str:
-    """The file of a step in a run's folder."""
-    return f"{FOLDER}/{step}.npz"
-
-
 def read_documents(workdir: PathLike, step: int) -> DocumentLosses | None:
     """The losses that a run wrote of a step, or None; raises UserError for a damaged file."""
-    path = as_path(workdir) / documents_file(step)
+    path = as_path(workdir) / FILE.format(step=step)
     content = read_whole(path)
     if content is None:
         return None

@@ -68,8 +68,6 @@ class RunFolder:
             raise UserError(f"--workdir={path} must be a folder of a disk or begin with gs://.")
         self.path = as_path(path)
         self.checkpoints = self.path / CHECKPOINTS
-        # Where TensorBoard looks for traces: beside the events.
-        self.traces = self.path / "plugins" / "profile"
         # Where files are written that grow: this folder, or one that is mirrored to it.
         self.logs = Path(self.path)
         self._writes = writes
@@ -99,9 +97,7 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             entries = self.path.iterdir() if self.path.exists() else ()
             names = {entry.name for entry in entries}
-        strange = sorted(
-            name for name in names - OURS if not name.startswith((".", "hang.", EVENTS))
-        )
+        strange = sorted(name for name in names - OURS if not name.startswith((".", EVENTS)))
         if strange and not names & OURS:
             raise UserError(
                 f"--workdir={self.path} holds {strange[0]!r} and no run: give an empty or new "

@@ -1,8 +1,6 @@
 """From an experiment to its program: mesh, model, layout of the state and steps to compile."""
 
-import hashlib
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -31,12 +29,7 @@ from hyla_lm.train_step import TrainState, TrainStep, init_state, make_train_ste
 from hyla_lm.update_policy import guard_init, guard_step
 
 PACKAGES = ("hyla_lm", "jax", "jaxlib", "libtpu", "flax", "optax")
-HASH_DIGITS = 16
 FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
-# Where an operation was written in which file: a line that moves changes it, and no number.
-PLACES = re.compile(
-    r", metadata=\{[^}]*\}|^(FileNames|FunctionNames|FileLocations|StackFrames)$.*?^$", re.M | re.S
-)
 
 # In the identity of runs whose state has a guard; others have none, as before there were policies.
 GUARDED = "UpdatePolicy (nonfinite = 'skip' or a spike_factor)"
@@ -52,7 +45,6 @@ class Program(Generic[ObjectiveT_co]):
 
     `task` is a prepared task, or the objective alone where nothing is trained. `token_step` gives
     the metrics of `evaluation_step` and the nats of each target, for losses by document.
-    `step_hash` is of a train step that is compiled.
     """
 
     experiment: Experiment
@@ -65,7 +57,6 @@ class Program(Generic[ObjectiveT_co]):
     train_step: TrainStep
     evaluation_step: Any
     token_step: Any = None
-    step_hash: str = ""
 
     @property
     def tokens_per_step(self) -> int:
@@ -155,14 +146,13 @@ def compile_step(program: Program[Task]) -> Program[Task]:
     Call it under the mesh.
     """
     try:
-        compiled = lower_step(program).compile()
+        return replace(program, train_step=lower_step(program).compile())
     except jax.errors.JaxRuntimeError as error:
         reason = str(error).strip().partition("\n")[0]
         raise UserError(
             f"the train step cannot be compiled for these devices ({reason}): if it lacks memory, "
             "raise TrainConfig.accumulate_steps or lower TrainConfig.batch_size."
         ) from error
-    return replace(program, train_step=compiled, step_hash=hash_of_step(compiled))
 
 
 def lower_step(program: Program[Objective]) -> jax.stages.Lowered:
@@ -197,12 +187,12 @@ def meta_of(program: Program[Task]) -> dict[str, Any]:
         "identity": identity(program),
         "gin": program.experiment.text,
         "versions": versions(),
-        "numerics": numerics_of(program.mesh, program.step_hash),
+        "numerics": _numerics_of(program.mesh),
     }
 
 
-def numerics_of(mesh: Mesh, compiled_step: str = "") -> dict[str, Any]:
-    """Devices in the order of the mesh, flags, and the hash of the step, where it is compiled."""
+def _numerics_of(mesh: Mesh) -> dict[str, Any]:
+    """Devices in the order of the mesh, precision and flags."""
     devices = list(mesh.devices.flat)
     cores = _cores() if devices[0].platform == "cpu" else None
     return {
@@ -211,7 +201,6 @@ def numerics_of(mesh: Mesh, compiled_step: str = "") -> dict[str, Any]:
         "mesh": {axis: size for axis, size in mesh.shape.items()},
         "cpu_cores": cores,
         "matmul_precision": jax.config.values["jax_default_matmul_precision"],
-        "compiled_step": compiled_step,
         **{name: os.environ.get(name, "") for name in FLAGS},
     }
 
@@ -219,12 +208,6 @@ def numerics_of(mesh: Mesh, compiled_step: str = "") -> dict[str, Any]:
 def _cores() -> int | None:
     """The cores that this process may use, where the system knows."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-
-
-def hash_of_step(compiled: jax.stages.Compiled) -> str:
-    """The hash of the optimized instructions of a compiled step, wherever in files they stand."""
-    text = PLACES.sub("", compiled.as_text() or "")
-    return hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
 
 
 def versions() -> dict[str, str | None]:
@@ -240,14 +223,10 @@ def _version(package: str) -> str | None:
         return None
 
 
-def with_reference(model: Decoder) -> Decoder:
-    """The same model with the attention that defines the others."""
-    return model.clone(config=replace(model.config, attention_implementation="reference"))
-
-
 def init_params(model: Decoder, key: jax.Array) -> Any:
-    """The model's parameters before training."""
-    local, io = with_reference(model), model.io
+    """The model's parameters before training, whatever kernel it has."""
+    local = model.clone(config=replace(model.config, attention_implementation="reference"))
+    io = model.io
     inputs = (
         jnp.zeros((1, 1, io.input_size)) if isinstance(io, Features) else jnp.zeros((1, 1), int)
     )

@@ -95,12 +95,11 @@ class Run:
                 watchdog.waits_for("the start waits for the compiler")
                 with self.clock.measured("compile_seconds"):
                     program = compile_step(program)
-                self._print_other_numerics(program)
             self.program = program
 
             stack.push(signals().end_on_error_within(stop_seconds))
             self.guard.begin()
-            self.store.begin(program, self.first, redone_tags(due_actions, experiment, self.first))
+            self.store.begin(self.first, redone_tags(due_actions, experiment, self.first))
             train = experiment.train
             self.shard = shard_of(program.mesh, train.batch_size, train.seed)
             stream = program.task.train_stream(self.shard, data.get("streams"))
@@ -155,12 +154,10 @@ class Run:
             print(f"hyla_lm {version('hyla_lm')}")
             for name, value in {**rows, **more}.items():
                 print(f"  {name:12}  {value}")
-
-    def _print_other_numerics(self, program: Program[Task]) -> None:
-        """Says that a resumed run may not get the same bits."""
-        other = self.store.other_numerics(program) if self.first else ""
-        if other and processes.is_process_0():
-            print(f"other numerics than those of step {self.first}, so maybe other bits: {other}")
+            if self.first and (other := self.store.other_numerics()):
+                print(
+                    f"other numerics than those of step {self.first}, so maybe other bits:", other
+                )
 
 
 def _check_agreement(program: Program[Task]) -> None:

@@ -4,12 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from hyla_lm.checkpoint.checkpoint import (
-    ORIGIN,
-    Checkpointer,
-    differences,
-    restore_run,
-)
+from hyla_lm.checkpoint.checkpoint import ORIGIN, Checkpointer, restore_run
 from hyla_lm.config.experiment import Experiment
 from hyla_lm.errors import UserError
 from hyla_lm.logs.sinks import LoggedRun, Sink, Value
@@ -61,23 +56,23 @@ class RunStore:
         self.origin = self._meta.get(ORIGIN)
         return state, data
 
-    def other_numerics(self, program: Program[Task]) -> str:
+    def other_numerics(self) -> str:
         """How the program's numerics differ from those that saved what was restored."""
-        now, then = meta_of(program), self._meta
+        now, then = meta_of(self._program), self._meta
         return ", ".join(
-            f"{name} {before!r} became {after!r}"
+            f"{name} {then[part].get(name)!r} became {value!r}"
             for part in ("numerics", "versions")
-            for name, after, before in differences(now[part], then[part])
+            for name, value in now[part].items()
+            if then[part].get(name) != value
         )
 
-    def begin(self, program: Program[Task], first: int, redone: Sequence[str]) -> None:
+    def begin(self, first: int, redone: Sequence[str]) -> None:
         """Begins to write from a step on; lines after it go, and its own of tags that are redone.
 
         Checkpoints of later steps are moved to a folder of their own. A tag is redone that begins
-        with one of `redone`, such as "validation/". The program is the one that trains, whose
-        compiled step checkpoints name.
+        with one of `redone`, such as "validation/".
         """
-        self._program = program
+        program = self._program
         self._move_checkpoints_after(first)
         self.folder.write("config.gin", program.experiment.text)
         lines = self.folder.keep_lines_until(first, redone)

@@ -7,7 +7,6 @@ from typing import Any
 import jax
 
 from hyla_lm.diagnostics.norms import KINDS
-from hyla_lm.model.config import ModelConfig
 from hyla_lm.model.flops import (
     count_applied_parameters,
     count_parameters,
@@ -15,7 +14,6 @@ from hyla_lm.model.flops import (
     train_flops_per_token,
 )
 from hyla_lm.model.inspection import kernels_of
-from hyla_lm.optim import OptimizerConfig, span_of_fall
 from hyla_lm.package import git_revision
 from hyla_lm.parallel.mesh import AXES
 from hyla_lm.parallel.sharding import bytes_on_device
@@ -25,52 +23,24 @@ from hyla_lm.tasks.protocol import Objective, Task
 TRAIN, OPTIM = "train", "optim"
 LEARNING_RATE = f"{OPTIM}/learning_rate"
 STEP_SECONDS = "perf/step_seconds"
-_OPTIMIZERS = {"adamw": "AdamW", "muon": "Muon and AdamW"}
 
 
 def startup_lines(program: Program[Task], params: Any, first_step: int) -> dict[str, str]:
-    """What a person wants to know before the first step."""
-    e = program.experiment
-    c, o, t = e.model, e.optimizer, e.train
+    """What a person wants to know before the first step; config.gin has the settings."""
     unique = count_parameters(params)
-    applied = count_applied_parameters(params, c, program.task.io)
+    applied = count_applied_parameters(params, program.experiment.model, program.task.io)
     held = bytes_on_device(program.abstract_state.params, program.mesh) / 1e6
     kernels = ", ".join(dict.fromkeys(training_kernels(program)))
     axes = ", ".join(f"{axis} {program.mesh.shape[axis]}" for axis in AXES)
-    tokens = program.tokens_per_step
     start = f"from the checkpoint of step {first_step}" if first_step else "from the start"
     return {
-        "model": f"{c.num_layers} layers, D {c.model_dim}, {c.num_heads} heads of {c.head_dim}, "
-        f"F {c.mlp_dim} {c.feedforward}, {c.positions} positions, {c.dtype}{modern_parts(c)}",
         "parameters": f"{unique:,} unique, {applied:,} as applied, {held:,.1f} MB on each device",
-        "attention": f"{' + '.join(c.pattern)} ({kernels})",
+        "attention": f"{' + '.join(program.experiment.model.pattern)} ({kernels})",
         "mesh": f"{program.mesh.size} x {jax.devices()[0].device_kind}: {axes}",
         **program.task.summary(),
-        "batch": f"{t.batch_size} rows, {tokens:,} tokens per step"
-        + (f" in {t.accumulate_steps} micro-batches" if t.accumulate_steps > 1 else ""),
-        "schedule": f"{t.steps:,} steps {start}; {_OPTIMIZERS[o.optimizer]}, learning rate 0 to "
-        f"{o.learning_rate:g} in {o.warmup_steps:,} steps, {_fall(o, t.steps)} to "
-        f"{o.learning_rate * o.final_fraction:g}",
+        "training": f"{program.experiment.train.steps:,} steps {start}, "
+        f"{program.tokens_per_step:,} tokens per step",
     }
-
-
-def modern_parts(c: ModelConfig) -> str:
-    """The parts that a plain model lacks, each after a comma."""
-    parts = {
-        "RMSNorm": c.norm == "rms",
-        "QK-norm": c.qk_norm,
-        f"{c.num_kv_heads} key-value heads": c.num_kv_heads is not None,
-        "gated attention": c.gated_attention,
-        f"logits capped at {c.logit_soft_cap}": c.logit_soft_cap is not None,
-    }
-    return "".join(f", {part}" for part, is_on in parts.items() if is_on)
-
-
-def _fall(config: OptimizerConfig, steps: int) -> str:
-    """How the learning rate falls, and from which step unless that is the end of the warm-up."""
-    begin, _ = span_of_fall(config, steps, config.warmup_steps)
-    begins = "" if begin == config.warmup_steps else f" from step {begin:,}"
-    return f"{'cosine' if config.schedule == 'cosine' else config.decay_shape}{begins}"
 
 
 def training_kernels(program: Program[Objective]) -> list[str]:
@@ -111,19 +81,14 @@ def window_tags(values: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def is_window(line: Mapping[str, Any]) -> bool:
-    """Whether a line is of training steps."""
-    return LEARNING_RATE in line
-
-
 def last_training_metrics(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The means of the last window of training steps."""
-    last: Mapping[str, Any] = next(filter(is_window, reversed(lines)), {})
-    groups = {tag: tag.partition("/") for tag in last if tag != LEARNING_RATE}
+    """The means of the last window of training steps, but not those of each layer."""
+    last = next((line for line in reversed(lines) if LEARNING_RATE in line), {})
+    names = {tag: tag.split("/") for tag in last if tag != LEARNING_RATE}
     return {
-        name: last[tag]
-        for tag, (group, _, name) in groups.items()
-        if group in (TRAIN, OPTIM) and "/" not in name
+        name[1]: last[tag]
+        for tag, name in names.items()
+        if name[0] in (TRAIN, OPTIM) and len(name) == 2
     }
 
 

@@ -1,16 +1,13 @@
-"""A run that hangs says what it waits for, leaves its stacks, and ends; a slow one trains on."""
+"""A run that hangs says what it waits for, with its stacks, and ends; a slow one trains on."""
 
 import re
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from etils import epath
 
 from hyla_lm.errors import UserError
 from hyla_lm.input.prepared import Rows
@@ -62,15 +59,12 @@ def test_a_run_that_hangs_is_ended_with_the_reason_and_can_be_resumed(
         [sys.executable, "-c", LAUNCHER, *command], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == EXIT_STATUS, done.stderr
-    reason = f"no progress for {SECONDS} s: step 6 waits for the device"
-    assert done.stderr == (
-        f"hyla-lm: {reason}; stacks of all threads are in {workdir}/hang.txt; the same command "
-        "resumes from the newest checkpoint\n"
+    stacks, _, sentence = done.stderr.rstrip().rpartition("\n")
+    assert sentence == (
+        f"hyla-lm: no progress for {SECONDS} s: step 6 waits for the device; "
+        "the same command resumes from the newest checkpoint"
     )
-    stacks = (workdir / "hang.txt").read_text()
-    assert reason in stacks.splitlines()[0]
-    assert "in never_ends" in stacks and "in train" in stacks
-    assert "in _watch" in stacks and stacks.count("hread 0x") > 2
+    assert "in never_ends" in stacks and "in train" in stacks and "in _watch" in stacks
     assert train(gin_file, workdir) == 0
     assert measured(workdir) == measured(whole)
 
@@ -83,8 +77,8 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     yield places
 
 
-def test_progress_keeps_a_run_alive(ended: list[str], tmp_path: Path) -> None:
-    with closing(Watchdog(0.5, epath.Path(tmp_path))) as watchdog:
+def test_progress_keeps_a_run_alive(ended: list[str]) -> None:
+    with closing(Watchdog(0.5)) as watchdog:
         for step in range(10):
             watchdog.waits_for(f"step {step} waits for data")
             time.sleep(0.1)
@@ -93,74 +87,39 @@ def test_progress_keeps_a_run_alive(ended: list[str], tmp_path: Path) -> None:
         assert ended == ["step 9 waits for data"]
 
 
-def test_nothing_is_watched_in_a_pause_or_after_the_end(ended: list[str], tmp_path: Path) -> None:
+def test_nothing_is_watched_in_a_pause_or_after_the_end(ended: list[str]) -> None:
     """An error ends a pause too."""
-    watchdog = Watchdog(0.3, epath.Path(tmp_path))
+    watchdog = Watchdog(0.3)
     with pytest.raises(UserError), watchdog.paused():
         time.sleep(0.8)
         raise UserError
     assert ended == []
     time.sleep(0.8)
     assert len(ended) == 1
-    watchdog = Watchdog(0.3, epath.Path(tmp_path))
+    watchdog = Watchdog(0.3)
     watchdog.close()
     time.sleep(0.8)
     assert len(ended) == 1
 
 
-def test_0_seconds_never_end_a_run(ended: list[str], tmp_path: Path) -> None:
-    with closing(Watchdog(0, epath.Path(tmp_path))):
-        assert "watchdog" not in {thread.name for thread in threading.enumerate()}
-        time.sleep(0.2)
-    assert ended == []
-
-
-ALONE = """
-import sys, time
-from etils import epath
-from hyla_lm.run import watchdog
-
-watchdog.WRITE_SECONDS = 0.5
-if sys.argv[2] == "hangs":
-    watchdog.write_whole = lambda *_: time.sleep(10**6)
-watchdog.Watchdog(0.5, epath.Path(sys.argv[1]))
-time.sleep(10**6)
-"""
-
-
-@pytest.mark.parametrize(
-    ("disk", "why"), [("gone", "cannot be written ("), ("hangs", "takes too long to be written;")]
-)
-def test_a_folder_that_hangs_too_does_not_keep_the_process(
-    disk: str, why: str, tmp_path: Path
-) -> None:
-    folder = tmp_path if disk == "hangs" else tmp_path / "gone"
-    command = [sys.executable, "-c", ALONE, str(folder), disk]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == EXIT_STATUS
-    assert f"; {folder}/hang.txt {why}" in done.stderr and len(done.stderr.splitlines()) == 1
-
-
 POD = """
 import sys, time
-from etils import epath
 from hyla_lm.parallel import processes
 from hyla_lm.run.watchdog import Watchdog
 
 with processes.joined("runs/mine"):
     processes.barrier("the middle")
     if sys.argv[1] == "hang":
-        Watchdog(1, epath.Path(sys.argv[2])).waits_for("step 3 waits for data")
+        Watchdog(1).waits_for("step 3 waits for data")
         time.sleep(300)
     while True:
         processes.gather(1)
 """
 
 
-def test_the_others_of_a_pod_end_with_the_one_that_hangs(tmp_path: Path) -> None:
-    acts = [["-c", POD, act, str(tmp_path)] for act in ("work", "hang")]
+def test_the_others_of_a_pod_end_with_the_one_that_hangs() -> None:
+    acts = [["-c", POD, act] for act in ("work", "hang")]
     (status, _, error), (own_status, _, own_error) = run_processes(acts, 1)
     assert status == own_status == EXIT_STATUS
     assert "no progress for 1 s: step 3 waits for data" in own_error
     assert re.search(r"hyla-lm: process 1 \(\S+\) ended: no progress for 1 s: step 3 waits", error)
-    assert "time.sleep" not in error and (tmp_path / "hang.1.txt").exists()
