@@ -83,7 +83,7 @@ def window_tags(values: Mapping[str, float]) -> dict[str, float]:
 
 def last_training_metrics(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """The means of the last window of training steps, but not those of each layer."""
-    last = next((line for line in reversed(lines) if LEARNING_RATE in line), {})
+    last: Mapping[str, Any] = next((line for line in reversed(lines) if LEARNING_RATE in line), {})
     names = {tag: tag.split("/") for tag in last if tag != LEARNING_RATE}
     return {
         name[1]: last[tag]
