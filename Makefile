@@ -54,7 +54,7 @@ test-seqio: .venv-seqio/ready
 test-torch: .venv/torch
 	$(BIN)/pytest -m torch
 
-# Kills KILLS processes at random moments, trains 10,000 steps and fuzzes long: docs/faults.md.
+# Kills KILLS processes at random moments and fuzzes long: docs/faults.md.
 faults: export FAULTS ?= runs/faults
 faults: export KILLS ?= 200
 faults: export SEED ?= 0

@@ -23,7 +23,7 @@ from hyla_lm.metrics import means, to_host
 from hyla_lm.parallel.mesh import all_devices
 from hyla_lm.parallel.preemption import PreemptionGuard
 from hyla_lm.run.due_actions import VALIDATION, at_checkpoint, at_evaluation
-from hyla_lm.run.folder import RunFolder
+from hyla_lm.run.folder import RunFolder, read_summary
 from hyla_lm.run.profiling import Profiler
 from hyla_lm.run.program import Program, make_program
 from hyla_lm.run.run import Run
@@ -231,7 +231,7 @@ class _MemberRun:
     def begin(self, first: int, redone: Sequence[str], console: Console) -> None:
         """Begins to write from a step on; lines after it go, and its own of tags redone."""
         self.store.begin(first, redone)
-        before = self.folder.read_summary()
+        before = read_summary(self.folder.path)
         self.diverged_at = before.get("diverged_at") if before.get("step") == first else None
         self.clock = _DispatchClock()
         window = self._data.get("window", {})

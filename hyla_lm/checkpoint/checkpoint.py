@@ -144,23 +144,13 @@ class Checkpointer:
 
         return self._read(step, read)
 
-    def contents(self, step: int, meta: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """`restore` to the memory of this host, whatever devices saved it."""
-        device = jax.sharding.SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
-
-        def on_host(leaf: Any) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device)
-
-        return self.restore(step, jax.tree.map(on_host, self._shapes(step)), meta)
-
     def parameters(self, step: int) -> dict[str, Any]:
         """The parameters of a step as Orbax describes them: shape and dtype by name."""
-        return leaves_by_path(self._shapes(step)["params"])
 
-    def _shapes(self, step: int) -> Any:
-        def read() -> Any:
+        def read() -> dict[str, Any]:
             with ocp.PyTreeCheckpointer() as reader:
-                return reader.metadata(self._state_folder(step)).item_metadata.tree
+                shapes = reader.metadata(self._state_folder(step)).item_metadata.tree
+            return leaves_by_path(shapes["params"])
 
         return self._read(step, read)
 

@@ -36,7 +36,6 @@ LINES, SUMMARY = "metrics.jsonl", "summary.json"
 MOVED_TO = "set_aside"  # checkpoints that a run went back behind
 PROFILE = "profile"  # a file by which a person asks for a trace
 EVALUATOR = "evaluator"  # what a process wrote that follows the run
-SAVED = ".saved"  # the newest step that was saved whole
 EVENTS = "events."
 OURS = {
     "config.gin",
@@ -121,20 +120,6 @@ class RunFolder:
             with self._using("written"):
                 (self.path / name).unlink()
         return content
-
-    def write_summary(self, summary: Mapping[str, Any]) -> None:
-        self.write(SUMMARY, json.dumps(summary, indent=1) + "\n")
-
-    def read_summary(self) -> dict[str, Any]:
-        return read_summary(self.path)
-
-    def note_saved(self, step: int) -> None:
-        """Notes a step that was saved whole, so that a later loss of all checkpoints is noticed."""
-        self.write(SAVED, json.dumps({"step": step}) + "\n")
-
-    def saved_step(self) -> int:
-        """The newest step that was ever saved whole; 0 if none is known."""
-        return int(_read_object(self.path / SAVED).get("step", 0))
 
     def move_checkpoints(self, steps: Sequence[int]) -> None:
         """Moves checkpoints and the summary to a new folder in `set_aside`; copies the lines."""
@@ -287,51 +272,31 @@ def read_lines(run: PathLike) -> list[dict[str, Any]]:
 
 
 def read_summary(run: PathLike) -> dict[str, Any]:
-    """The content of a run's summary.json; empty if the run is not finished.
-
-    Raises UserError for content that is no JSON object.
-    """
-    return _read_object(as_path(run) / SUMMARY)
+    """The content of a run's summary.json; empty if the run is not finished."""
+    return read_object(as_path(run) / SUMMARY)
 
 
-def parse_lines(content: bytes, name: str = LINES) -> list[dict[str, Any]]:
-    """Parses lines of JSON, each a step and numbers; drops a last line that a kill cut short.
-
-    Raises UserError for a damaged line; `name` is the file's in the error.
-    """
-    lines = content.split(b"\n")[:-1]
-    return [_parse_line(line, f"{name} line {n}") for n, line in enumerate(lines, 1)]
-
-
-def _parse_line(content: bytes, where: str) -> dict[str, Any]:
-    line = _parse_object(content, where)
-    if not isinstance(line.get("step"), int) or line["step"] < 0:
-        raise _damaged(where, "no step")
-    if not all(map(_is_number, line.values())):
-        raise _damaged(where, "not only numbers")
-    return line
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) is float or (type(value) is int and abs(value) < 2**63)
-
-
-def _read_object(path: epath.Path) -> dict[str, Any]:
+def read_object(path: epath.Path) -> dict[str, Any]:
     """A file with a JSON object; empty if there is none. Raises UserError for a damaged one."""
     content = read_whole(path)
     return {} if content is None else _parse_object(content, f"{path}")
 
 
-def _parse_object(content: bytes, where: str) -> dict[str, Any]:
+def parse_lines(content: bytes, name: str = LINES) -> list[dict[str, Any]]:
+    """Parses lines of JSON, each with a step; drops a last line that a kill cut short.
+
+    Raises UserError for a damaged line; `name` is the file's in the error.
+    """
+    lines = content.split(b"\n")[:-1]
+    return [_parse_object(line, f"{name} line {n}", "step") for n, line in enumerate(lines, 1)]
+
+
+def _parse_object(content: bytes, where: str, *needed: str) -> dict[str, Any]:
+    """A JSON object with whole numbers by the names that are needed."""
     try:
         value = json.loads(content.decode())
     except (ValueError, RecursionError):
         value = None
-    if not isinstance(value, dict):
-        raise _damaged(where, "no JSON object")
+    if not isinstance(value, dict) or any(type(value.get(name)) is not int for name in needed):
+        raise UserError(f"{where} is damaged: delete it, or restore the file.")
     return value
-
-
-def _damaged(where: str, why: str) -> UserError:
-    """The error of a file of a run that is not as it was written."""
-    return UserError(f"{where} is damaged ({why}): delete it, or restore the file.")

@@ -18,7 +18,7 @@ from hyla_lm.logs.tensorboard import TensorBoard
 from hyla_lm.parallel.preemption import PreemptionGuard
 from hyla_lm.run.due_actions import VALIDATION
 from hyla_lm.run.evaluation import Evaluation
-from hyla_lm.run.folder import EVALUATOR, RunFolder
+from hyla_lm.run.folder import EVALUATOR, RunFolder, read_summary
 from hyla_lm.run.program import Program, identity
 from hyla_lm.run.restored import RestoredRun
 from hyla_lm.storage import read_whole
@@ -59,7 +59,7 @@ def follow(workdir: str, prepare: Callable[[], Program[Task]], say: Say = print)
                 text, program = now, prepare()
             assert program is not None
             # Read first: checkpoints that come after it are of a run that is not finished.
-            summary = run.read_summary()
+            summary = read_summary(run.path)
             try:
                 checkpoints.reload()
             except FileNotFoundError:  # a checkpoint was removed while the folder was listed

@@ -1,5 +1,6 @@
 """What a run writes, whoever trains it: checkpoints, lines with their curves, its summary."""
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -10,11 +11,13 @@ from hyla_lm.errors import UserError
 from hyla_lm.logs.sinks import LoggedRun, Sink, Value
 from hyla_lm.logs.tensorboard import TensorBoard
 from hyla_lm.parallel import processes
-from hyla_lm.run.folder import SAVED, RunFolder
+from hyla_lm.run.folder import SUMMARY, RunFolder, read_object, read_summary
 from hyla_lm.run.program import Program, identity, meta_of
 from hyla_lm.storage import read_whole
 from hyla_lm.tasks.protocol import Task
 from hyla_lm.train_step import TrainState
+
+SAVED = ".saved"  # the newest step that was saved whole: a later loss of all is noticed
 
 
 class RunStore:
@@ -36,7 +39,7 @@ class RunStore:
 
     def check_nothing_saved(self) -> None:
         """Raises UserError if the run has saved checkpoints that are no longer there."""
-        if step := self.folder.saved_step():
+        if step := read_object(self.folder.path / SAVED).get("step"):
             raise UserError(
                 f"{self.folder.path} has saved step {step} but holds no checkpoint: "
                 f"put its checkpoints back, give another --workdir, or delete {SAVED} there to "
@@ -131,7 +134,7 @@ class RunStore:
 
     def _note_saved(self) -> None:
         if self._saved != self._noted and not self.checkpoints.is_saving():
-            self.folder.note_saved(self._saved or 0)
+            self.folder.write(SAVED, json.dumps({"step": self._saved}) + "\n")
             self._noted = self._saved
 
     def finish(self, trained: Mapping[str, Any], evaluated: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,7 +142,7 @@ class RunStore:
         self.wait()
         origin = {"began_from": self.origin} if self.origin else {}
         summary = {**trained, **evaluated, **origin}
-        self.folder.write_summary(summary)
+        self.folder.write(SUMMARY, json.dumps(summary, indent=1) + "\n")
         return summary
 
     def close(self) -> None:
@@ -154,7 +157,7 @@ def finished_summary(folder: RunFolder, experiment: Experiment) -> dict[str, Any
     with other settings, or whose last checkpoint is gone, is treated as any other. All processes
     must call it.
     """
-    summary, last = folder.read_summary(), experiment.train.steps
+    summary, last = read_summary(folder.path), experiment.train.steps
     is_finished = (
         summary.get("step") == last
         and read_whole(folder.path / "config.gin") == experiment.text.encode()

@@ -34,7 +34,7 @@ class FakeTraining:
         for member in members:
             with closing(RunFolder(member.workdir)) as folder:
                 folder.write("config.gin", member.program.experiment.text)
-                folder.write_summary(summary(member))
+                folder.write("summary.json", json.dumps(summary(member)))
 
 
 def summary(member: Member) -> dict[str, Any]:
