@@ -144,13 +144,23 @@ class Checkpointer:
 
         return self._read(step, read)
 
+    def contents(self, step: int, meta: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """`restore` to the memory of this host, whatever devices saved it."""
+        device = jax.sharding.SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
+
+        def on_host(leaf: Any) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device)
+
+        return self.restore(step, jax.tree.map(on_host, self._shapes(step)), meta)
+
     def parameters(self, step: int) -> dict[str, Any]:
         """The parameters of a step as Orbax describes them: shape and dtype by name."""
+        return leaves_by_path(self._shapes(step)["params"])
 
-        def read() -> dict[str, Any]:
+    def _shapes(self, step: int) -> Any:
+        def read() -> Any:
             with ocp.PyTreeCheckpointer() as reader:
-                shapes = reader.metadata(self._state_folder(step)).item_metadata.tree
-            return leaves_by_path(shapes["params"])
+                return reader.metadata(self._state_folder(step)).item_metadata.tree
 
         return self._read(step, read)
 

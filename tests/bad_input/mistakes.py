@@ -143,6 +143,9 @@ LINES: dict[str, list[tuple[str, str]]] = {
         (SWEEP + " --over TrainConfig.steps=3,3", "point steps=3 twice: leave one out"),
         (SWEEP + " --seeds=0", "--seeds=0 must be at least 1"),
     ],
+    "inspect": [
+        ("inspect {run} --step=7", "step 7"),
+    ],
     "compare": [
         ("compare {run}", "at least two runs"),
         ("compare {run} {copy}", "{copy} have one configuration and one seed: give one"),
