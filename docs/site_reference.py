@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from hyla_lm.attention.attend import VARIANTS
+from hyla_lm.attention.spec import VARIANTS
 from hyla_lm.cli.main import parser as parser_of_all
 from hyla_lm.config.settings import Setting, classes, settings_of, summary_of
 from hyla_lm.tpu import worker

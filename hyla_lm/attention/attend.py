@@ -14,30 +14,12 @@ from hyla_lm.attention.blocked import attend_blocked
 from hyla_lm.attention.chips import platform
 from hyla_lm.attention.hyla import pallas_tpu as hyla
 from hyla_lm.attention.linear import chunked as linear
-from hyla_lm.attention.linear.chunked import attend_from
-from hyla_lm.attention.reference import attend_block, attend_by_codes, codes_of, latent_codes_of
+from hyla_lm.attention.reference import attend_block, codes_of
 from hyla_lm.attention.request import Request, make_request
 from hyla_lm.attention.softmax import libraries, prefixes
 from hyla_lm.attention.softmax import whole_tpu as whole
-from hyla_lm.attention.spec import ACTIVATIONS, VARIANTS, AttentionSpec, Codes
+from hyla_lm.attention.spec import AttentionSpec
 from hyla_lm.errors import UserError
-
-__all__ = [
-    "ACTIVATIONS",
-    "VARIANTS",
-    "AttentionSpec",
-    "Codes",
-    "Request",
-    "attend",
-    "attend_by_codes",
-    "attend_from",
-    "attend_request",
-    "choose",
-    "codes_of",
-    "latent_codes",
-    "latent_codes_of",
-    "make_request",
-]
 
 MAX_PAIRS_AT_ONCE = 128 * 128
 
@@ -46,35 +28,34 @@ class Kernel(NamedTuple):
     """One way to compute attention.
 
     `implementation` is the name that asks for it. "auto" takes it on `platform`, or on any if that
-    is None. `unsupported` says why it cannot do a request, in words that follow "cannot do"; empty
-    if it can.
+    is None. `supports` says whether it can do a request.
     """
 
     name: str
     implementation: str
     platform: str | None
-    unsupported: Callable[[Request], str]
+    supports: Callable[[Request], bool]
     run: Callable[[Request], jax.Array]
 
 
-def _does_all(request: Request) -> str:
-    return ""
+def _all(request: Request) -> bool:
+    return True
 
 
-_splash = libraries.unsupported_by_splash, libraries.attend_splash
-_cudnn = libraries.unsupported_by_cudnn, libraries.attend_cudnn
+_splash = libraries.splash_supports, libraries.attend_splash
+_cudnn = libraries.cudnn_supports, libraries.attend_cudnn
 _chunks_of_512 = partial(linear.attend_chunked, chunk_size=512)
 KERNELS = (
-    Kernel("pallas_hyla", "pallas_tpu", "tpu", hyla.unsupported, hyla.attend_pallas),
-    Kernel("pallas_softmax", "pallas_tpu", "tpu", whole.unsupported, whole.attend_whole),
-    Kernel("pallas_pairs", "pallas_tpu", "tpu", pairs.unsupported, pairs.attend_pairs),
+    Kernel("pallas_hyla", "pallas_tpu", "tpu", hyla.supports, hyla.attend_pallas),
+    Kernel("pallas_softmax", "pallas_tpu", "tpu", whole.supports, whole.attend_whole),
+    Kernel("pallas_pairs", "pallas_tpu", "tpu", pairs.supports, pairs.attend_pairs),
     Kernel("splash_softmax", "pallas_tpu", "tpu", *_splash),
-    Kernel("linear_chunks_of_512", "pallas_tpu", "tpu", linear.unsupported, _chunks_of_512),
+    Kernel("linear_chunks_of_512", "pallas_tpu", "tpu", linear.supports, _chunks_of_512),
     Kernel("cudnn_softmax", "cudnn_gpu", "gpu", *_cudnn),
-    Kernel("linear_chunks", "blocked", None, linear.unsupported, linear.attend_chunked),
-    Kernel("softmax_prefixes", "blocked", "cpu", prefixes.unsupported, prefixes.attend_prefixes),
-    Kernel("blocked", "blocked", None, _does_all, attend_blocked),
-    Kernel("reference", "reference", None, _does_all, attend_block),
+    Kernel("linear_chunks", "blocked", None, linear.supports, linear.attend_chunked),
+    Kernel("softmax_prefixes", "blocked", "cpu", prefixes.supports, prefixes.attend_prefixes),
+    Kernel("blocked", "blocked", None, _all, attend_blocked),
+    Kernel("reference", "reference", None, _all, attend_block),
 )
 IMPLEMENTATIONS = ("auto", *dict.fromkeys(kernel.implementation for kernel in reversed(KERNELS)))
 
@@ -98,13 +79,11 @@ def choose(request: Request, implementation: str = "auto") -> Kernel:
         small = "blocked" if request.spec.value_network == "hypernetwork" else "reference"
         candidates = [kernel for kernel in KERNELS if kernel.name == small]
     for kernel in candidates:
-        if not kernel.unsupported(request):
+        if kernel.supports(request):
             return kernel
-    reasons = dict.fromkeys(kernel.unsupported(request) for kernel in candidates)
-    able = [kernel.implementation for kernel in KERNELS if not kernel.unsupported(request)]
     raise UserError(
-        f"ModelConfig.attention_implementation = {implementation!r} cannot do "
-        f"{', '.join(reasons)}: use {' or '.join(map(repr, dict.fromkeys(able)))}."
+        f"ModelConfig.attention_implementation = {implementation!r} cannot do attention of this "
+        "kind, size or dtype, with this bias or dropout: use 'blocked' or 'reference'."
     )
 
 
@@ -146,4 +125,5 @@ def latent_codes(
     network.
     """
     linear = AttentionSpec(spec.normalization, "linear")
-    return latent_codes_of(make_request(q_BxTxHxK, k_BxSxHxK, k_BxSxHxK, linear, **options))
+    request = make_request(q_BxTxHxK, k_BxSxHxK, k_BxSxHxK, linear, **options)
+    return codes_of(request).made_HxSxT

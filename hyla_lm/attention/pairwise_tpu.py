@@ -26,7 +26,7 @@ from hyla_lm.attention.lanes import (
     weight_rows,
     weights_of,
 )
-from hyla_lm.attention.request import Request, first_reason
+from hyla_lm.attention.request import Request
 from hyla_lm.attention.spec import PAIR_NETWORKS
 
 MAX_LENGTH = 2048
@@ -36,26 +36,20 @@ MAX_HEADS = 16
 DTYPES = (jnp.bfloat16, jnp.float32)
 
 
-def unsupported(request: Request) -> str:
-    """Why the kernel cannot do a request; empty if it can."""
-    spec, network = request.spec, request.spec.pair_network
-    whole_rows = network is not None and network.whole_rows
+def supports(request: Request) -> bool:
+    """Whether the kernel can do a request."""
+    network = request.spec.pair_network
+    if network is None or request.spec.value_network != "linear":
+        return False
     _, k_length, heads, value_dim = request.v_BxSxHxU.shape
-    size = max(request.q_BxTxHxK.shape[3], value_dim)
-    length = max(request.q_BxTxHxK.shape[1], k_length)
-    return first_reason(
-        {
-            "a bias": request.bias is not None,
-            "dropout": request.dropout is not None,
-            f"normalization {spec.normalization!r}": network is None,
-            "a hypernetwork": spec.value_network != "linear",
-            "an unknown offset of queries": request.q_offset is None,
-            f"rows above {MAX_LENGTH}": length > MAX_LENGTH,
-            f"whole rows above {MAX_WHOLE_ROWS}": whole_rows and length > MAX_WHOLE_ROWS,
-            f"{heads} heads, more than {MAX_HEADS}": heads > MAX_HEADS,
-            f"head sizes above {MAX_SIZE}": size > MAX_SIZE,
-            f"{request.dtype} operands": request.dtype not in DTYPES,
-        }
+    return (
+        request.is_plain
+        and request.q_offset is not None
+        and request.dtype in DTYPES
+        and max(request.q_BxTxHxK.shape[1], k_length)
+        <= (MAX_WHOLE_ROWS if network.whole_rows else MAX_LENGTH)
+        and heads <= MAX_HEADS
+        and max(request.q_BxTxHxK.shape[3], value_dim) <= MAX_SIZE
     )
 
 

@@ -62,11 +62,6 @@ def over_visible_keys(s_BxHxTxS: jax.Array, visible: jax.Array) -> jax.Array:
     return jnp.where(visible, a_BxHxTxS, 0)
 
 
-def latent_codes_of(r: Request) -> jax.Array:
-    """The normalised scores a_BxHxTxS in float32."""
-    return codes_of(r).made_HxSxT
-
-
 def codes_of(r: Request) -> Codes:
     """The codes of a request without dropout, each BxHxTxS in float32."""
     visible = visible_pairs(r.q_position_T, r.k_position_S, r.segments, r.causal)

@@ -57,6 +57,11 @@ class Request:
         return self.q_BxTxHxK.shape[1] * self.k_BxSxHxK.shape[1]
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it has neither a bias nor dropout."""
+        return self.bias is None and self.dropout is None
+
+    @property
     def dtype(self) -> jnp.dtype:
         """The dtype of products of q, k and v."""
         return jnp.result_type(self.q_BxTxHxK, self.k_BxSxHxK, self.v_BxSxHxU)
@@ -123,11 +128,6 @@ def map_arrays(function: Callable[[str, Any], Any], request: Request) -> Request
     return replace(
         request, **{name: function(name, x) for name, x in given.items() if x is not None}
     )
-
-
-def first_reason(reasons: Mapping[str, bool]) -> str:
-    """The first reason that applies, in words that follow "cannot do"; empty if none does."""
-    return next((reason for reason, applies in reasons.items() if applies), "")
 
 
 def _join_weights(spec: AttentionSpec, weights: Mapping[str, jax.Array]) -> jax.Array | None:

@@ -38,9 +38,6 @@ class Weight(NamedTuple):
     axes: str
     by_query: bool = False
 
-    def size(self, heads: int) -> int:
-        return int(heads ** len(self.axes))
-
 
 @dataclass(frozen=True)
 class PairNetwork:
@@ -51,7 +48,6 @@ class PairNetwork:
     """
 
     codes: Callable[[jax.Array, jax.Array, Weights], Codes]
-    explained: str
     weights: Mapping[str, Weight] = field(default_factory=dict)
     whole_rows: bool = False
 
@@ -61,7 +57,7 @@ class PairNetwork:
         """The codes of a tile; without weights they are 0."""
         heads, weights, start = s_HxSxT.shape[0], {}, 0
         for name, weight in self.weights.items():
-            shape, end = [heads] * len(weight.axes), start + weight.size(heads)
+            shape, end = [heads] * len(weight.axes), start + heads ** len(weight.axes)
             if weights_Nx1xT is None:
                 weights[name] = jnp.zeros((*shape, 1, 1), s_HxSxT.dtype)
             else:
@@ -106,31 +102,18 @@ def _gated_readout(s_HxSxT: jax.Array, visible_SxT: jax.Array, w: Weights) -> Co
 PAIR_NETWORKS: Mapping[str, PairNetwork] = {
     "talking_heads": PairNetwork(
         _talking_heads,
-        "softmax over keys; learned matrices mix heads before and after",
         {"before": Weight("HH"), "after": Weight("HH")},
         whole_rows=True,
     ),
     "query_composed": PairNetwork(
         _talking_heads,
-        "softmax over keys; matrices made of the query mix heads before and after",
         {"before": Weight("HH", True), "after": Weight("HH", True)},
         whole_rows=True,
     ),
-    "gated_readout": PairNetwork(
-        _gated_readout,
-        "rms_head, with a gate of the code for the read-out",
-        {"gate": Weight("HH")},
-    ),
+    "gated_readout": PairNetwork(_gated_readout, {"gate": Weight("HH")}),
 }
 VALUE_NETWORKS = ("linear", "hypernetwork")
-EXPLAINED: Mapping[str, str] = {
-    "softmax": "softmax over the keys",
-    "identity": "scores as they are",
-    "rms_head": "scores, RMS-normalised over the heads",
-    "softmax_rms_head": "softmax over the keys, RMS-normalised over the heads",
-    **{name: network.explained for name, network in PAIR_NETWORKS.items()},
-}
-NORMALIZATIONS = tuple(EXPLAINED)
+NORMALIZATIONS = ("softmax", "identity", "rms_head", "softmax_rms_head", *PAIR_NETWORKS)
 ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
     "identity": lambda x: x,
     "relu": jax.nn.relu,
@@ -155,11 +138,15 @@ class AttentionSpec:
     value_depth: int = 1
 
     def __post_init__(self) -> None:
-        _check("normalization", self.normalization, NORMALIZATIONS)
-        _check("value_network", self.value_network, VALUE_NETWORKS)
-        _check("activation", self.activation, tuple(ACTIVATIONS))
-        depths = (1, 2) if self.value_network == "hypernetwork" else (1,)
-        _check("value_depth", self.value_depth, depths)
+        parts = {
+            "normalization": NORMALIZATIONS,
+            "value_network": VALUE_NETWORKS,
+            "activation": tuple(ACTIVATIONS),
+            "value_depth": (1, 2) if self.value_network == "hypernetwork" else (1,),
+        }
+        for name, allowed in parts.items():
+            if getattr(self, name) not in allowed:
+                raise UserError(f"{self}: {name} must be one of {allowed}.")
 
     @property
     def pair_network(self) -> PairNetwork | None:
@@ -182,21 +169,6 @@ class AttentionSpec:
     def is_recurrent(self) -> bool:
         """Whether a query needs of all earlier keys only one sum: phi(v) weighted by plain q.k."""
         return self.value_network == "linear" and self.normalization == "identity"
-
-    def explained(self) -> str:
-        """The variant in a line: the normalisation of its latent code, and its value network."""
-        scores = EXPLAINED[self.normalization]
-        if self.value_network == "linear":
-            of = "" if self.activation == "identity" else f"{self.activation} of the "
-            return f"{scores}; the code weighs the {of}values"
-        layers = "two hidden layers" if self.value_depth == 2 else "a hidden layer"
-        units = "linear" if self.activation == "identity" else self.activation
-        return f"{scores}; the code makes a value network with {layers} of {units} units"
-
-
-def _check(name: str, value: object, allowed: tuple[object, ...]) -> None:
-    if value not in allowed:
-        raise UserError(f"AttentionSpec.{name} = {value!r} must be one of {allowed}.")
 
 
 VARIANTS: Mapping[str, AttentionSpec] = {

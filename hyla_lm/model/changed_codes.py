@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 
 import jax
 
-from hyla_lm.attention.attend import Codes, Request, attend_by_codes, codes_of
+from hyla_lm.attention.reference import attend_by_codes, codes_of
+from hyla_lm.attention.request import Request
+from hyla_lm.attention.spec import Codes
 from hyla_lm.errors import UserError
 from hyla_lm.model.decoder import Decoder, SelfAttention
 from hyla_lm.model.inspection import attention_layers, replaced_attention

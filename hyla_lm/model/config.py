@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from hyla_lm.attention.attend import ACTIVATIONS, IMPLEMENTATIONS, VARIANTS, AttentionSpec
+from hyla_lm.attention.attend import IMPLEMENTATIONS
+from hyla_lm.attention.spec import ACTIVATIONS, VARIANTS, AttentionSpec
 from hyla_lm.config.declare import configurable, setting, wrong_choice
 from hyla_lm.errors import UserError
 from hyla_lm.model.layers import FEEDFORWARDS, NORMS
@@ -29,7 +30,7 @@ class ModelConfig:
     attention: str | tuple[str, ...] = setting(
         "hyla",
         "a variant, or a pattern such as ('hyla', 'softmax') repeated over the layers",
-        explained={name: spec.explained() for name, spec in VARIANTS.items()},
+        explained=dict.fromkeys(VARIANTS, ""),
     )
     value_activation: str | None = setting(
         None,
@@ -57,10 +58,7 @@ class ModelConfig:
     num_experts: int = setting(5, "E, experts of a moe layer", minimum=1)
     experts_per_token: int = setting(2, "experts that a token is routed to", minimum=1)
     norm: str = setting(
-        "layer",
-        "kind of norm of the residual stream",
-        choices=NORMS,
-        explained={"layer": "LayerNorm", "rms": "RMSNorm: no mean, no bias"},
+        "layer", "LayerNorm or RMSNorm (no mean, no bias) of the residual stream", choices=NORMS
     )
     use_bias: bool = setting(True, "whether dense layers and norms have biases")
     tie_embeddings: bool = setting(True, "whether the head is the token table")
@@ -82,8 +80,6 @@ class ModelConfig:
     scan_layers: bool = setting(False, "compile one repeat of the pattern and loop over it")
 
     def check(self) -> None:
-        if not self.pattern:
-            raise UserError("ModelConfig.attention = () names no variant: give at least one.")
         for name in self.pattern:
             if name not in VARIANTS:
                 raise wrong_choice(f"ModelConfig.attention = {name!r}", VARIANTS)
@@ -113,20 +109,15 @@ class ModelConfig:
             raise UserError("ModelConfig.attention_dropout must be at least 0 and below 1.")
         if self.logit_soft_cap is not None and self.logit_soft_cap <= 0:
             raise UserError(f"ModelConfig.logit_soft_cap = {self.logit_soft_cap} must be above 0.")
-        if self.num_kv_heads is not None:
-            self._check_kv_heads(self.num_kv_heads)
-
-    def _check_kv_heads(self, count: int) -> None:
-        if others := [name for name in self.pattern if name != "softmax"]:
+        if self.num_kv_heads and {*self.pattern} != {"softmax"}:
             raise UserError(
-                f"ModelConfig.num_kv_heads = {count} is for softmax attention alone, and "
-                f"ModelConfig.attention has {others[0]!r}, whose heads need keys and values of "
-                "their own: take one out."
+                f"ModelConfig.num_kv_heads = {self.num_kv_heads} is for softmax attention alone, "
+                f"and ModelConfig.attention = {self.attention!r}: take one out."
             )
-        if self.num_heads % count:
+        if self.num_heads % self.kv_heads:
             raise UserError(
-                f"ModelConfig.num_kv_heads = {count} does not divide ModelConfig.num_heads = "
-                f"{self.num_heads}: change one."
+                f"ModelConfig.num_kv_heads = {self.num_kv_heads} does not divide "
+                f"ModelConfig.num_heads = {self.num_heads}: change one."
             )
 
     @property

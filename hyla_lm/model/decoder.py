@@ -12,7 +12,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from hyla_lm.attention.attend import AttentionSpec, Request, attend_from, make_request
+from hyla_lm.attention.linear.chunked import attend_from
+from hyla_lm.attention.request import Request, make_request
+from hyla_lm.attention.spec import AttentionSpec
 from hyla_lm.model.config import Features, ModelConfig, Tokens
 from hyla_lm.model.layers import (
     GeluMlp,

@@ -19,14 +19,8 @@ PEAK_FLOPS = {
 
 
 def count_parameters(params: Any) -> int:
-    """The number of unique parameters."""
+    """The number of parameters; a tied token table counts once."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))
-
-
-def count_applied_parameters(params: Any, config: ModelConfig, io: Tokens | Features) -> int:
-    """The number of parameters as applied: a tied token table counts twice (the paper's 50M)."""
-    shared = isinstance(io, Tokens) and config.tie_embeddings
-    return count_parameters(params) + (params["embed"]["table"].size if shared else 0)
 
 
 def train_flops_per_token(config: ModelConfig, io: Tokens | Features, length: int) -> float:

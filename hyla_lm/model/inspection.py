@@ -12,8 +12,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from hyla_lm.attention.attend import ACTIVATIONS, Request, choose, latent_codes_of
-from hyla_lm.attention.reference import hidden_layers
+from hyla_lm.attention.attend import choose
+from hyla_lm.attention.reference import codes_of, hidden_layers
+from hyla_lm.attention.request import Request
+from hyla_lm.attention.spec import ACTIVATIONS
 from hyla_lm.model.config import Features, Tokens
 from hyla_lm.model.decoder import Decoder, SelfAttention
 from hyla_lm.parallel.sharded_attention import local_request
@@ -52,7 +54,7 @@ def attention_layers(
     if isinstance(model.io, Features):
         model = model.clone(io=replace(model.io, answers=None))
     asked = _requests(model, params, inputs, segment_ids)
-    return [LayerView(latent_codes_of(request), request) for request in asked]
+    return [LayerView(codes_of(request).made_HxSxT, request) for request in asked]
 
 
 def kernels_of(model: Decoder, params: Any, batch_size: int, length: int) -> list[str]:

@@ -48,14 +48,6 @@ def cross_entropy(
     targets = _in_chunks(target_BxT, chunk)
     weights = _in_chunks(weight_BxT.astype(jnp.float32), chunk)
 
-    def add_up(head: Head, hidden: jax.Array, level: jax.Array) -> tuple[CrossEntropy, None]:
-        def add_chunk(sums: CrossEntropy, tokens: Any) -> tuple[CrossEntropy, None]:
-            hidden, level, target, weight = tokens
-            found = score_logits(_logits(head, hidden), level, target, weight, z_loss)
-            return jax.tree.map(jnp.add, sums, found), None
-
-        return jax.lax.scan(add_chunk, _zeros(), (hidden, level, targets, weights))
-
     def differentiate(head: Head, hidden: jax.Array, level: jax.Array) -> tuple[CrossEntropy, Any]:
         def add_chunk(carry: Any, tokens: Any) -> tuple[Any, jax.Array]:
             hidden, level, target, weight = tokens
@@ -72,7 +64,7 @@ def cross_entropy(
 
     @jax.custom_vjp
     def total(head: Head, hidden: jax.Array) -> CrossEntropy:
-        return _from_a_safe_level(add_up, head, hidden)[0]
+        return _from_a_safe_level(_scoring(targets, weights, z_loss), head, hidden)[0]
 
     def forward(head: Head, hidden: jax.Array) -> tuple[CrossEntropy, Any]:
         return _from_a_safe_level(differentiate, head, hidden)
@@ -100,19 +92,25 @@ def cross_entropy_by_token(
     chunk = min(chunk_length, length)
     targets = _in_chunks(target_BxT, chunk)
     weights = _in_chunks(weight_BxT.astype(jnp.float32), chunk)
+    scoring = _scoring(targets, weights, z_loss)
+    sums, nats = _from_a_safe_level(scoring, head, _in_chunks(hidden_BxTxD, chunk))
+    return sums, nats.swapaxes(0, 1).reshape(batch, -1)[:, :length]
+
+
+def _scoring(targets: jax.Array, weights: jax.Array, z_loss: float) -> Any:
+    """The sweep over chunks without gradients: the sums, and the weighted nats of each token."""
 
     def sweep(head: Head, hidden: jax.Array, level: jax.Array) -> tuple[CrossEntropy, jax.Array]:
         def add_chunk(sums: CrossEntropy, tokens: Any) -> tuple[CrossEntropy, jax.Array]:
             hidden, level, target, weight = tokens
-            logits = head.logits(hidden)
+            logits = _logits(head, hidden)
             log_z, picked = log_z_and_picked(logits, level, target)
             found = score_logits(logits, level, target, weight, z_loss)
             return jax.tree.map(jnp.add, sums, found), weight * (log_z - picked)
 
         return jax.lax.scan(add_chunk, _zeros(), (hidden, level, targets, weights))
 
-    sums, nats = _from_a_safe_level(sweep, head, _in_chunks(hidden_BxTxD, chunk))
-    return sums, nats.swapaxes(0, 1).reshape(batch, -1)[:, :length]
+    return sweep
 
 
 def mean_logit(head: Head, hidden: jax.Array) -> jax.Array:

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from hyla_lm.attention.attend import Request, attend_request
+from hyla_lm.attention.attend import attend_request
 from hyla_lm.attention.lanes import LANES
-from hyla_lm.attention.request import AXES, map_arrays
+from hyla_lm.attention.request import AXES, Request, map_arrays
 from hyla_lm.attention.spec import AttentionSpec
 from hyla_lm.errors import UserError
 from hyla_lm.parallel.mesh import BATCH_AXES, dividing_mesh

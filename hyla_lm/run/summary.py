@@ -8,7 +8,6 @@ import jax
 
 from hyla_lm.diagnostics.norms import KINDS
 from hyla_lm.model.flops import (
-    count_applied_parameters,
     count_parameters,
     model_flops_utilization,
     train_flops_per_token,
@@ -27,14 +26,12 @@ STEP_SECONDS = "perf/step_seconds"
 
 def startup_lines(program: Program[Task], params: Any, first_step: int) -> dict[str, str]:
     """What a person wants to know before the first step; config.gin has the settings."""
-    unique = count_parameters(params)
-    applied = count_applied_parameters(params, program.experiment.model, program.task.io)
     held = bytes_on_device(program.abstract_state.params, program.mesh) / 1e6
     kernels = ", ".join(dict.fromkeys(training_kernels(program)))
     axes = ", ".join(f"{axis} {program.mesh.shape[axis]}" for axis in AXES)
     start = f"from the checkpoint of step {first_step}" if first_step else "from the start"
     return {
-        "parameters": f"{unique:,} unique, {applied:,} as applied, {held:,.1f} MB on each device",
+        "parameters": f"{count_parameters(params):,}, {held:,.1f} MB on each device",
         "attention": f"{' + '.join(program.experiment.model.pattern)} ({kernels})",
         "mesh": f"{program.mesh.size} x {jax.devices()[0].device_kind}: {axes}",
         **program.task.summary(),

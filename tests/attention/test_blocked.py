@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from hyla_lm.attention import blocked
-from hyla_lm.attention.attend import VARIANTS, AttentionSpec, attend, make_request
+from hyla_lm.attention.attend import attend
 from hyla_lm.attention.linear import chunked
+from hyla_lm.attention.request import make_request
+from hyla_lm.attention.spec import VARIANTS, AttentionSpec
 from tests.attention.comparison import assert_close, documents, normal, output_and_gradients
 from tests.model.small_model import QUICK_COMPILE
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from hyla_lm.attention import blocked
-from hyla_lm.attention.attend import VARIANTS, AttentionSpec, attend
-from hyla_lm.attention.spec import PAIR_NETWORKS
+from hyla_lm.attention.attend import attend
+from hyla_lm.attention.spec import PAIR_NETWORKS, VARIANTS, AttentionSpec
 from hyla_lm.model.config import Tokens
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.parallel.sharding import path_of

@@ -8,9 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.attention.attend import VARIANTS, AttentionSpec, attend, make_request
+from hyla_lm.attention.attend import attend
 from hyla_lm.attention.hyla import pallas_tpu
 from hyla_lm.attention.lanes import problem_of
+from hyla_lm.attention.request import make_request
+from hyla_lm.attention.spec import VARIANTS, AttentionSpec
 from tests.attention.comparison import assert_close, documents, normal, output_and_gradients
 
 # Relative to the largest entry: both sum the same float32 terms in another order. The gradient of

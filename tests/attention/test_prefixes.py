@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from hyla_lm.attention.attend import AttentionSpec, make_request
 from hyla_lm.attention.reference import attend_block
+from hyla_lm.attention.request import make_request
 from hyla_lm.attention.softmax.prefixes import attend_prefixes
+from hyla_lm.attention.spec import AttentionSpec
 from tests.attention.comparison import assert_close, normal, output_and_gradients
 from tests.model.small_model import QUICK_COMPILE
 

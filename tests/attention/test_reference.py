@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.attention.attend import ACTIVATIONS, VARIANTS, AttentionSpec, attend, latent_codes
+from hyla_lm.attention.attend import attend, latent_codes
+from hyla_lm.attention.spec import ACTIVATIONS, VARIANTS, AttentionSpec
 
 B, T, H, K, U = 2, 6, 3, 4, 5
 EPSILON = 1e-6

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import pytest
 from jax._src.cudnn import fused_attention_stablehlo
 
-from hyla_lm.attention.attend import VARIANTS, attend, make_request
+from hyla_lm.attention.attend import attend
+from hyla_lm.attention.request import make_request
 from hyla_lm.attention.softmax import libraries, whole_tpu
 from hyla_lm.attention.softmax.libraries import splash
-from hyla_lm.errors import UserError
+from hyla_lm.attention.spec import VARIANTS
 from tests.attention.comparison import assert_close, documents, normal, output_and_gradients
 
 B, H, K, U = 2, 2, 16, 24
@@ -103,15 +104,6 @@ def test_scores_far_apart_neither_overflow_nor_vanish() -> None:
     q, k, v = operands(200, 200)
     # Of scores up to 4,000 float32 keeps 2e-4, and the code of a pair is their exponential.
     assert_agreement((1e3 * q, k, v), 1e-3, causal=True)
-
-
-def test_an_offset_known_only_at_run_time_is_named() -> None:
-    def offset_softmax(offset: jax.Array) -> jax.Array:
-        qkv = operands(8, 16)
-        return attend(*qkv, SOFTMAX, causal=True, q_offset=offset, implementation="pallas_tpu")
-
-    with pytest.raises(UserError, match="known only at run time"):
-        jax.jit(offset_softmax)(jnp.int32(3))
 
 
 @pytest.mark.parametrize(("length", "packed"), [(17, False), (40, True)])

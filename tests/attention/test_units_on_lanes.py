@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.attention.attend import VARIANTS, attend
+from hyla_lm.attention.attend import attend
 from hyla_lm.attention.hyla import pallas_tpu
+from hyla_lm.attention.spec import VARIANTS
 from tests.attention.comparison import assert_close, normal
 from tests.attention.test_pallas_tpu import (
     Case,

@@ -48,7 +48,7 @@ SETTINGS: list[tuple[str, str]] = [
     ),
     ("ModelConfig.head_dim=7", "ModelConfig.head_dim = 7"),
     ("ModelConfig.positions=learned --gin.ModelConfig.max_length=8", "ModelConfig.max_length = 8"),
-    ("ModelConfig.num_kv_heads=1", "ModelConfig.attention has 'hyla'"),
+    ("ModelConfig.num_kv_heads=1", "ModelConfig.attention = 'hyla'"),
     (
         "ModelConfig.num_kv_heads=3 --gin.ModelConfig.attention=softmax",
         "num_kv_heads = 3 does not divide ModelConfig.num_heads = 2",

@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hyla_lm.attention.attend import VARIANTS, attend
+from hyla_lm.attention.attend import attend
+from hyla_lm.attention.spec import VARIANTS
 
 BATCH, HEADS, HEAD_DIM = 1, 8, 64
 NAMES = ("hyla", "softmax", "linear")

@@ -17,8 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hyla_lm.attention.attend import choose, make_request
+from hyla_lm.attention.attend import choose
 from hyla_lm.attention.reference import attend_block
+from hyla_lm.attention.request import make_request
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.model.flops import model_flops_utilization, train_flops_per_token

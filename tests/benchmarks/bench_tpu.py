@@ -17,8 +17,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from hyla_lm.attention.attend import VARIANTS, attend
+from hyla_lm.attention.attend import attend
 from hyla_lm.attention.chips import V5E
+from hyla_lm.attention.spec import VARIANTS
 from hyla_lm.tools.cycles.bundles import Dumps
 from hyla_lm.tools.cycles.hlo import Program as Hlo
 from hyla_lm.tools.cycles.operations import estimated_cycles

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hyla_lm.attention.attend import Request
+from hyla_lm.attention.request import Request
 from hyla_lm.diagnostics.attention import (
     BLUE,
     GAP,

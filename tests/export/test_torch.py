@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyla_lm.attention.attend import VARIANTS
+from hyla_lm.attention.spec import VARIANTS
 from hyla_lm.cli.main import main
 from hyla_lm.export.folder import write_folder
 from hyla_lm.export.load import load

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from hyla_lm.attention import blocked
-from hyla_lm.attention.attend import VARIANTS, AttentionSpec, attend, latent_codes
+from hyla_lm.attention.attend import attend, latent_codes
+from hyla_lm.attention.spec import VARIANTS, AttentionSpec
 from tests.golden.arrays import assert_close, tree_of
 from tests.model.small_model import QUICK_COMPILE
 

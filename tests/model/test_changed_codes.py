@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.attention.attend import Codes
+from hyla_lm.attention.spec import Codes
 from hyla_lm.errors import UserError
 from hyla_lm.model.changed_codes import Operands, apply_changed
 from hyla_lm.model.config import Tokens

@@ -52,5 +52,5 @@ def test_a_last_layer_that_answers_alone_has_its_own_kernel() -> None:
 
 
 def test_what_no_kernel_can_do_is_said_before_the_first_step() -> None:
-    with pytest.raises(UserError, match="'pallas_tpu' cannot do a bias"):
+    with pytest.raises(UserError, match="'pallas_tpu' cannot do"):
         kernels(attention_implementation="pallas_tpu", positions="relative")

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.attention.attend import VARIANTS
+from hyla_lm.attention.spec import VARIANTS
 from hyla_lm.errors import UserError
 from hyla_lm.model.config import Features, ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder, SelfAttention
@@ -142,7 +142,10 @@ def test_bfloat16_activations_give_float32_logits(io: Tokens | Features) -> None
             r"ModelConfig\.experts_per_token exceeds",
         ),
         ({"base_head_dim": 2}, r"base_head_dim = 2 needs ModelConfig\.base_width"),
-        ({"attention": ("softmax", "hyla"), "num_kv_heads": 2}, "'hyla'.*: take one out"),
+        (
+            {"attention": ("softmax", "hyla"), "num_kv_heads": 2},
+            "num_kv_heads = 2 is for softmax .*: take one out",
+        ),
         ({"attention": "softmax", "num_kv_heads": 3}, "num_kv_heads = 3 does not divide .* = 2"),
         ({"logit_soft_cap": 0.0}, "logit_soft_cap = 0.0 must be above 0"),
     ],

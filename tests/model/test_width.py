@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from hyla_lm.attention.attend import VARIANTS
+from hyla_lm.attention.spec import VARIANTS
 from hyla_lm.errors import UserError
 from hyla_lm.export.description import describe_model, model_config_of
 from hyla_lm.model.config import Features, ModelConfig, Tokens

@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hyla_lm.attention.attend import VARIANTS, Request, make_request
 from hyla_lm.attention.lanes import LANES
+from hyla_lm.attention.request import Request, make_request
+from hyla_lm.attention.spec import VARIANTS
 from hyla_lm.parallel import sharded_attention
 from hyla_lm.parallel.mesh import MeshConfig, make_mesh
 

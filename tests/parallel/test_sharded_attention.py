@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType
 
-from hyla_lm.attention.attend import VARIANTS, Request, choose, make_request
+from hyla_lm.attention.attend import choose
+from hyla_lm.attention.request import Request, make_request
+from hyla_lm.attention.spec import VARIANTS
 from hyla_lm.errors import UserError
 from hyla_lm.parallel.mesh import AXES, BATCH
 from hyla_lm.parallel.sharded_attention import attend_on_mesh, local_request

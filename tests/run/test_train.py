@@ -43,8 +43,7 @@ def test_the_folder_of_a_run(run: tuple[Path, str], tiny_gin: Path) -> None:
     assert 0 < summary["validation"]["bits_per_byte"] < 20
     assert summary["train"]["loss_nats"] == lines[-2]["train/loss_nats"]
     for said in (
-        "unique",
-        "as applied",
+        "MB on each device",
         "hyla (blocked)",
         "tokens per step",
         "tensorboard --logdir",

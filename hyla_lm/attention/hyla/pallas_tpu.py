@@ -34,9 +34,8 @@ from hyla_lm.attention.lanes import (
     time_row,
     weight_rows,
 )
-from hyla_lm.attention.request import Request, first_reason
+from hyla_lm.attention.request import Request
 
-MAX_HEADS = 32
 MAX_SIZE = 128
 MAX_FLOAT32_WIDTH = 2048
 PADDED_HEADS = (4, 8, 16, 32)
@@ -44,26 +43,19 @@ DTYPES = (jnp.bfloat16, jnp.float32)
 DQ_BYTES = 16 * 2**20
 
 
-def unsupported(request: Request) -> str:
-    """Why the kernel cannot do a request; empty if it can."""
-    spec, dtype = request.spec, request.dtype
-    heads, key_dim = request.q_BxTxHxK.shape[2:]
+def supports(request: Request) -> bool:
+    """Whether the kernel can do a request."""
+    spec, (heads, key_dim) = request.spec, request.q_BxTxHxK.shape[2:]
     value_dim = request.v_BxSxHxU.shape[3]
-    width = _padded_heads(min(heads, MAX_HEADS)) * round_up(value_dim, ROW_TILE)
-    return first_reason(
-        {
-            "a bias": request.bias is not None,
-            "dropout": request.dropout is not None,
-            "a linear value network": spec.value_network != "hypernetwork",
-            f"normalization {spec.normalization!r}": spec.normalizes_over_keys,
-            "a value network of depth 2": spec.value_depth != 1,
-            f"{heads} heads, more than {MAX_HEADS}": heads > MAX_HEADS,
-            f"head sizes above {MAX_SIZE}": max(key_dim, value_dim) > MAX_SIZE,
-            f"{dtype} operands": dtype not in DTYPES,
-            f"heads * U above {MAX_FLOAT32_WIDTH} in float32, padded {width}": (
-                dtype == jnp.float32 and width > MAX_FLOAT32_WIDTH
-            ),
-        }
+    if heads > PADDED_HEADS[-1] or max(key_dim, value_dim) > MAX_SIZE:
+        return False
+    width = _padded_heads(heads) * round_up(value_dim, ROW_TILE)
+    return (
+        request.is_plain
+        and (spec.value_network, spec.value_depth) == ("hypernetwork", 1)
+        and not spec.normalizes_over_keys
+        and request.dtype in DTYPES
+        and (request.dtype == jnp.bfloat16 or width <= MAX_FLOAT32_WIDTH)
     )
 
 
@@ -164,7 +156,7 @@ def forward(
     q_offset: tuple[jax.Array, ...],
 ) -> jax.Array:
     """y, shape B x HU x T; segments are (Bx1xT, Bx1xS) or empty, then weights BxNxT."""
-    maps = ForwardMaps(p, min(forward_blocks(p).query_blocks, p.query_blocks))
+    maps = ForwardMaps(p, min(forward_blocks(p)[0], p.query_blocks))
     pairs, width = UnitsForward if fits(p) else QueriesForward, p.heads * p.value_dim
     call = pl.pallas_call(
         partial(_forward_kernel, p, maps, pairs),

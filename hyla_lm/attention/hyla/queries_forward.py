@@ -40,33 +40,27 @@ CHEAP_ACTIVATIONS = ("identity", "relu")
 SPAN_BYTES = 16 * 2**20
 
 
-@dataclass(frozen=True)
-class ForwardBlocks:
-    """`query_blocks` share one block of keys; registers sum `value_tile` units at a time."""
-
-    query_blocks: int = 8
-    value_tile: int = 32
-
-
+# Query blocks that share one block of keys, and units that registers sum at a time.
+DEFAULT_BLOCKS = 8, 32
 # By (heads, K, U): the fewest cycles of a causal forward pass at T = 1024 in bfloat16, among 4, 8
 # and 16 query blocks and tiles of 16, 32 and 64 units. Comments: its cycles against the default's,
 # which is best for (8, 32, 32), (8, 64, 64), (8, 128, 128) and (16, 32, 32).
 FORWARD_BLOCKS = {
-    (4, 64, 64): ForwardBlocks(8, 64),  # 194,988 against 195,132
-    (4, 128, 128): ForwardBlocks(8, 16),  # 412,734 against 423,102
-    (16, 64, 64): ForwardBlocks(8, 16),  # 534,874 against 537,682
+    (4, 64, 64): (8, 64),  # 194,988 against 195,132
+    (4, 128, 128): (8, 16),  # 412,734 against 423,102
+    (16, 64, 64): (8, 16),  # 534,874 against 537,682
 }
 
 
-def forward_blocks(p: Problem) -> ForwardBlocks:
+def forward_blocks(p: Problem) -> tuple[int, int]:
     """The table's blocks for (heads, K, U), or else the default cut to fit VMEM."""
     known = FORWARD_BLOCKS.get((p.heads, p.key_dim, p.value_dim))
     if known is not None:
         return known
     bytes_per_block = p.heads * p.value_dim * LANES * (4 + 2 * p.dtype.itemsize)
     fitting = max(1, SPAN_BYTES // bytes_per_block)
-    tile = next(size for size in (32, 16) if p.value_dim % size == 0)
-    return ForwardBlocks(min(ForwardBlocks.query_blocks, fitting), tile)
+    tile = next(size for size in (DEFAULT_BLOCKS[1], 16) if p.value_dim % size == 0)
+    return min(DEFAULT_BLOCKS[0], fitting), tile
 
 
 class _Pair(NamedTuple):
@@ -196,7 +190,7 @@ class QueriesForward:
 
     def _sum_y(self, pair: _Pair, stage: Any, turn: Any, z_ref: Any, sum_ref: Any) -> None:
         """y of four heads: sum over a stage's keys of code times z, tile by tile in registers."""
-        p, tile = self.p, forward_blocks(self.p).value_tile
+        p, (_, tile) = self.p, forward_blocks(self.p)
         phi = ACTIVATIONS[p.activation] if self._is_cheap else _identity
         first_head = turn * HEADS_AT_ONCE
         first_sum = pl.multiple_of(first_head * p.value_dim, 8)

@@ -9,26 +9,17 @@ import jax
 import jax.numpy as jnp
 
 from hyla_lm.attention.reference import accumulation_dtype
-from hyla_lm.attention.request import Request, first_reason
+from hyla_lm.attention.request import Request
 from hyla_lm.attention.spec import ACTIVATIONS
 
 CHUNK_SIZE = 64
 
 
-def unsupported(request: Request) -> str:
-    """Why the sums cannot be taken in chunks; empty if they can."""
-    spec = request.spec
+def supports(request: Request) -> bool:
+    """Whether a request is linear attention that is causal from the first token on."""
     same_length = request.q_BxTxHxK.shape[1] == request.k_BxSxHxK.shape[1]
     from_the_first = request.causal and same_length and request.q_offset == 0
-    return first_reason(
-        {
-            "a bias": request.bias is not None,
-            "dropout": request.dropout is not None,
-            "a hypernetwork": spec.value_network != "linear",
-            f"normalization {spec.normalization!r}": spec.normalization != "identity",
-            "linear attention that is not causal from the first token": not from_the_first,
-        }
-    )
+    return request.spec.is_recurrent and request.is_plain and from_the_first
 
 
 def attend_chunked(request: Request, chunk_size: int | None = None) -> jax.Array:

@@ -13,7 +13,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ke
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
 from hyla_lm.attention.lanes import LANES
-from hyla_lm.attention.request import Request, first_reason
+from hyla_lm.attention.request import Request
 from hyla_lm.attention.spec import ACTIVATIONS
 
 MAX_BLOCK = 512
@@ -26,18 +26,10 @@ CUDNN_MAX_SIZE, CUDNN_SIZE_STEP = 128, 8
 CUDNN_DTYPES = (jnp.bfloat16, jnp.float16)
 
 
-def unsupported_by_splash(request: Request) -> str:
-    """Why the kernel cannot do a request; empty if it can."""
-    spec = request.spec
-    return first_reason(
-        {
-            "a bias": request.bias is not None,
-            "dropout": request.dropout is not None,
-            "a hypernetwork": spec.value_network != "linear",
-            f"normalization {spec.normalization!r}": spec.normalization != "softmax",
-            "softmax at an offset known only at run time": request.q_offset is None,
-        }
-    )
+def splash_supports(request: Request) -> bool:
+    """Whether a request is plain softmax attention at an offset known when traced."""
+    kind = request.spec.normalization, request.spec.value_network
+    return kind == ("softmax", "linear") and request.is_plain and request.q_offset is not None
 
 
 def attend_splash(request: Request) -> jax.Array:
@@ -111,19 +103,18 @@ def _pad_segments(segment_BxT: jax.Array, pad: int) -> jax.Array:
     return jnp.pad(segment_BxT.astype(jnp.int32), [(0, 0), (0, pad)], constant_values=-1)
 
 
-def unsupported_by_cudnn(request: Request) -> str:
-    """Why cuDNN cannot do a request; empty if it can."""
+def cudnn_supports(request: Request) -> bool:
+    """Whether cuDNN can do a request: all queries, and no documents in rows of odd length."""
     length, size = request.q_BxTxHxK.shape[1], request.q_BxTxHxK.shape[3]
-    is_whole = length == request.k_BxSxHxK.shape[1] and request.q_offset == 0
-    return unsupported_by_splash(request) or first_reason(
-        {
-            f"{request.dtype} operands": request.dtype not in CUDNN_DTYPES,
-            "softmax of queries that are not at all keys": not is_whole,
-            f"values of another size than {size}": request.v_BxSxHxU.shape[3] != size,
-            f"head sizes above {CUDNN_MAX_SIZE}": size > CUDNN_MAX_SIZE,
-            f"head sizes that {CUDNN_SIZE_STEP} does not divide": size % CUDNN_SIZE_STEP != 0,
-            "documents in rows of odd length": request.segments is not None and length % 2 == 1,
-        }
+    return (
+        splash_supports(request)
+        and request.dtype in CUDNN_DTYPES
+        and request.k_BxSxHxK.shape[1] == length
+        and request.q_offset == 0
+        and request.v_BxSxHxU.shape[3] == size
+        and size <= CUDNN_MAX_SIZE
+        and size % CUDNN_SIZE_STEP == 0
+        and (request.segments is None or length % 2 == 0)
     )
 
 

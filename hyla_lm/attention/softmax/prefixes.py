@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from hyla_lm.attention.reference import accumulation_dtype
-from hyla_lm.attention.request import Request, first_reason
-from hyla_lm.attention.softmax.libraries import unsupported_by_splash
+from hyla_lm.attention.request import Request
+from hyla_lm.attention.softmax.libraries import splash_supports
 from hyla_lm.attention.spec import ACTIVATIONS
 
 BLOCK_QUERIES = 128
@@ -23,11 +23,8 @@ Segments = tuple[jax.Array, jax.Array] | None
 Saved = tuple[jax.Array, jax.Array, jax.Array, Segments, jax.Array, jax.Array]
 
 
-def unsupported(request: Request) -> str:
-    """Why a request cannot be done; empty if it can."""
-    queries = request.q_BxTxHxK.shape[1]
-    reason = first_reason({f"softmax of more than {MAX_QUERIES} queries": queries > MAX_QUERIES})
-    return unsupported_by_splash(request) or reason
+def supports(request: Request) -> bool:
+    return splash_supports(request) and request.q_BxTxHxK.shape[1] <= MAX_QUERIES
 
 
 def attend_prefixes(request: Request) -> jax.Array:

@@ -26,8 +26,8 @@ from hyla_lm.attention.lanes import (
     problem_of,
     segment_rows,
 )
-from hyla_lm.attention.request import Request, first_reason
-from hyla_lm.attention.softmax.libraries import unsupported_by_splash
+from hyla_lm.attention.request import Request
+from hyla_lm.attention.softmax.libraries import splash_supports
 
 MAX_LENGTH = 2048
 MAX_SIZE = 128
@@ -40,17 +40,12 @@ Tile = tuple[int, int, int]  # head, block of keys, block of queries
 Pair = tuple[jax.Array, jax.Array]
 
 
-def unsupported(request: Request) -> str:
-    """Why the kernel cannot do a request; empty if it can. Longer rows are for splash."""
+def supports(request: Request) -> bool:
+    """Whether the kernel can do a request. Longer rows are for splash."""
     length = max(request.q_BxTxHxK.shape[1], request.k_BxSxHxK.shape[1])
     size = max(request.q_BxTxHxK.shape[3], request.v_BxSxHxU.shape[3])
-    return unsupported_by_splash(request) or first_reason(
-        {
-            f"rows above {MAX_LENGTH}": length > MAX_LENGTH,
-            f"head sizes above {MAX_SIZE}": size > MAX_SIZE,
-            f"{request.dtype} operands": request.dtype not in DTYPES,
-        }
-    )
+    fits = length <= MAX_LENGTH and size <= MAX_SIZE and request.dtype in DTYPES
+    return fits and splash_supports(request)
 
 
 def heads_at_once(p: Problem) -> int:

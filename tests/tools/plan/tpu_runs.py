@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from hyla_lm.attention.attend import VARIANTS, attend
+from hyla_lm.attention.attend import attend
+from hyla_lm.attention.spec import VARIANTS
 from hyla_lm.tools.cycles.bundles import Dumps
 from hyla_lm.tools.cycles.topology import Slice, set_up_libtpu
 
