@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import hyla_lm
-from hyla_lm.data.preparation import REQUEST, ROOM, Preparation, begin_folder
+from hyla_lm.data.preparation import Preparation, begin_folder
 from hyla_lm.data.row_writer import encoded
 from hyla_lm.data.text_files import TextFiles
 from hyla_lm.data.train_tokenizer import train_tokenizer
@@ -15,7 +15,7 @@ from hyla_lm.input.manifest import FORMAT
 from hyla_lm.input.packing import Block
 from hyla_lm.input.prepared import TOKENIZER
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.storage import as_path, sizes, storage_errors
+from hyla_lm.storage import as_path, sizes
 
 TRAIN, VALIDATION = "train", "validation"
 VOCAB_SIZE, SEQUENCE_LENGTH, VALIDATION_FRACTION = 4096, 256, 0.05
@@ -95,11 +95,6 @@ class OwnText:
             "producer": hyla_lm.__version__,
             "format": FORMAT,
         }
-        folder = as_path(self.output)
-        with storage_errors(folder, "written", ROOM):
-            # Nothing was made of an earlier request, such as one for too many pieces.
-            if folder.exists() and [path.name for path in folder.iterdir()] == [REQUEST]:
-                (folder / REQUEST).unlink(missing_ok=True)
         begin_folder(self.output, asked)
 
     @cached_property

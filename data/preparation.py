@@ -254,6 +254,6 @@ def begin_folder(folder: str, request: dict[str, Any]) -> None:
 
 
 def _is_empty(folder: epath.Path) -> bool:
-    """Whether a folder has only partial files; an empty one of a bucket lists itself."""
+    """Whether nothing was made in a folder; an empty one of a bucket lists itself."""
     itself = folder.name if bucket_of(folder) else ""
-    return all(p.suffix == ".partial" or p.name == itself for p in folder.iterdir())
+    return all(p.suffix == ".partial" or p.name in (itself, REQUEST) for p in folder.iterdir())

@@ -48,7 +48,7 @@ class TaskDocuments:
         return f"SeqIO {self.task}"
 
     def check(self) -> None:
-        """Raises UserError for a task of another vocabulary, without targets or without files."""
+        """Raises UserError for a task of another vocabulary or without files."""
         provider = self._provider()
         for name, feature in provider.output_features.items():
             path = getattr(feature.vocabulary, "sentencepiece_model_file", None)
@@ -57,10 +57,14 @@ class TaskDocuments:
                     f"task {self.task} tokenises {name} with another vocabulary than "
                     f"{self.tokenizer.path}: give the tokenizer of the task."
                 )
-        if "targets" not in provider.output_features:
-            raise UserError(f"task {self.task} has no feature 'targets': give one that has.")
         for task in provider.tasks if isinstance(provider, seqio.Mixture) else [provider]:
-            _check_split(task, self.split)
+            try:
+                task.source.list_shards(self.split)
+            except (ValueError, KeyError, OSError, AssertionError) as error:
+                raise UserError(
+                    f"task {task.name} cannot find its split {self.split!r} ({error}): "
+                    "say in SeqioTasks where its text is."
+                ) from error
 
     def default_shards(self) -> int:
         provider = self._provider()
@@ -96,7 +100,7 @@ class TaskDocuments:
             yield self._document(example)
 
     def encode(self, documents: list[Document]) -> Block:
-        ids, sizes = zip(*documents, strict=True)
+        ids, sizes = ([document[part] for document in documents] for part in (0, 1))
         return block_of(ids, sizes, self.tokenizer)
 
     def _document(self, example: dict[str, Any]) -> Document:
@@ -144,10 +148,6 @@ def open_task(settings: SeqioTask, sequence_length: int, reading: Reading) -> La
     )
     held_out = validation.documents(seqio.ShardInfo(0, 1), epochs=1)
     chosen = list(itertools.islice(held_out, settings.validation_documents))
-    if not chosen:
-        raise UserError(
-            f"{settings.name} has no {settings.validation_split} documents: give another."
-        )
     rows = rows_in_memory(validation.encode(chosen), tokenizer, sequence_length)
     return LanguageData(tokenizer, text, rows)
 
@@ -194,15 +194,3 @@ def register(vocabulary: str, settings: SeqioTasks) -> None:
             raise UserError(
                 f"SeqioTasks.modules names {module}, which cannot be imported ({error})."
             ) from error
-
-
-def _check_split(task: seqio.Task, split: str) -> None:
-    try:
-        shards = task.source.list_shards(split)
-    except (ValueError, KeyError, OSError, AssertionError) as error:
-        raise UserError(
-            f"task {task.name} cannot find its split {split!r} ({error}): "
-            "say in SeqioTasks where its text is."
-        ) from error
-    if not shards:
-        raise UserError(f"task {task.name} has no file of {split!r}: correct SeqioTasks.")

@@ -124,22 +124,14 @@ def _whole_text(path: epath.Path, field: str) -> Iterator[str]:
 
 def _record_text(record: bytes, field: str) -> str:
     """The first value of a feature of an example; raises ValueError where there is none."""
-    there = []
     for features in _messages(record, 1):
         for entry in _messages(features, 1):
-            name = next(_messages(entry, 1), b"")
-            if name == field.encode():
-                values = (
-                    value
-                    for feature in _messages(entry, 2)
-                    for bytes_list in _messages(feature, 1)
-                    for value in _messages(bytes_list, 1)
-                )
-                if (text := next(values, None)) is None:
-                    raise ValueError(f"feature {field!r} holds no bytes")
-                return text.decode()
-            there.append(repr(name.decode(errors="replace")))
-    raise ValueError(f"no feature {field!r} but {', '.join(sorted(there)) or 'none':.200}")
+            if next(_messages(entry, 1), b"") == field.encode():
+                for feature in _messages(entry, 2):
+                    for bytes_list in _messages(feature, 1):
+                        for value in _messages(bytes_list, 1):
+                            return value.decode()
+    raise ValueError(f"no bytes in feature {field!r}")
 
 
 def _messages(message: bytes, number: int) -> Iterator[bytes]:

@@ -6,10 +6,9 @@ It is written after its shards, so a folder with a manifest is whole.
 import hashlib
 import json
 import random
-import re
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from threading import Event, Thread
 from typing import Any
 
@@ -22,7 +21,6 @@ from hyla_lm.storage import PathLike, as_path, chunks, read_whole, storage_error
 MANIFEST = "manifest.json"
 FORMAT = 2
 BYTE_COUNT_BYTES = 4
-LARGEST_NAME_BYTES = 255
 NO_MANIFEST = (
     *(ValueError, TypeError, KeyError, AttributeError),
     *(OverflowError, RecursionError, MemoryError),
@@ -107,17 +105,12 @@ def read_manifest(folder: PathLike) -> Manifest:
     if text is None:
         raise UserError(f"{path} does not exist: give a folder of prepared rows.")
     try:
-        fields: dict[str, Any] = json.loads(text)
-        if fields["format"] != FORMAT:
-            raise UserError(
-                f"{path} has format {fields['format']!r:.40}, not {FORMAT}: prepare again."
-            )
-        shards = tuple(Shard(**shard) for shard in fields.pop("shards"))
-        manifest = Manifest(**fields, shards=shards)
-        _check_fields(manifest)
-        for shard in shards:
-            _check_fields(shard)
-        _check_agreement(manifest)
+        values: dict[str, Any] = json.loads(text)
+        if values["format"] != FORMAT:
+            raise ValueError(f"format {values['format']!r:.40}, not {FORMAT}")
+        shards = tuple(Shard(**shard) for shard in values.pop("shards"))
+        manifest = Manifest(**values, shards=shards)
+        _check(manifest)
     except NO_MANIFEST as error:
         reason = printable(str(error))
         raise UserError(
@@ -126,68 +119,33 @@ def read_manifest(folder: PathLike) -> Manifest:
     return manifest
 
 
-def _check_fields(part: Manifest | Shard) -> None:
-    for name, value in vars(part).items():
-        if name in SOUND and not SOUND[name](value):
-            raise ValueError(f"{name} = {value!r:.40}")
-
-
-def _within(first: int, end: int) -> Callable[[Any], bool]:
-    return lambda value: type(value) is int and first <= value < end
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_file_name(value: Any) -> bool:
-    """Whether it names a file in the folder itself, and can be printed on a line."""
-    return (
-        _is_text(value)
-        and value not in ("", ".", "..")
-        and value.isprintable()
-        and not set("/\\") & set(value)
-        and len(value.encode()) <= LARGEST_NAME_BYTES
-    )
-
-
-def _is_hash(value: Any) -> bool:
-    return _is_text(value) and re.fullmatch("[0-9a-f]{64}", value) is not None
-
-
-def _are_ids(value: Any) -> bool:
-    return isinstance(value, dict) and all(map(_within(-1, 2**31), value.values()))
-
-
-# What a value of a manifest or of its shards can be: a folder of rows may come from anybody.
-SOUND: Mapping[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("split", "source", "producer"), _is_text),
-    **dict.fromkeys(("sequence_length", "rows", "vocab_size"), _within(1, 2**31)),
-    **dict.fromkeys(("tokens", "size_bytes"), _within(1, 2**63)),
-    **dict.fromkeys(("documents", "text_bytes"), _within(0, 2**63)),
-    **dict.fromkeys(("max_token_id", "first_row_crc32"), _within(0, 2**32)),
-    **dict.fromkeys(("sha256", "tokenizer_sha256"), _is_hash),
-    "format": lambda value: type(value) is int,
-    "name": _is_file_name,
-    "dtype": ("uint16", "uint32").__contains__,
-    "special_ids": _are_ids,
-    "seed": lambda value: value is None or type(value) is int,
-    "baselines_bits_per_byte": lambda value: isinstance(value, dict),
-}
-
-
-def _check_agreement(m: Manifest) -> None:
-    """Raises ValueError unless a manifest agrees with itself."""
-    contradictions = {
-        "no shard, or one twice": not 0 < len({shard.name for shard in m.shards}) == len(m.shards),
-        "other rows than its shards": sum(shard.rows for shard in m.shards) != m.rows,
-        f"dtype {m.dtype}": m.dtype != row_dtype(m.vocab_size),
-        f"ids up to {m.max_token_id}": m.max_token_id >= m.vocab_size,
-        f"special ids {', '.join(m.special_ids)}": set(m.special_ids) != set(SPECIAL),
+def _check(m: Manifest) -> None:
+    """Raises ValueError for what cannot be: a folder of rows may come from anybody."""
+    parts: tuple[Manifest | Shard, ...] = (m, *m.shards)
+    for part in parts:
+        for each in fields(part):
+            value = getattr(part, each.name)
+            is_other = each.type in (int, str) and type(value) is not each.type
+            if is_other or (each.type is int and not 0 <= value < 2**63):
+                raise ValueError(f"{each.name} = {value!r:.40}")
+    names = [shard.name for shard in m.shards]
+    wrong = {
+        "rows": sum(shard.rows for shard in m.shards) != m.rows or m.rows >= 2**31,
+        "tokens": m.tokens == 0,
+        "sequence_length": m.sequence_length >= 2**31,
+        "dtype": m.dtype != row_dtype(m.vocab_size),
+        "max_token_id": m.max_token_id >= m.vocab_size or m.vocab_size >= 2**31,
+        "special_ids": set(m.special_ids) != set(SPECIAL),
+        "shards": not 0 < len(set(names)) == len(names) or not all(map(_is_file_name, names)),
     }
-    for what, is_so in contradictions.items():
-        if is_so:
-            raise ValueError(what)
+    for name, is_wrong in wrong.items():
+        if is_wrong:
+            raise ValueError(name)
+
+
+def _is_file_name(value: str) -> bool:
+    """Whether it names a file in the folder itself, and can be printed on a line."""
+    return value.isprintable() and not set("/\\") & set(value) and value not in ("", ".", "..")
 
 
 def check_tokenizer(folder: PathLike, manifest: Manifest, tokenizer: Tokenizer) -> None:

@@ -103,16 +103,11 @@ def _check_alike(opened: Mapping[str, RowData]) -> None:
                 f"RowMixture: {one.tokenizer.path} is another tokenizer than "
                 f"{first.tokenizer.path}: prepare the rows of all sources with one."
             )
-    identities = {
-        "train": {one.train.identity() for one in opened.values()},
-        "validation": {one.validation.identity for one in opened.values()},
-    }
-    for name, found in identities.items():
-        if len(found) < len(opened):
-            raise UserError(
-                f"RowMixture: Rows.{name} of two sources hold the same rows: give each source rows "
-                "of its own; a weight says how often they are read."
-            )
+    if len({one.train.identity() for one in opened.values()}) < len(opened):
+        raise UserError(
+            "RowMixture: Rows.train of two sources hold the same rows: give each source rows of "
+            "its own; a weight says how often they are read."
+        )
 
 
 def _together(

@@ -10,6 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
+from hyla_lm.errors import UserError
 from hyla_lm.input.tokenizer import Tokenizer
 
 CONTINUED = -1  # the place of a document that began in an earlier row
@@ -70,6 +71,8 @@ def encode_texts(texts: Sequence[str], tokenizer: Tokenizer, threads: int = 1) -
 
 def block_of(ids: Sequence[np.ndarray], sizes: Sequence[int], tokenizer: Tokenizer) -> Block:
     """The block of documents given as ids without BOS and EOS, and their text bytes."""
+    if not ids:
+        raise UserError("a split of the data holds no document: give files with text.")
     bos, eos = (np.array([special], np.int32) for special in (tokenizer.bos, tokenizer.eos))
     tokens = np.concatenate([part for document in ids for part in (bos, document, eos)])
     ends = np.cumsum([len(document) + 2 for document in ids])
@@ -111,22 +114,15 @@ class Packer:
         else:
             rest_bytes += self._rest_bytes
         self._rest, self._rest_bytes = tokens[count * length :], rest_bytes
-        return Packed(windows(tokens, count, length), row_bytes, starts)
+        window_nxT1 = np.arange(count)[:, None] * length + np.arange(length + 1)
+        return Packed(tokens[window_nxT1], row_bytes, starts)
 
     def last(self) -> Packed:
         """The rest as a row filled up with BOS, a target without weight; no row without a rest."""
-        if len(self._rest) < 2:
-            return Packed(windows(self._rest, 0, self._length), np.empty(0, np.int64), np.zeros(1))
-        missing = self._length + 1 - len(self._rest)
+        count, missing = int(len(self._rest) > 1), self._length + 1 - len(self._rest)
         row = np.pad(self._rest, (0, missing), constant_values=self._bos)
-        return Packed(row[None], np.array([self._rest_bytes]), np.zeros(2))
-
-
-def windows(tokens: np.ndarray, count: int, length: int) -> np.ndarray:
-    """The first `count` windows of T+1 tokens with stride T (a view of shape count x T+1)."""
-    if count == 0:
-        return np.empty((0, length + 1), tokens.dtype)
-    return np.lib.stride_tricks.sliding_window_view(tokens, length + 1)[::length][:count]
+        text_bytes = np.array([self._rest_bytes])
+        return Packed(row[None][:count], text_bytes[:count], np.zeros(count + 1))
 
 
 @dataclass(frozen=True)

@@ -47,16 +47,13 @@ class Rows:
 
     def _check_splits(self, train: Manifest, validation: Manifest) -> None:
         """Raises UserError unless the manifests say that the folders are what they are given as."""
-        if train.split != "train":
-            raise UserError(
-                f"Rows.train = {self.train!r} holds rows of the split {train.split!r}: give the "
-                "rows of 'train', or prepare these documents with --split=train to train on them."
-            )
-        if validation.split == "train":
-            raise UserError(
-                f"Rows.validation = {self.validation!r} holds rows of the split 'train': give "
-                "others, or prepare these documents with --split=validation to evaluate on them."
-            )
+        for name, manifest in (("train", train), ("validation", validation)):
+            if (manifest.split == "train") != (name == "train"):
+                raise UserError(
+                    f"Rows.{name} = {getattr(self, name)!r} holds rows of the split "
+                    f"{manifest.split!r}: give others, or prepare these documents with "
+                    f"--split={name}."
+                )
 
 
 @configurable

@@ -187,15 +187,18 @@ class RowReader:
         self._manifest = manifest
         paths = [as_path(folder) / shard.name for shard in manifest.shards]
         for path, shard, size in zip(paths, manifest.shards, sizes(paths), strict=True):
-            if size is None:
-                raise UserError(f"{path} is missing: copy the shard or prepare the rows again.")
             if size != shard.size_bytes:
+                there = "is missing" if size is None else f"has {size} bytes"
                 raise UserError(
-                    f"{path} has {size} bytes, not the {shard.size_bytes} of its manifest: "
-                    "copy the shard again."
+                    f"{path} {there}, of {shard.size_bytes} in its manifest: copy the shard again."
                 )
         self._records = Records([str(path) for path in paths])
-        self._check_shards()
+        found = zip(self._records.counts(), self._records.first_of_each(), strict=True)
+        for path, shard, (count, first) in zip(paths, manifest.shards, found, strict=True):
+            if count != shard.rows or zlib.crc32(first) != shard.first_row_crc32:
+                raise UserError(
+                    f"{path} is not the shard its manifest describes (rows): copy the shard again."
+                )
 
     def __len__(self) -> int:
         return self._manifest.rows
@@ -205,52 +208,25 @@ class RowReader:
         if len(rows) == 0:
             tokens = np.empty((0, self._manifest.sequence_length + 1), np.int32)
             return {"tokens": tokens, "text_bytes": tokens[:, 0], "row": tokens[:, 0]}
-        records = [self._record(row) for row in rows]
+        width, vocabulary = self._manifest.row_bytes, self._manifest.vocab_size
+        records = [self._records[row] for row in rows]
+        for row, record in zip(rows, records, strict=True):
+            if len(record) != width:
+                raise self._wrong(row, f"has {len(record)} bytes where the manifest says {width}")
         tokens, text_bytes = decode_rows(records, self._manifest.dtype)
-        self._check_ids(rows, tokens)
-        return {"tokens": tokens, "text_bytes": text_bytes, "row": np.array(rows, np.int32)}
-
-    def _record(self, row: int) -> bytes:
-        record, expected = self._records[row], self._manifest.row_bytes
-        if len(record) != expected:
-            raise self._wrong(row, f"has {len(record)} bytes where the manifest says {expected}")
-        return record
-
-    def _check_ids(self, rows: Sequence[int], tokens: np.ndarray) -> None:
-        """Raises UserError for an id that no row of the manifest can have."""
-        vocabulary = self._manifest.vocab_size
         largest = tokens.view(np.uint32).max(axis=1)
         if largest.max() >= vocabulary:
             at = int(largest.argmax())
             raise self._wrong(
                 rows[at], f"holds the id {largest[at]}, beyond the vocabulary of {vocabulary}"
             )
+        return {"tokens": tokens, "text_bytes": text_bytes, "row": np.array(rows, np.int32)}
 
     def _wrong(self, row: int, what: str) -> UserError:
         file, place = self._records.locate(int(row))
         return UserError(
             f"{self._records.files[file]}: row {place} {what}: prepare the rows again."
         )
-
-    def _check_shards(self) -> None:
-        facts = zip(
-            self._manifest.shards,
-            self._records.files,
-            self._records.counts(),
-            self._records.first_of_each(),
-            strict=True,
-        )
-        for shard, file, count, first in facts:
-            if count != shard.rows:
-                raise UserError(
-                    f"{file} holds {count} rows where its manifest counts {shard.rows}: "
-                    "prepare the rows again."
-                )
-            if zlib.crc32(first) != shard.first_row_crc32:
-                raise UserError(
-                    f"{file} is not the shard its manifest describes, its first row differs: "
-                    "copy the shard again."
-                )
 
 
 class MemoryRows:

@@ -12,7 +12,6 @@ from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.storage import as_path
 
-SETS = "LanguageModel.validation_sets"
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
@@ -96,27 +95,17 @@ def open_rows(
     return RowSet(RowReader(path, m), m.sequence_length, m.sha256, m.text_bytes)
 
 
-def check_names(entries: Sequence[str]) -> None:
-    """Raises UserError for a validation set that is no "name=folder", or of the name of another."""
-    names = set[str]()
-    for entry in entries:
-        name, _, folder = entry.partition("=")
-        if not NAME.fullmatch(name) or not folder or name in names:
-            raise UserError(
-                f"{SETS} has {entry!r}: write a name of its own, of letters, digits, _ and -, and "
-                "a folder of rows, such as 'books=rows/books'."
-            )
-        names.add(name)
-
-
 def open_named_rows(
     entries: Sequence[str], data: LanguageData, sequence_length: int
 ) -> dict[str, RowSet]:
-    """Validation sets by name; raises UserError for rows that do not fit."""
+    """Validation sets by name, from "name=folder"; raises UserError for what does not fit."""
     sets: dict[str, RowSet] = {}
     for entry in entries:
         name, _, folder = entry.partition("=")
-        if name in data.sets:
-            raise UserError(f"{SETS} names {name!r}, a source of the data: give another name.")
+        if not NAME.fullmatch(name) or not folder or name in (*sets, *data.sets):
+            raise UserError(
+                f"LanguageModel.validation_sets has {entry!r}: write a name of its own, of "
+                "letters, digits, _ and -, and a folder of rows, such as 'books=rows/books'."
+            )
         sets[name] = open_rows(folder, data.tokenizer, sequence_length, 1)
     return sets

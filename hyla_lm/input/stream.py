@@ -73,8 +73,6 @@ class C4Stream:
         held_out = list_files(self.validation, "C4Stream.validation")
         texts = (text for file in held_out for text in read_texts(file))
         chosen = list(islice(texts, self.validation_documents))
-        if not chosen:
-            raise UserError("C4Stream.validation holds no document: give files with text.")
         rows = rows_in_memory(encode(chosen), tokenizer, sequence_length)
         return LanguageData(tokenizer, train, rows)
 
@@ -275,8 +273,6 @@ class PackedIterator(grain.DatasetIterator):
     def _fill(self) -> None:
         """Packs a block of documents; the rest that fills no row waits for the next."""
         entries = list(islice(self._stream, DOCUMENTS_PER_BLOCK))
-        if not entries:
-            raise UserError("the training text holds no document: give files with text.")
         block = self._source.text.encode([document for _, document in entries])
         packed = self._packer.push(block, self._skip)
         self._skip = 0

@@ -19,7 +19,6 @@ from hyla_lm.input.source import (
     DataSource,
     LanguageData,
     Reading,
-    check_names,
     open_named_rows,
 )
 from hyla_lm.input.tokenizer import Tokenizer
@@ -68,7 +67,6 @@ class LanguageModel:
     read_ahead: int = setting(8, "batches read ahead of training", minimum=1)
 
     def check(self) -> None:
-        check_names(self.validation_sets)
         if self.samples and self.closing_prompt is None:
             raise UserError(
                 "LanguageModel.samples needs a prompt: "

@@ -92,13 +92,12 @@ def test_contradictions_in_a_manifest_are_refused(packed: Packed, tokenizer: Tok
         check_refused(folder, tokenizer, MANIFEST)
 
 
-NAMES = ("../a", "gs://bucket/shard", "..", "", "a\nb", "\ud800", "é" * 128, 7)
+NAMES = ("../a", "gs://bucket/shard", "..", "", "a\nb", "\ud800", 7)
 UNSOUND: tuple[tuple[str, str, object], ...] = (
     *(("manifest", "rows", value) for value in (True, 2**31)),
     *(("manifest", "format", 1), ("manifest", "split", None), ("manifest", "special_ids", [])),
-    *(("manifest", "shards", [1]), ("manifest", "seed", 0.5), ("manifest", "surplus", 1)),
+    *(("manifest", "shards", [1]), ("manifest", "surplus", 1), ("shard", "rows", -1)),
     *(("shard", "name", name) for name in NAMES),
-    *(("shard", "sha256", "A" * 64), ("shard", "rows", -1)),
 )
 
 
@@ -110,7 +109,7 @@ def test_a_value_that_cannot_be_in_a_manifest_is_named(
     fields = json.loads(path.read_text())
     (fields if part == "manifest" else fields["shards"][1])[field] = value
     path.write_text(json.dumps(fields))
-    with pytest.raises(UserError, match=f"{path} (is no rows manifest|has format)"):
+    with pytest.raises(UserError, match=f"{path} is no rows manifest"):
         read_manifest(packed[0])
 
 
