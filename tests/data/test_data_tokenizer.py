@@ -2,12 +2,10 @@
 
 import random
 import string
-from pathlib import Path
 
 from hyla_lm.data.train_tokenizer import (
     MAX_PIECE_CHARACTERS,
     distinct_lines,
-    train_tokenizer,
 )
 from hyla_lm.input.tokenizer import Tokenizer
 
@@ -35,11 +33,6 @@ def test_special_ids_and_text_that_comes_back(tokenizer: Tokenizer) -> None:
         ids = tokenizer.encode(text)
         assert tokenizer.decode(ids) == text
         assert not {0, 1, 2, 3} & set(ids)
-
-
-def test_training_repeats_bytewise(tmp_path: Path, tokenizer: Tokenizer, texts: list[str]) -> None:
-    train_tokenizer(reversed(texts), 512, tmp_path / "new" / "again.model")
-    assert Tokenizer(str(tmp_path / "new" / "again.model")).sha256 == tokenizer.sha256
 
 
 def test_lines_are_short_few_and_in_any_order_the_same() -> None:

@@ -1,7 +1,6 @@
 """Mixtures of row folders: what is read, by how many processes, what is refused, and a run."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +58,7 @@ def opened(mixture: RowMixture, reading: Reading = PLAIN) -> LanguageData:
 
 @pytest.fixture(scope="module")
 def mixture(tiny_rows: Rows, books: Rows) -> RowMixture:
-    return mixed(replace(tiny_rows, verify="off"), books)
+    return mixed(tiny_rows, books)
 
 
 @pytest.fixture(scope="module")
@@ -127,14 +126,6 @@ def test_a_part_of_the_validation_rows_has_its_part_of_each(mixture: RowMixture)
     )
 
 
-def test_shards_of_each_source_are_verified_or_not_as_it_says(
-    mixture: RowMixture, books: Rows
-) -> None:
-    folders = map(Path, (books.train, books.validation))
-    shards = {str(path) for folder in folders for path in folder.glob("*.arrayrecord")}
-    assert opened(mixture).train.hashes.keys() == shards
-
-
 def test_sources_that_do_not_go_together_are_one_sentence(tiny_rows: Rows, tmp_path: Path) -> None:
     train_tokenizer(
         [sentences(seed, 9) for seed in range(500, 600)], VOCAB_SIZE, tmp_path / "other.model"
@@ -155,7 +146,6 @@ def test_sources_that_do_not_go_together_are_one_sentence(tiny_rows: Rows, tmp_p
         (0, (), (), "RowMixture.rows is not set"),
         (2, ("web",), (1, 2), "2 rows, 1 names and 2 weights"),
         (2, ("web", "web"), (1, 2), "has 'web': give each source a name of its own"),
-        (2, ("web", "a/b"), (1, 2), "has 'a/b': give each"),
         (2, ("web", "books"), (1, 0.0), "has 0.0: give numbers above 0"),
     ],
 )
