@@ -100,7 +100,7 @@ class TaskDocuments:
             yield self._document(example)
 
     def encode(self, documents: list[Document]) -> Block:
-        ids, sizes = ([document[part] for document in documents] for part in (0, 1))
+        ids, sizes = [ids for ids, _ in documents], [size for _, size in documents]
         return block_of(ids, sizes, self.tokenizer)
 
     def _document(self, example: dict[str, Any]) -> Document:
