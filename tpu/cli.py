@@ -2,11 +2,11 @@
 
 import argparse
 import dataclasses
+import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,8 +15,8 @@ from hyla_lm.cli.parser import Parser, parse
 from hyla_lm.errors import UserError
 from hyla_lm.tpu import commands
 from hyla_lm.tpu.cloud import SSH_SECONDS, Cloud, State, leaving
-from hyla_lm.tpu.gcloud import DryRun, run_for_real
-from hyla_lm.tpu.job import Job, Training, hide
+from hyla_lm.tpu.gcloud import run_for_real
+from hyla_lm.tpu.job import SLICES, Job, hide
 from hyla_lm.tpu.supervise import read_status, supervise
 
 LOG_LINES = 100
@@ -38,41 +38,39 @@ def main(
     Ctrl-C and SIGTERM interrupt it, so that it can print the bill.
     """
     argv = list(sys.argv[1:] if arguments is None else arguments)
-    with _interruptible():
-        return ending.run("hyla-lm tpu", lambda: _launch(argv, sleep, clock))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    return ending.run("hyla-lm tpu", lambda: _launch(argv, sleep, clock))
 
 
 def _launch(argv: list[str], sleep: Callable[[float], None], clock: Callable[[], float]) -> None:
     options, bindings = parse(parser(), expand(argv))
     job = job_of(options, bindings)
     cloud = Cloud(job, run_for_real, sleep, clock=clock)
-    if options.dry_run:
-        dry_run = DryRun(exists=options.command != "supervise")
-        cloud = Cloud(job.without_secrets(), dry_run, sleep=_nothing, say=_nothing)
-    _run(cloud, options)
+    if options.command == "supervise":
+        job.check_run()
+        if options.dry_run:
+            print("\n".join(shlex.join(command) for command in _commands(job.without_secrets())))
+        else:
+            supervise(cloud, options.idle_minutes, options.delete_after)
+    elif options.command == "delete":
+        leaving(cloud, lambda: None, deletes=True)
+    elif options.command == "status":
+        print("\n".join(status(cloud)))
+    else:
+        _logs(cloud, options.worker, options.follow)
 
 
 def job_of(options: argparse.Namespace, bindings: Sequence[str]) -> Job:
     """The job that options describe; raises UserError for invalid options."""
-    training = Training(
-        options.workdir, tuple(options.gin_file), tuple(bindings), tuple(options.env)
-    )
-    names = [field.name for field in dataclasses.fields(Job) if field.name != "training"]
-    return Job(**{name: getattr(options, name) for name in names}, training=training)
+    given = {**vars(options), "bindings": bindings}
+    return Job(**{field.name: given[field.name] for field in dataclasses.fields(Job)})
 
 
-def _run(cloud: Cloud, options: argparse.Namespace) -> None:
-    command = options.command
-    if command == "supervise":
-        supervise(cloud, options.idle_minutes, options.delete_after)
-    elif command == "delete":
-        leaving(cloud, lambda: None, deletes=True)
-    elif command == "status":
-        lines = status(cloud)
-        if not options.dry_run:
-            print("\n".join(lines))
-    else:
-        _logs(cloud, options.worker, options.follow)
+def _commands(job: Job) -> list[list[str]]:
+    """What `supervise` runs where all goes well, but for its questions."""
+    scripts = (commands.install(job), commands.start(job))
+    return [commands.create(job), *(one for script in scripts for one in commands.ssh(job, script))]
 
 
 def status(cloud: Cloud) -> list[str]:
@@ -135,14 +133,10 @@ def parser() -> argparse.ArgumentParser:
         command = choices.add_parser(name, help=text, description=text)
         _add_job(command)
         if name == "supervise":
+            command.add_argument("--dry-run", action="store_true", help="print commands, run none")
+            command.add_argument("--delete-after", action="store_true", help="delete the slice")
             command.add_argument(
-                "--delete-after", action="store_true", help="delete the slice when it ends"
-            )
-            command.add_argument(
-                "--idle-minutes",
-                type=float,
-                default=120,
-                help="billed without training, to give up",
+                "--idle-minutes", type=float, default=120, help="billed without training, to end"
             )
         if name == "logs":
             command.add_argument("--worker", default="0", help="whose log")
@@ -152,12 +146,11 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_job(parser: argparse.ArgumentParser) -> None:
     """Adds options of a job, spelled as gcloud and hyla-lm spell them."""
-    parser.add_argument("--dry-run", action="store_true", help="print the commands, run none")
     cloud = parser.add_argument_group("the slice")
     cloud.add_argument("--name", required=True, help="of the queued resource and of its node")
     cloud.add_argument("--project", required=True)
     cloud.add_argument("--zone", required=True)
-    cloud.add_argument("--accelerator-type", default="v5litepod-16")
+    cloud.add_argument("--accelerator-type", default="v5litepod-16", choices=SLICES)
     cloud.add_argument("--runtime-version", default="v2-alpha-tpuv5-lite")
     capacity = cloud.add_mutually_exclusive_group()
     capacity.add_argument("--spot", action="store_true", help="cheaper, may be taken away")
@@ -166,10 +159,7 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
     cloud.add_argument("--subnetwork", default="")
     cloud.add_argument("--service-account", default="", help="what the hosts act as")
     cloud.add_argument(
-        "--internal-ips", action="store_true", help="no external addresses; needs a Cloud NAT"
-    )
-    cloud.add_argument(
-        "--tunnel-through-iap", action="store_true", help="reach the hosts from anywhere (alpha)"
+        "--internal-ips", action="store_true", help="no external addresses: Cloud NAT, SSH by IAP"
     )
     cloud.add_argument("--slices", type=int, default=1, help="of this type, joined by the network")
     code = parser.add_argument_group("the package")
@@ -179,18 +169,3 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
     training.add_argument("--gin_file", action="append", default=[], help="may be repeated")
     training.add_argument("--workdir", default="", help="gs:// folder of the run, or one all mount")
     training.add_argument("--env", action="append", default=[], help="NAME=VALUE for the trainer")
-
-
-def _nothing(_: object) -> None:
-    """Replaces `sleep` and `say` in a dry run."""
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

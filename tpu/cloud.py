@@ -95,18 +95,18 @@ class Cloud:
 
     def insist(self, action: Callable[[], T], tries: int = TRIES) -> T:
         """The result of an action, which is tried again after an error, with growing waits."""
-        is_refused = False
-        for attempt in range(tries):
+        attempt, is_refused = 0, False
+        while True:
             try:
                 return action()
             except CloudError as error:
+                attempt += 1
                 is_final = error.verdict is Verdict.FINAL
-                if attempt == tries - 1 or (is_final and is_refused):
+                if attempt == tries or (is_final and is_refused):
                     raise
                 is_refused = is_final
                 self.say(f"{error} Trying again.")
-                self.sleep(min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2**attempt))
-        raise AssertionError("tries must be at least 1")
+                self.sleep(min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2 ** (attempt - 1)))
 
     def find(self) -> Found:
         """The state of the slice; asks again where it is gone or lost."""
@@ -127,7 +127,8 @@ class Cloud:
         request = answer["state"]["state"]
         if request != "ACTIVE":
             state = State.LOST if request in LOST_REQUESTS else State.QUEUED
-            return Found(state, request, _failure_in(answer["state"]))
+            error = answer["state"].get("failedData", {}).get("error", {})
+            return Found(state, request, error.get("message", ""))
         nodes = self._nodes()
         lost = [node for node in nodes if node in LOST_NODES]
         others = [node for node in nodes if node != "READY"]
@@ -182,7 +183,7 @@ class Cloud:
         """What the hosts that answer print, and the numbers of the others."""
         output, away = "", []
         for index, argv in enumerate(commands.ssh(self.job, script)):
-            done, first = self.run(argv, limit=SSH_SECONDS), index * self.job.slice.hosts
+            done, hosts = self.run(argv, limit=SSH_SECONDS), self.job.hosts_of_slice
             if done.code and verdict_of(argv, done) is not Verdict.UNREACHED:
                 self._checked(argv, done)
             output += done.output
@@ -190,7 +191,7 @@ class Cloud:
                 # gcloud tries such a host again and again.
                 tried = Counter(int(number) for number in _ATTEMPT.findall(done.errors))
                 silent = [host for host, times in sorted(tried.items()) if times > 1]
-                away += [first + host for host in silent or range(self.job.slice.hosts)]
+                away += [index * hosts + host for host in silent or range(hosts)]
         return output, away
 
     def bill(self) -> str:
@@ -238,11 +239,3 @@ def leaving(cloud: Cloud, action: Callable[[], object], deletes: bool = False) -
         cloud.say(cloud.bill())
     if ended is not None:
         raise ended
-
-
-def _failure_in(state: dict[str, Any]) -> str:
-    """Why a request failed, in Google's words."""
-    try:
-        return str(state["failedData"]["error"]["message"])
-    except (KeyError, TypeError):
-        return ""

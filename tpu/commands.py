@@ -8,7 +8,6 @@ TPUS = ("gcloud", "compute", "tpus")
 # Only the alpha track tunnels.
 ALPHA_TPUS = ("gcloud", "alpha", "compute", "tpus")
 HOME = "$HOME/hyla_lm"
-STOP_SECONDS = 120
 # For the slowest install; the steps of INSTALL have limits of their own, on the host.
 INSTALL_SECONDS = 3600.0
 # A connection that is silent for a minute is given up; without these ssh waits for hours.
@@ -77,15 +76,14 @@ def ssh(job: Job, script: str, worker: str = "all") -> list[list[str]]:
 
     The workers are counted through all slices.
     """
-    tpus = ALPHA_TPUS if job.tunnel_through_iap else TPUS
-    route = ["--tunnel-through-iap"] if job.tunnel_through_iap else []
-    route += ["--internal-ip"] if job.internal_ips and not job.tunnel_through_iap else []
+    tpus = ALPHA_TPUS if job.internal_ips else TPUS
+    route = ["--tunnel-through-iap"] if job.internal_ips else []
     alive = [f"--ssh-flag=-o{option}" for option in KEEP_ALIVE]
     flags = [*route, *alive, *place(job), f"--command={script}"]
     if worker == "all":
         targets = [(node, worker) for node in job.nodes]
     else:
-        index, host = divmod(int(worker), job.slice.hosts)
+        index, host = divmod(int(worker), job.hosts_of_slice)
         targets = [(job.nodes[index], str(host))]
     return [[*tpus, "tpu-vm", "ssh", node, f"--worker={host}", *flags] for node, host in targets]
 
@@ -103,12 +101,14 @@ def install(job: Job) -> str:
 
 def start(job: Job) -> str:
     """Starts the trainer in the background, unless it is running."""
-    train = [f'"{code_folder(job)}/venv/bin/hyla-lm"', join(job.training.arguments())]
-    variables = join([ENVIRONMENT, *job.training.environment])
+    files = [f"--gin_file={name}" for name in job.gin_file]
+    bindings = [f"--gin.{binding}" for binding in job.bindings]
+    train = join(["train", *files, f"--workdir={job.workdir}", *bindings])
     return (
         f'cd "{code_folder(job)}/src" && '
         f'"../venv/bin/python" -m hyla_lm.tpu.worker start "{HOME}/jobs/{job.name}" '
-        f"--workdir={quote(job.training.workdir)} -- env {variables} {' '.join(train)}"
+        f"--workdir={quote(job.workdir)} -- env {join([ENVIRONMENT, *job.env])} "
+        f'"{code_folder(job)}/venv/bin/hyla-lm" {train}'
     )
 
 
@@ -119,14 +119,13 @@ def trainer_status(job: Job) -> str:
 
 def stop(job: Job) -> str:
     """Ends the trainer with SIGTERM, then with SIGKILL if it is still running."""
-    return _worker(job, f"stop --seconds={STOP_SECONDS}", "true")
+    return _worker(job, "stop", "true")
 
 
 def _worker(job: Job, verb: str, otherwise: str) -> str:
     """Runs the version of tpu.worker that started the trainer."""
     folder = f"{HOME}/jobs/{job.name}"
-    name, _, options = verb.partition(" ")
-    call = " ".join(part for part in (f'"{folder}/worker" {name} "{folder}"', options) if part)
+    call = f'"{folder}/worker" {verb} "{folder}"'
     return f'if [ -x "{folder}/worker" ]; then {call}; else {otherwise}; fi'
 
 

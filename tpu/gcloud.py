@@ -1,9 +1,7 @@
-"""Runs gcloud with a time limit, or prints what it would run, and reads what a failure means."""
+"""Runs gcloud with a time limit, and reads what a failure means."""
 
-import json
 import os
 import re
-import shlex
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
@@ -38,7 +36,7 @@ PASSING = re.compile(
 FINAL = re.compile(
     "|".join(
         (
-            r"not on PATH",
+            r"does not start",
             r"invalid_grant|[Rr]eauthentication|active account selected",
             r"BILLING_DISABLED|[Bb]illing .*(disabled|enabled|closed)",
             r"SERVICE_DISABLED|has not been used in project",
@@ -55,7 +53,6 @@ _QUOTA = re.compile(r"[Qq]uota")
 _MISSING = re.compile(r"NOT_FOUND|was not found")
 _NO_CONNECTION = re.compile(r"return code \[255\]")
 _OWN_ERROR = re.compile(r"ERROR: (\(gcloud[\w.-]*\) |(?=gcloud crashed))")
-_MESSAGE = re.compile(r'"message": "((?:[^"\\]|\\.)*)"')
 _CHATTER = ("#####", "SSH: ", "Using ssh batch size", "Retrying: ")
 
 
@@ -68,7 +65,7 @@ class Done:
     errors: str = ""
 
 
-# Runs a command with the arguments of `run_for_real`, or only prints it.
+# Runs a command with the arguments of `run_for_real`.
 Runner = Callable[..., Done]
 
 
@@ -105,9 +102,7 @@ def verdict_in(errors: str) -> Verdict:
 def detail_of(done: Done) -> str:
     """What gcloud says of an error, or the last line of what failed on a host."""
     errors = done.errors
-    if message := _MESSAGE.search(errors):
-        text = message[1].replace('\\"', '"')
-    elif own := _OWN_ERROR.search(errors):
+    if own := _OWN_ERROR.search(errors):
         text = errors[own.end() :]
     else:
         lines = [line for line in errors.splitlines() if line.strip("# ")]
@@ -122,7 +117,6 @@ def run_for_real(argv: Sequence[str], *, stream: bool = False, limit: float | No
     After `limit` seconds it is ended, with all that it started, and its status is TIMED_OUT.
     """
     pipe = None if stream else subprocess.PIPE
-    group = None if stream else 0
     try:
         process = subprocess.Popen(
             argv,
@@ -131,53 +125,20 @@ def run_for_real(argv: Sequence[str], *, stream: bool = False, limit: float | No
             stderr=pipe,
             text=True,
             errors="replace",
-            process_group=group,
+            process_group=None if stream else 0,
         )
-    except FileNotFoundError:
-        return Done(NOT_STARTED, errors=f"{argv[0]} is not on PATH: install it")
     except OSError as error:
-        return Done(NOT_STARTED, errors=f"{argv[0]} does not start: {error}")
+        return Done(NOT_STARTED, errors=f"{argv[0]} does not start ({error}): install it")
     with process:
         try:
             output, errors = process.communicate(timeout=limit)
-        except subprocess.TimeoutExpired:
-            _end(process, group)
-            return Done(TIMED_OUT, errors=f"no answer in {limit:.0f} s")
-        except BaseException:
-            _end(process, group)
+        except BaseException as error:
+            # What is streamed is in this process's group, and is interrupted with it.
+            if stream:
+                process.kill()
+            else:
+                os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                return Done(TIMED_OUT, errors=f"no answer in {limit:.0f} s")
             raise
     return Done(process.returncode, output or "", errors or "")
-
-
-def _end(process: subprocess.Popen, group: int | None) -> None:
-    if group is None:
-        process.kill()
-    else:
-        os.killpg(process.pid, signal.SIGKILL)
-
-
-class DryRun:
-    """Prints each command, a question once after a change, and answers as if all went well."""
-
-    def __init__(self, exists: bool):
-        self.exists, self.has_trained = exists, False
-        self._asked: set[str] = set()
-
-    def __call__(self, argv: Sequence[str], **_: object) -> Done:
-        line, words = shlex.join(argv), argv[argv.index("tpus") + 1 :]
-        if line not in self._asked:
-            print(line)
-        if words[:2] == ["queued-resources", "create"] or words[1] == "delete":
-            self.exists = words[1] == "create"
-            self._asked.clear()
-        if words[1] == "ssh":
-            answer = {"state": "exited", "code": 0} if self.has_trained else {}
-            self.has_trained = self.has_trained or "worker start" in argv[-1]
-            return Done(0, f"{json.dumps(answer)}\n")
-        if words[1] != "describe":
-            return Done(0)
-        self._asked.add(line)
-        if not self.exists:
-            return Done(1, errors="NOT_FOUND")
-        is_node = words[0] == "tpu-vm"
-        return Done(0, json.dumps({"state": "READY" if is_node else {"state": "ACTIVE"}}))

@@ -54,17 +54,8 @@ def supervise(cloud: Cloud, idle_minutes: float, delete_after: bool = False) -> 
 
     Machines that are billed and do not train for `idle_minutes` end it.
     """
-    cloud.job.check_run()
     supervisor = _Supervisor(cloud, 60 * idle_minutes)
     leaving(cloud, supervisor.watch, delete_after)
-
-
-def start(cloud: Cloud) -> None:
-    """Installs the package on every host and starts the trainer, unless it is running."""
-    cloud.ssh(commands.install(cloud.job), limit=commands.INSTALL_SECONDS)
-    answers = read_status(cloud.ssh(commands.start(cloud.job)))
-    started = sum(answer.get("started") is True for answer in answers)
-    cloud.say(f"trainer started on {started} hosts, running before on {len(answers) - started}")
 
 
 def read_status(output: str) -> list[dict[str, Any]]:
@@ -217,9 +208,13 @@ class _Supervisor:
 
     def _restart(self) -> None:
         self._begin_idle()
+        cloud, job = self.cloud, self.cloud.job
         # Where one host's trainer ended the others may still wait for it.
-        self.cloud.ssh(commands.stop(self.cloud.job))
-        start(self.cloud)
+        cloud.ssh(commands.stop(job))
+        cloud.ssh(commands.install(job), limit=commands.INSTALL_SECONDS)
+        answers = read_status(cloud.ssh(commands.start(job)))
+        started = sum(answer.get("started") is True for answer in answers)
+        cloud.say(f"trainer started on {started} hosts, running before on {len(answers) - started}")
         self._answered()
         self.attempt += 1
         self._check_idle("its trainer does not stay up")

@@ -17,9 +17,8 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,8 @@ PREEMPTED = 75
 WHOLE = "commit_success.txt"  # what Orbax writes last in a bucket
 NOT_FOUND = 127
 LOOK_SECONDS = 0.05
-KILL_SECONDS = 10
-COPY_SECONDS = 60.0
-LOGS = "host_logs"
+STOP_SECONDS, KILL_SECONDS = 120, 10
+COPY_SECONDS = 60
 WRAPPER = '#!/bin/sh\ncd "{checkout}" && exec "{python}" -m hyla_lm.tpu.worker "$@"\n'
 
 
@@ -47,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verbs = {
         "start": lambda: start(folder, options.workdir, command),
         "status": lambda: status(folder),
-        "stop": lambda: stop(folder, options.seconds),
+        "stop": lambda: stop(folder),
     }
     try:
         found = verbs[options.verb]()
@@ -91,12 +89,18 @@ def watch(folder: Path, lock: int, workdir: str, command: Sequence[str]) -> int:
     # the trainer has saved.
     signal.signal(signal.SIGTERM, lambda *_: None)
     before = _read(folder)
-    copy_last = copy_log(folder / "log", workdir)
     began_at = newest_checkpoint(workdir)
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    copy = f"{workdir.rstrip('/')}/host_logs/{socket.gethostname()}/{stamp}.log"
     try:
         trainer = subprocess.Popen(command, pass_fds=(lock,), process_group=0)
         _write(folder, {**before, "pid": trainer.pid})
-        code = trainer.wait()
+        code = None
+        while code is None:
+            try:
+                code = trainer.wait(COPY_SECONDS)
+            except subprocess.TimeoutExpired:
+                copy_log(folder / "log", copy)
         _signal(os.killpg, trainer.pid, signal.SIGKILL)
     except OSError as error:
         print(error)
@@ -110,7 +114,7 @@ def watch(folder: Path, lock: int, workdir: str, command: Sequence[str]) -> int:
     print(
         f"{time.strftime('%FT%TZ', time.gmtime())} the trainer ended with status {code}", flush=True
     )
-    copy_last()
+    copy_log(folder / "log", copy)
     return code
 
 
@@ -123,7 +127,7 @@ def status(folder: Path) -> dict[str, Any]:
     return {**found, "state": "died"} if found["state"] == "running" else found
 
 
-def stop(folder: Path, seconds: float) -> dict[str, Any]:
+def stop(folder: Path, seconds: float = STOP_SECONDS) -> dict[str, Any]:
     """SIGTERM, then after some seconds SIGKILL for the trainer and the processes it started."""
     started, terminated = time.monotonic(), False
     while _is_locked(folder) and time.monotonic() < started + seconds + KILL_SECONDS:
@@ -150,45 +154,13 @@ def newest_checkpoint(workdir: str) -> int | None:
     return max(steps, default=None)
 
 
-def copy_log(log: Path, workdir: str, seconds: float = COPY_SECONDS) -> Callable[[], None]:
-    """Copies the log whenever it has grown, and returns what stops that with a last copy.
-
-    Each start has a file of its own, WORKDIR/host_logs/HOST/TIME.log. A workdir that is no bucket
-    gets none.
-    """
-    if "://" not in workdir:
-        return lambda: None
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    target = f"{workdir.rstrip('/')}/{LOGS}/{socket.gethostname()}/{stamp}.log"
-    ended = threading.Event()
-
-    def copy_when_grown() -> None:
-        copied = -1
-        is_last = False
-        while not is_last:
-            is_last = ended.wait(seconds)
-            size = log.stat().st_size
-            if size != copied:
-                copied = size if _copy(log, target) else -1
-
-    thread = threading.Thread(target=copy_when_grown, daemon=True)
-    thread.start()
-
-    def stop() -> None:
-        ended.set()
-        thread.join()
-
-    return stop
-
-
-def _copy(log: Path, target: str) -> bool:
-    """Whether the log was copied; if not, the log says why."""
-    command = ["timeout", "60", "gcloud", "storage", "cp", "--quiet", str(log), target]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        why = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-        print(f"the log was not copied to {target}: {why[:200]}", flush=True)
-    return not done.returncode
+def copy_log(log: Path, target: str) -> None:
+    """Copies the log to a bucket, where it outlives the machine; if it cannot, the log says why."""
+    if "://" in target:
+        command = ["timeout", "60", "gcloud", "storage", "cp", "--quiet", str(log), target]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            print(f"the log was not copied to {target}: {done.stderr.strip()[-200:]}", flush=True)
 
 
 def _take_lock(folder: Path, attempts: int = 1) -> int | None:
@@ -238,7 +210,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("verb", choices=("start", "watch", "status", "stop"))
     parser.add_argument("folder")
     parser.add_argument("--workdir", default="", help="where the trainer keeps its checkpoints")
-    parser.add_argument("--seconds", type=float, default=120, help="between SIGTERM and SIGKILL")
     parser.add_argument("--lock", type=int, help="file descriptor (watch)")
     return parser
 

@@ -179,6 +179,7 @@ LINES: dict[str, list[tuple[str, str]]] = {
     ],
     "tpu": [
         (f"tpu supervise {LAUNCH} --name=Hyla", "--name=Hyla"),
+        (f"tpu supervise {LAUNCH} --accelerator-type=v5e-16", "v5litepod-16"),
         (f"tpu supervise {LAUNCH} --repository=r --revision=main --dry-run", "--revision=main"),
         (f"tpu supervise {LAUNCH} --repository=--upload-pack=x --dry-run", "--repository="),
         (f"tpu supervise {LAUNCH} --gin ModelConfig.remat=1", "write --gin.ModelConfig.remat=1"),

@@ -106,14 +106,6 @@ def test_a_request_that_waits_for_days_keeps_its_place(cloud: FakeCloud) -> None
     assert (cloud.count("resources create"), cloud.count("delete")) == (1, 0)
 
 
-def test_a_request_that_fails_is_made_again_after_a_wait(cloud: FakeCloud) -> None:
-    cloud.set(grants=["FAILED"], failure="There is no more capacity in the zone")
-    cloud.fault("resources create", skip=3, set={"grants": ["ACTIVE"]}, goes_on=True)
-    cloud.plan("exit 0")
-    assert cloud.launch("supervise")[0] == 0
-    assert cloud.count("resources create") == 4
-
-
 @pytest.mark.parametrize("had_machines", [False, True])
 def test_no_quota_is_final_for_a_slice_that_never_was(cloud: FakeCloud, had_machines: bool) -> None:
     if had_machines:
