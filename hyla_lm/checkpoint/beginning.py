@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import Any
 
 from flax.traverse_util import flatten_dict, unflatten_dict
 
@@ -68,8 +68,8 @@ def _warm_start(
     step = other.choose(setting.step)
     meta, folder = other.meta(step), other.folder.parent
     own = flatten_dict(program.abstract_state.params, sep="/")
-    matched = match(own, other.parameters(step), setting)
-    wanted = unflatten_dict({name: own[name] for name in matched.taken}, sep="/")
+    names, new, left_out = match(own, other.parameters(step), setting)
+    wanted = unflatten_dict({name: own[name] for name in names}, sep="/")
     taken = other.restore_parameters(step, wanted, meta)
     state = program.init()
     params = flatten_dict(state.params, sep="/") | flatten_dict(taken, sep="/")
@@ -80,12 +80,12 @@ def _warm_start(
         ORIGIN: meta.get(ORIGIN),
     }
     others = [name for name, *_ in differences(identity(program), meta["identity"])]
-    numbers = sum(math.prod(own[name].shape) for name in matched.taken)
+    numbers = sum(math.prod(own[name].shape) for name in names)
     summary = {
         **_origin_row(store.origin),
-        "taken": f"{len(matched.taken)} of {len(own)} arrays, {numbers:,} parameters",
-        "new": _listed(f"{name} {own[name].shape}" for name in matched.new) or "none",
-        "left out": _listed(matched.left_out) or "none",
+        "taken": f"{len(names)} of {len(own)} arrays, {numbers:,} parameters",
+        "new": _listed(f"{name} {own[name].shape}" for name in new) or "none",
+        "left out": _listed(left_out) or "none",
         "differs in": _listed(others) or "none",
     }
     state = state._replace(params=unflatten_dict(params, sep="/"))
@@ -111,19 +111,13 @@ def _check_origin(origin: Mapping[str, Any] | None, setting: WarmStart, path: An
         )
 
 
-class Match(NamedTuple):
-    """Names of parameters, each once: taken, only in this model, and only in the other run.
-
-    A name that the settings leave out is in the last two.
-    """
-
-    taken: list[str]
-    new: list[str]
-    left_out: list[str]
-
-
-def match(own: Mapping[str, Any], saved: Mapping[str, Any], settings: WarmStart) -> Match:
+def match(
+    own: Mapping[str, Any], saved: Mapping[str, Any], settings: WarmStart
+) -> tuple[list[str], list[str], list[str]]:
     """What is taken of saved arrays, both by name, each with its shape and dtype.
+
+    Gives the names that are taken, only in this model, and only in the other run. A name that the
+    settings leave out is in the last two.
 
     Raises UserError if nothing is, for a shape or dtype that differs, and for a pattern that no
     parameter has.
@@ -144,7 +138,7 @@ def match(own: Mapping[str, Any], saved: Mapping[str, Any], settings: WarmStart)
                 f"model has {_kind(own[name])}: correct the model or name it in WarmStart.ignore."
             )
     new = [name for name in own if name not in taken]
-    return Match(taken, new, [name for name in saved if name not in taken])
+    return taken, new, [name for name in saved if name not in taken]
 
 
 def _is_wanted(name: str, settings: WarmStart) -> bool:

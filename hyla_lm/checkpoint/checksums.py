@@ -8,7 +8,6 @@ may save and another restore.
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,8 +19,6 @@ from hyla_lm.parallel.sharding import path_of
 
 EVEN = 0x9E3779B2
 WORD_BYTES = 4
-# Words that are multiplied by a vector of weights at a time: it stays in the cache.
-LONGEST_ROW = 2**15
 CHECKPOINTS = "checkpoints"  # in the folder of a run
 
 
@@ -58,42 +55,26 @@ def is_sealed(value: Mapping[str, Any]) -> bool:
 
 def _sum_of_own_shards(array: jax.Array) -> int:
     shards = [shard for shard in array.addressable_shards if shard.replica_id == 0]
-    starts = [[part.start or 0 for part in shard.index] for shard in shards]
-    parts = zip((np.asarray(shard.data) for shard in shards), starts, strict=True)
-    return sum(weighted_sum(part, start) for part, start in parts) % 2**32
+    sums = (_sum(np.asarray(s.data), [part.start or 0 for part in s.index]) for s in shards)
+    return sum(sums) % 2**32
 
 
-def weighted_sum(part: np.ndarray, starts: Sequence[int]) -> int:
+def _sum(part: np.ndarray, starts: Sequence[int]) -> int:
     """The sum of a part of an array that begins at these indices, one for each axis."""
-    words, starts = _words(part), [*starts, 0]
-    weights = [
-        np.arange(start, start + size, dtype=np.uint32) * _factor(axis) + np.uint32(1)
-        for axis, (start, size) in enumerate(zip(starts, words.shape, strict=True))
-    ]
-    first = 0
-    while math.prod(words.shape[first:]) > LONGEST_ROW and first < words.ndim - 1:
-        first += 1
-    columns, rows = _products(weights[first:]), _products(weights[:first])
-    of_rows = np.einsum("ij,j->i", words.reshape(rows.size, columns.size), columns)
-    return int(np.sum(of_rows * rows, dtype=np.uint32))
+    sums, starts = _words(part), [*starts, 0]
+    for axis in reversed(range(sums.ndim)):
+        index = np.arange(starts[axis], starts[axis] + sums.shape[axis], dtype=np.uint32)
+        sums = np.einsum("...i,i->...", sums, index * _factor(axis) + np.uint32(1))
+    return int(sums)
 
 
 def _words(array: np.ndarray) -> np.ndarray:
-    """The bits of an array as 32-bit words, on an axis more."""
-    contiguous = np.ascontiguousarray(array).reshape(*array.shape, 1)
-    if array.dtype.itemsize >= WORD_BYTES:
-        return contiguous.view(np.uint32)
-    return contiguous.view(f"u{array.dtype.itemsize}").astype(np.uint32)
+    """The bits of an array as 32-bit words, on an axis more where a number has several."""
+    if array.dtype.itemsize > WORD_BYTES:
+        return np.ascontiguousarray(array).reshape(*array.shape, 1).view(np.uint32)
+    return array.view(f"u{array.dtype.itemsize}").astype(np.uint32, copy=False)
 
 
 def _factor(axis: int) -> np.uint32:
     """An even number of an axis: its product with an index, plus 1, is odd."""
     return np.uint32(EVEN * (2 * axis + 1) % 2**32)
-
-
-def _products(weights: Sequence[np.ndarray]) -> np.ndarray:
-    """The product of a weight of each axis, for all indices of these axes in order."""
-    product = np.ones(1, np.uint32)
-    for weight in weights:
-        product = np.multiply.outer(product, weight).ravel()
-    return product

@@ -44,6 +44,6 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
             bindings,
             trust_imports=options.trust_imports,
         )
-        metrics = restored.evaluate()
+        metrics = restored.evaluation().metrics
         if processes.is_process_0():
-            print(json.dumps(metrics, indent=1))
+            print(json.dumps({"step": restored.step, **metrics}, indent=1))

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 import uuid
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -37,35 +37,34 @@ class DiskLock:
     """
 
     def __init__(self, folder: epath.Path):
-        with ExitStack() as stack:
-            path = Path(folder) / LOCK
-            try:
-                number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
-            except OSError as error:
-                if error.errno != errno.ELOOP:
-                    raise
-                raise UserError(
-                    f"{path} is a symbolic link, which a run never makes: delete it."
-                ) from None
-            file = stack.enter_context(open(number, "a+b", buffering=0))
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.seek(0)
-                raise _refusal(folder, file.read(LONGEST_CONTENT)) from None
-            self._folder, self._file = folder, file
-            stack.callback(fcntl.flock, file, fcntl.LOCK_UN)  # also for a child that is being made
-            file.truncate(0)
-            file.write(json.dumps(_this_process()).encode())
-            self._stack = stack.pop_all()
+        path, flags = Path(folder) / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+        try:
+            self._folder, self._file = folder, os.open(path, flags, 0o666)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise UserError(
+                f"{path} is a symbolic link, which a run never makes: delete it."
+            ) from None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(self._file, 0)
+            os.write(self._file, json.dumps(_this_process()).encode())
+        except OSError as error:
+            content = os.read(self._file, LONGEST_CONTENT)
+            os.close(self._file)
+            if isinstance(error, BlockingIOError):
+                raise _refusal(folder, content) from None
+            raise
 
     def check(self) -> None:
         """Raises UserError where the folder was removed, since nobody can take this lock away."""
-        if os.fstat(self._file.fileno()).st_nlink == 0:
+        if os.fstat(self._file).st_nlink == 0:
             raise UserError(f"{self._folder} was removed while the run wrote to it: start it anew.")
 
     def release(self) -> None:
-        self._stack.close()
+        fcntl.flock(self._file, fcntl.LOCK_UN)  # also for a child that is being made
+        os.close(self._file)
 
 
 class BucketLease:

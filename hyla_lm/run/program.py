@@ -117,6 +117,11 @@ def lay_out(experiment: Experiment, task: ObjectiveT, mesh: Mesh) -> Program[Obj
     if experiment.updates.is_on:
         step = guard_step(step, experiment.updates)
 
+    token_step = None
+    if isinstance(task, LanguageModelTask) and task.config.document_losses:
+        by_token = (None, batch_sharding(mesh))
+        token_step = jax.jit(task.loss_by_token(model), out_shardings=by_token)
+
     def evaluation_step(params: Any, batch: Batch) -> Metrics:
         return loss(params, batch, None)[1]
 
@@ -130,14 +135,8 @@ def lay_out(experiment: Experiment, task: ObjectiveT, mesh: Mesh) -> Program[Obj
         jax.jit(init, out_shardings=layout),
         jax.jit(step, donate_argnums=0, out_shardings=(layout, None)),
         jax.jit(evaluation_step),
-        _token_step(task, model, mesh),
+        token_step,
     )
-
-
-def _token_step(task: Objective, model: Decoder, mesh: Mesh) -> Any:
-    if not isinstance(task, LanguageModelTask) or not task.config.document_losses:
-        return None
-    return jax.jit(task.loss_by_token(model), out_shardings=(None, batch_sharding(mesh)))
 
 
 def compile_step(program: Program[Task]) -> Program[Task]:

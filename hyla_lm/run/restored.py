@@ -25,12 +25,8 @@ class RestoredRun:
     params: Any
     step: int
 
-    def evaluate(self) -> dict[str, float]:
-        """The step, and metrics over the whole evaluation sets."""
-        return {"step": self.step, **self.evaluation().metrics}
-
     def evaluation(self, before_batch: Callable[[], None] = lambda: None) -> Evaluation:
-        """`evaluate`, with the losses of documents where the task has any."""
+        """Metrics over the whole evaluation sets, and losses of documents if there are any."""
         shard = shard_of(self.program.mesh, self.program.experiment.train.batch_size)
         with jax.set_mesh(self.program.mesh):
             return evaluate(self.program, self.params, self.step, shard, True, before_batch)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import cached_property
 from importlib.metadata import version
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import jax
@@ -114,13 +113,8 @@ class Run:
     def __enter__(self) -> "Run":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
 
     @cached_property
     def attention_diagnostics(self) -> Callable[[Any, Batch], list[LayerDiagnostics]]:
