@@ -1,20 +1,11 @@
 """The lines of a run's folder when it resumes."""
 
 import json
-import os
 from contextlib import closing
 from pathlib import Path
 
 from hyla_lm.run.folder import RunFolder
 from tests.run_lines import measured
-
-
-def test_a_line_cut_short_by_a_kill_is_dropped(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"st')
-    with closing(RunFolder(str(tmp_path))) as folder:
-        folder.keep_lines_until(2)
-    assert measured(tmp_path) == [{"step": 1}, {"step": 2}]
-    assert sorted(os.listdir(tmp_path)) == [".lock", "metrics.jsonl"]
 
 
 def test_lines_that_are_written_again_are_dropped(tmp_path: Path) -> None:

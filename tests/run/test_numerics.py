@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from hyla_lm.input.prepared import Rows
-from hyla_lm.run import program
 from tests import preloaded
 from tests.tiny_runs import arguments, train, write_gin
 
@@ -60,16 +59,3 @@ def test_other_flags_are_reported(gin_file: Path, workdir: Path) -> None:
     assert status == 0, said
     (line,) = [line for line in said.splitlines() if line.startswith(SAID)]
     assert "XLA_FLAGS " in line and another in line and "jaxlib" not in line
-
-
-def test_other_versions_are_reported(
-    gin_file: Path,
-    workdir: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    installed = program._version
-    monkeypatch.setattr(program, "_version", lambda p: "0.0.1" if p == "jaxlib" else installed(p))
-    change = f"jaxlib {installed('jaxlib')!r} became '0.0.1'"
-    assert train(gin_file, workdir) == 0
-    assert change in capsys.readouterr().out
