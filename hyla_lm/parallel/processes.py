@@ -301,11 +301,12 @@ def _named() -> dict[str, Any]:
         raise UserError(
             f"{COORDINATOR} = {address!r} must be HOST:PORT of process 0: correct the environment."
         )
-    return {
-        "coordinator_address": address,
-        "num_processes": _number(COUNT),
-        "process_id": _number(INDEX),
-    }
+    count, index = _number(COUNT), _number(INDEX)
+    if index >= count:
+        raise UserError(
+            f"{INDEX} = {index} must be below {COUNT} = {count}: correct the environment."
+        )
+    return {"coordinator_address": address, "num_processes": count, "process_id": index}
 
 
 def _is_tpu_host() -> bool:

@@ -177,10 +177,7 @@ def test_a_port_in_use_is_named() -> None:
     ("changed", "says"),
     [
         ({"JAX_COORDINATOR_ADDRESS": "10.0.0.1"}, "= '10.0.0.1' must be HOST:PORT of process 0"),
-        (
-            {"JAX_PROCESS_ID": "2"},
-            "Got process_id=2, num_processes=2.): end what holds the port, or",
-        ),
+        ({"JAX_PROCESS_ID": "2"}, "JAX_PROCESS_ID = 2 must be below JAX_NUM_PROCESSES = 2"),
         ({"JAX_NUM_PROCESSES": "two"}, "JAX_NUM_PROCESSES = 'two' must be a whole number"),
         ({"HYLA_LM_SILENCE_SECONDS": "0"}, "HYLA_LM_SILENCE_SECONDS = 0 must be at least 1"),
     ],
