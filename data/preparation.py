@@ -7,6 +7,7 @@ finished and not made again. The manifest is written when every shard has a repo
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -16,8 +17,6 @@ from typing import Any, Protocol
 
 import numpy as np
 from etils import epath
-from rich.console import Console
-from rich.progress import track
 
 import hyla_lm
 from hyla_lm.data.row_writer import encoded, write_shard
@@ -69,7 +68,17 @@ class Preparation:
 
     def begin(self) -> None:
         """Begins the folder or continues it; raises UserError for one of another preparation."""
-        begin_folder(self.folder, self._request())
+        request = {
+            "source": self.source.name,
+            "documents": self.source.content(),
+            "tokenizer": self.tokenizer.sha256,
+            "split": self.split,
+            "sequence_length": self.sequence_length,
+            "shards": self.shards,
+            "producer": hyla_lm.__version__,
+            "format": FORMAT,
+        }
+        begin_folder(self.folder, request)
 
     def missing(self) -> list[int]:
         """The shards still to be made."""
@@ -118,18 +127,6 @@ class Preparation:
             shards=shards,
         )
 
-    def _request(self) -> dict[str, Any]:
-        return {
-            "source": self.source.name,
-            "documents": self.source.content(),
-            "tokenizer": self.tokenizer.sha256,
-            "split": self.split,
-            "sequence_length": self.sequence_length,
-            "shards": self.shards,
-            "producer": hyla_lm.__version__,
-            "format": FORMAT,
-        }
-
     def _is_finished(self, index: int) -> bool:
         if size_of(self._report_path(index)) is None:
             return False
@@ -165,16 +162,16 @@ def prepare(preparation: Preparation, workers: int = 1) -> Manifest:
 
 
 def _make_shards(preparation: Preparation, missing: Sequence[int], workers: int) -> None:
-    label = f"making {len(missing)} of {preparation.shards} {preparation.split} shards"
-    console = Console(stderr=True)
+    of_all = f"{len(missing)} of {preparation.shards} shards"
+    print(f"making {of_all} in {preparation.folder}", file=sys.stderr)
     if workers <= 1:
-        for index in track(missing, label, console=console):
+        for index in missing:
             preparation.make_shard(index)
         return
     with ProcessPoolExecutor(workers, get_context("spawn"), end_with_parent) as pool:
         made = [pool.submit(preparation.make_shard, index) for index in missing]
         try:
-            for future in track(as_completed(made), label, len(made), console=console):
+            for future in as_completed(made):
                 future.result()
         except BrokenProcessPool as error:
             raise UserError(
@@ -241,10 +238,7 @@ def begin_folder(folder: str, request: dict[str, Any]) -> None:
             write_whole(path, json.dumps(request, indent=1).encode())
     if not path.exists():
         raise UserError(f"{folder} holds other files: give a new folder.")
-    try:
-        begun = json.loads(path.read_text())
-    except ValueError as error:
-        raise UserError(f"{path} is damaged: give a new folder.") from error
+    begun = json.loads(path.read_text())
     others = [name for name, asked in request.items() if begun.get(name) != asked]
     if others:
         raise UserError(

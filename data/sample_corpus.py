@@ -18,9 +18,6 @@ from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import track
-
 import hyla_lm
 from hyla_lm.config.declare import configurable, setting
 from hyla_lm.data.preparation import write_rows
@@ -146,8 +143,8 @@ def _read_all(files: Sequence[str]) -> Iterator[list[str]]:
         yield from map(read_prose, files)
         return
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn"), begin_worker) as pool:
-        results = pool.map(read_prose, files, chunksize=FILES_PER_TASK)
-        yield from track(results, "reading docstrings", len(files), console=Console(stderr=True))
+        print(f"reading the docstrings of {len(files):,} files", file=sys.stderr)
+        yield from pool.map(read_prose, files, chunksize=FILES_PER_TASK)
 
 
 def _is_long_enough(texts: Iterable[str]) -> bool:

@@ -159,11 +159,8 @@ class ShuffledTask:
     task: TaskDocuments
     shard: BatchShard
 
-    def start(self) -> Cursor:
-        return {"document": 0}
-
     def after(self, cursor: Cursor) -> Generator[tuple[Cursor, Document]]:
-        first = cursor["document"]
+        first = cursor.get("document", 0)
         documents = self.task.documents(
             seqio.ShardInfo(self.shard.index, self.shard.count), None, self.shard.seed, first
         )

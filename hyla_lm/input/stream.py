@@ -78,10 +78,7 @@ class C4Stream:
 
 
 class Documents(Protocol):
-    """An endless, repeatable sequence of documents; a cursor names a place in it."""
-
-    def start(self) -> Cursor:
-        """The cursor of the first document."""
+    """An endless, repeatable sequence of documents; a cursor names a place in it, {} the first."""
 
     def after(self, cursor: Cursor) -> Generator[tuple[Cursor, Any]]:
         """The documents from the one at the cursor on, each with its own cursor."""
@@ -104,11 +101,8 @@ class FileTexts:
                 "reads files of its own: give more files, or train on prepared rows (@Rows())."
             )
 
-    def start(self) -> Cursor:
-        return {"epoch": 0, "file": 0, "document": 0}
-
     def after(self, cursor: Cursor) -> Generator[tuple[Cursor, str]]:
-        epoch, place, first = cursor["epoch"], cursor["file"], cursor["document"]
+        epoch, place, first = (cursor.get(name, 0) for name in ("epoch", "file", "document"))
         while True:
             files, holds_any = self._files_of(epoch), place > 0 or first > 0
             for file_index in range(place, len(files)):
@@ -137,11 +131,8 @@ class RecordTexts:
     shard: BatchShard
     reading: Reading
 
-    def start(self) -> Cursor:
-        return {"document": 0}
-
     def after(self, cursor: Cursor) -> Generator[tuple[Cursor, str]]:
-        number = cursor["document"]
+        number = cursor.get("document", 0)
         parts = ShuffledTexts(self.texts, self.shard, number)
         threads = self.reading.threads
         options = grain.ReadOptions(threads, max(PARTS_AHEAD, threads))
@@ -238,7 +229,7 @@ class PackedIterator(grain.DatasetIterator):
     def __init__(self, source: PackedBatches):
         super().__init__()
         self._source = source
-        self.set_state({"document": source.documents.start(), "token": 0, "row": 0})
+        self.set_state({"document": {}, "token": 0, "row": 0})
 
     def get_state(self) -> dict[str, Any]:
         return dict(self._state)

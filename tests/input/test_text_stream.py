@@ -134,7 +134,7 @@ def test_processes_divide_an_epoch(source: C4Stream, tokenizer: Tokenizer) -> No
     for index in range(count):
         data, shard = opened(source), BatchShard(BATCH * count, 0, index, count)
         documents = data.train.documents_of(shard)
-        cursors = [cursor for cursor, _ in islice(documents.after(documents.start()), 400)]
+        cursors = [cursor for cursor, _ in islice(documents.after({}), 400)]
         epoch = sum(cursor["epoch"] == 0 for cursor in cursors if "epoch" in cursor)
         epoch = epoch or len(range(index, len(TEXTS), count))  # of ArrayRecord
         found += whole_documents(batches(data, 150, shard)[0], tokenizer)[:epoch]
