@@ -64,16 +64,11 @@ def choose(request: Request, implementation: str = "auto") -> Kernel:
     """The first kernel of an implementation, or that "auto" takes, which can do a request.
 
     Of few pairs "auto" computes all at once, but for hypernetworks, whose units a pair are many.
-    Raises UserError for an unknown implementation and if none of its kernels can do the request.
+    Raises UserError if no kernel of the implementation can do the request.
     """
-    if implementation not in IMPLEMENTATIONS:
-        raise UserError(
-            f"attention implementation {implementation!r} does not exist: use one of "
-            f"{', '.join(map(repr, IMPLEMENTATIONS))}."
-        )
     if implementation != "auto":
         candidates = [kernel for kernel in KERNELS if kernel.implementation == implementation]
-    elif request.pairs > MAX_PAIRS_AT_ONCE:
+    elif request.q_BxTxHxK.shape[1] * request.k_BxSxHxK.shape[1] > MAX_PAIRS_AT_ONCE:
         candidates = [kernel for kernel in KERNELS if kernel.platform in (None, platform())]
     else:
         small = "blocked" if request.spec.value_network == "hypernetwork" else "reference"

@@ -22,6 +22,14 @@ LANES = 128
 ROW_TILE = 16  # rows of bfloat16 in a vector register
 UNROLL = True
 PADDING = -1  # the segment of padded positions
+MAX_SIZE = 128  # of a head
+DTYPES = (jnp.bfloat16, jnp.float32)
+
+
+def fits_lanes(request: Request) -> bool:
+    """Whether our kernels take a request's head sizes and dtype, and it is a plain one."""
+    size = max(request.q_BxTxHxK.shape[3], request.v_BxSxHxU.shape[3])
+    return size <= MAX_SIZE and request.dtype in DTYPES and request.is_plain
 
 
 def round_up(x: int, multiple: int) -> int:

@@ -18,6 +18,7 @@ from hyla_lm.attention.chips import chip_in_use
 from hyla_lm.attention.lanes import (
     LANES,
     Problem,
+    fits_lanes,
     matrix_product,
     operand_rows,
     output_of_rows,
@@ -31,9 +32,7 @@ from hyla_lm.attention.spec import PAIR_NETWORKS
 
 MAX_LENGTH = 2048
 MAX_WHOLE_ROWS = 1024
-MAX_SIZE = 128
 MAX_HEADS = 16
-DTYPES = (jnp.bfloat16, jnp.float32)
 
 
 def supports(request: Request) -> bool:
@@ -41,16 +40,10 @@ def supports(request: Request) -> bool:
     network = request.spec.pair_network
     if network is None or request.spec.value_network != "linear":
         return False
-    _, k_length, heads, value_dim = request.v_BxSxHxU.shape
-    return (
-        request.is_plain
-        and request.q_offset is not None
-        and request.dtype in DTYPES
-        and max(request.q_BxTxHxK.shape[1], k_length)
-        <= (MAX_WHOLE_ROWS if network.whole_rows else MAX_LENGTH)
-        and heads <= MAX_HEADS
-        and max(request.q_BxTxHxK.shape[3], value_dim) <= MAX_SIZE
-    )
+    length = max(request.q_BxTxHxK.shape[1], request.k_BxSxHxK.shape[1])
+    fits = length <= (MAX_WHOLE_ROWS if network.whole_rows else MAX_LENGTH)
+    has_few_heads = request.q_BxTxHxK.shape[2] <= MAX_HEADS
+    return fits and has_few_heads and fits_lanes(request) and request.q_offset is not None
 
 
 def attend_pairs(request: Request) -> jax.Array:

@@ -52,11 +52,6 @@ class Request:
     q_offset: int | None
 
     @property
-    def pairs(self) -> int:
-        """The number of query-key pairs, T * S."""
-        return self.q_BxTxHxK.shape[1] * self.k_BxSxHxK.shape[1]
-
-    @property
     def is_plain(self) -> bool:
         """Whether it has neither a bias nor dropout."""
         return self.bias is None and self.dropout is None

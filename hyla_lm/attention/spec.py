@@ -112,7 +112,6 @@ PAIR_NETWORKS: Mapping[str, PairNetwork] = {
     ),
     "gated_readout": PairNetwork(_gated_readout, {"gate": Weight("HH")}),
 }
-VALUE_NETWORKS = ("linear", "hypernetwork")
 NORMALIZATIONS = ("softmax", "identity", "rms_head", "softmax_rms_head", *PAIR_NETWORKS)
 ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
     "identity": lambda x: x,
@@ -140,7 +139,7 @@ class AttentionSpec:
     def __post_init__(self) -> None:
         parts = {
             "normalization": NORMALIZATIONS,
-            "value_network": VALUE_NETWORKS,
+            "value_network": ("linear", "hypernetwork"),
             "activation": tuple(ACTIVATIONS),
             "value_depth": (1, 2) if self.value_network == "hypernetwork" else (1,),
         }

@@ -270,26 +270,23 @@ class Decoder(nn.Module):
             self.head = OwnHead(self.io.output_size, c.model_dim, c.use_bias)
         if c.positions == "learned":
             self.position_embed = TokenTable(c.max_length, c.model_dim)
-        self.blocks = self._make_blocks()
+        if c.scan_layers:
+            scanned = nn.scan(
+                Blocks,
+                variable_axes={"params": 0, "cache": 0, "intermediates": 0},
+                split_rngs={"params": True, "dropout": True},
+                in_axes=nn.broadcast,
+                length=c.num_layers // len(c.pattern),
+            )
+            self.blocks = scanned(c, len(c.pattern), self.cache_length)
+        else:
+            self.blocks = Blocks(c, c.num_layers, self.cache_length, self.answers)
         self.final_norm = make_norm(c.norm, c.use_bias, dtype)
 
     @property
     def answers(self) -> int | None:
         """The number of last positions with outputs; None for all."""
         return self.io.answers if isinstance(self.io, Features) else None
-
-    def _make_blocks(self) -> nn.Module:
-        c = self.config
-        if not c.scan_layers:
-            return Blocks(c, c.num_layers, self.cache_length, self.answers)
-        scanned = nn.scan(
-            Blocks,
-            variable_axes={"params": 0, "cache": 0, "intermediates": 0},
-            split_rngs={"params": True, "dropout": True},
-            in_axes=nn.broadcast,
-            length=c.num_layers // len(c.pattern),
-        )
-        return scanned(c, len(c.pattern), self.cache_length)
 
     def hidden(
         self,

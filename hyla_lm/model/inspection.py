@@ -67,10 +67,14 @@ def kernels_of(model: Decoder, params: Any, batch_size: int, length: int) -> lis
     if isinstance(model.io, Features):
         inputs = jax.ShapeDtypeStruct((*shape, model.io.input_size), jnp.float32)
 
+    def zeros(layer: SelfAttention, request: Request) -> jax.Array:
+        v = request.v_BxSxHxU
+        return jnp.zeros((*request.q_BxTxHxK.shape[:3], v.shape[-1]), v.dtype)
+
     def asked(params: Any, inputs: jax.Array) -> list[Request]:
         options = dict(rngs={"dropout": jax.random.key(0)}, dropout=True)
         segments = inputs if isinstance(model.io, Tokens) else None
-        with replaced_attention(_zeros):
+        with replaced_attention(zeros):
             return _requests(model, params, inputs, segments, **options)
 
     requests = jax.eval_shape(asked, params, inputs)
@@ -89,11 +93,6 @@ def replaced_attention(attend: Callable[[SelfAttention, Request], jax.Array]) ->
         return run(*args, **kwargs)
 
     return nn.intercept_methods(intercept)
-
-
-def _zeros(layer: SelfAttention, request: Request) -> jax.Array:
-    q, v = request.q_BxTxHxK, request.v_BxSxHxU
-    return jnp.zeros((*q.shape[:3], v.shape[-1]), v.dtype)
 
 
 def _requests(model: Decoder, params: Any, *inputs: Any, **options: Any) -> list[Request]:

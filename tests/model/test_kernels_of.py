@@ -3,12 +3,11 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import pytest
 
 from hyla_lm.attention import attend as attention_module
 from hyla_lm.errors import UserError
-from hyla_lm.model.config import Features, Tokens
+from hyla_lm.model.config import Tokens
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.inspection import kernels_of
 from hyla_lm.parallel.mesh import MeshConfig, make_mesh
@@ -42,13 +41,6 @@ def kernels(length: int = 256, **fields: Any) -> list[str]:
 def test_every_layer_as_it_trains(fields: dict[str, Any], expected: list[str], scan: bool) -> None:
     fields = {"attention": MIXED, "num_layers": 4, "scan_layers": scan, "remat": scan} | fields
     assert kernels(**fields) == 2 * expected
-
-
-@pytest.mark.usefixtures("on_tpu")
-def test_a_last_layer_that_answers_alone_has_its_own_kernel() -> None:
-    model = Decoder(small(attention="softmax", num_layers=3), Features(3, 2, answers=1))
-    params = shapes(model, jnp.zeros((1, 1, 3)))
-    assert kernels_of(model, params, 2, 256) == ["pallas_softmax"] * 2 + ["reference"]
 
 
 def test_what_no_kernel_can_do_is_said_before_the_first_step() -> None:

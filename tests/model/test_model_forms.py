@@ -11,7 +11,6 @@ import pytest
 
 from hyla_lm.model.config import Features, Tokens
 from hyla_lm.model.decoder import Decoder
-from hyla_lm.model.inspection import attention_layers
 from tests.model.small_model import (
     LENGTH,
     QUICK_COMPILE,
@@ -83,27 +82,6 @@ def test_layers_whose_past_is_one_sum_keep_that_instead_of_keys_and_values(
     init = partial(model.init, cache_index=jnp.asarray(0))
     cache = jax.eval_shape(init, jax.random.key(0), tokens())["cache"]["blocks"]
     assert [set(cache[f"block_{layer}"]["attention"]) for layer in range(2)] == kept
-
-
-def test_the_cache_holds_the_heads_of_keys_and_values_alone() -> None:
-    model = Decoder(small(**GROUPED, value_dim=6), Tokens(VOCABULARY), cache_length=15)
-    init = partial(model.init, cache_index=jnp.asarray(0))
-    variables = jax.eval_shape(init, jax.random.key(0), tokens())
-    cache = variables["cache"]["blocks"]["block_1"]["attention"]
-    assert cache["cached_key"].shape == (2, 15, 2, 4)
-    assert cache["cached_value"].shape == (2, 15, 2, 6)
-    attention = variables["params"]["blocks"]["block_1"]["attention"]
-    assert attention["query"]["kernel"].shape == (16, 4, 4)
-    assert attention["key"]["kernel"].shape == (16, 2, 4)
-
-
-def test_codes_of_grouped_heads_are_told_apart_by_their_queries() -> None:
-    model = Decoder(small(**GROUPED), Tokens(VOCABULARY))
-    view = attention_layers(model, parameters(model, tokens()), tokens())[0]
-    k = view.request.k_BxSxHxK
-    np.testing.assert_array_equal(k[:, :, 0::2], k[:, :, 1::2])
-    assert not np.allclose(k[:, :, 0], k[:, :, 2])
-    assert not np.allclose(view.code_BxHxTxS[:, 0], view.code_BxHxTxS[:, 1])
 
 
 def logits_and_gradients(model: Decoder, params: dict) -> tuple[jax.Array, dict]:

@@ -27,6 +27,7 @@ from hyla_lm.attention.lanes import (
     LANES,
     ROW_TILE,
     Problem,
+    fits_lanes,
     operand_rows,
     output_of_rows,
     problem_of,
@@ -36,27 +37,19 @@ from hyla_lm.attention.lanes import (
 )
 from hyla_lm.attention.request import Request
 
-MAX_SIZE = 128
 MAX_FLOAT32_WIDTH = 2048
 PADDED_HEADS = (4, 8, 16, 32)
-DTYPES = (jnp.bfloat16, jnp.float32)
 DQ_BYTES = 16 * 2**20
 
 
 def supports(request: Request) -> bool:
     """Whether the kernel can do a request."""
-    spec, (heads, key_dim) = request.spec, request.q_BxTxHxK.shape[2:]
-    value_dim = request.v_BxSxHxU.shape[3]
-    if heads > PADDED_HEADS[-1] or max(key_dim, value_dim) > MAX_SIZE:
+    spec, (heads, value_dim) = request.spec, request.v_BxSxHxU.shape[2:]
+    has_units = (spec.value_network, spec.value_depth) == ("hypernetwork", 1)
+    if heads > PADDED_HEADS[-1] or not has_units or spec.normalizes_over_keys:
         return False
     width = _padded_heads(heads) * round_up(value_dim, ROW_TILE)
-    return (
-        request.is_plain
-        and (spec.value_network, spec.value_depth) == ("hypernetwork", 1)
-        and not spec.normalizes_over_keys
-        and request.dtype in DTYPES
-        and (request.dtype == jnp.bfloat16 or width <= MAX_FLOAT32_WIDTH)
-    )
+    return fits_lanes(request) and (request.dtype == jnp.bfloat16 or width <= MAX_FLOAT32_WIDTH)
 
 
 def attend_pallas(request: Request) -> jax.Array:

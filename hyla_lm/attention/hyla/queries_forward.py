@@ -174,7 +174,7 @@ class QueriesForward:
     def _make_z(self, pair: _Pair, stage: Any, turn: Any, z_ref: Any) -> None:
         p = self.p
         keys = min(self.turn_keys, GROUP_KEYS)
-        phi = _identity if self._is_cheap else ACTIVATIONS[p.activation]
+        phi = ACTIVATIONS["identity" if self._is_cheap else p.activation]
         for start in range(0, self.turn_keys, keys):
             first = turn * self.turn_keys + start
             key = stage * STAGE_KEYS + first
@@ -191,7 +191,7 @@ class QueriesForward:
     def _sum_y(self, pair: _Pair, stage: Any, turn: Any, z_ref: Any, sum_ref: Any) -> None:
         """y of four heads: sum over a stage's keys of code times z, tile by tile in registers."""
         p, (_, tile) = self.p, forward_blocks(self.p)
-        phi = ACTIVATIONS[p.activation] if self._is_cheap else _identity
+        phi = ACTIVATIONS[p.activation if self._is_cheap else "identity"]
         first_head = turn * HEADS_AT_ONCE
         first_sum = pl.multiple_of(first_head * p.value_dim, 8)
         first_key = pl.multiple_of(stage * STAGE_KEYS, STAGE_KEYS)
@@ -216,10 +216,6 @@ class QueriesForward:
     def _is_cheap(self) -> bool:
         """Whether phi is applied where z is read, twice a unit: a cheap phi delays no product."""
         return self.p.activation in CHEAP_ACTIVATIONS
-
-
-def _identity(x: jax.Array) -> jax.Array:
-    return x
 
 
 def network_shape(p: Problem) -> tuple[int, int, int]:

@@ -20,6 +20,7 @@ from hyla_lm.attention.chips import chip_in_use
 from hyla_lm.attention.lanes import (
     LANES,
     Problem,
+    fits_lanes,
     matrix_product,
     operand_rows,
     output_of_rows,
@@ -30,8 +31,6 @@ from hyla_lm.attention.request import Request
 from hyla_lm.attention.softmax.libraries import splash_supports
 
 MAX_LENGTH = 2048
-MAX_SIZE = 128
-DTYPES = (jnp.bfloat16, jnp.float32)
 HIDDEN = -1e30  # added to the score of a pair that is not visible
 NOTHING_SEEN = -1e29  # below every visible score and above every hidden one
 LOG2_E = 1.4426950408889634
@@ -43,9 +42,7 @@ Pair = tuple[jax.Array, jax.Array]
 def supports(request: Request) -> bool:
     """Whether the kernel can do a request. Longer rows are for splash."""
     length = max(request.q_BxTxHxK.shape[1], request.k_BxSxHxK.shape[1])
-    size = max(request.q_BxTxHxK.shape[3], request.v_BxSxHxU.shape[3])
-    fits = length <= MAX_LENGTH and size <= MAX_SIZE and request.dtype in DTYPES
-    return fits and splash_supports(request)
+    return length <= MAX_LENGTH and fits_lanes(request) and splash_supports(request)
 
 
 def heads_at_once(p: Problem) -> int:
