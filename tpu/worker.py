@@ -24,7 +24,6 @@ from typing import Any
 
 PREEMPTED = 75
 WHOLE = "commit_success.txt"  # what Orbax writes last in a bucket
-NOT_FOUND = 127
 LOOK_SECONDS = 0.05
 STOP_SECONDS, KILL_SECONDS = 120, 10
 COPY_SECONDS = 60
@@ -32,26 +31,17 @@ WRAPPER = '#!/bin/sh\ncd "{checkout}" && exec "{python}" -m hyla_lm.tpu.worker "
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs start, status or stop; prints the result as a line of JSON.
-
-    A disk that fails is one sentence and status 1.
-    """
+    """Runs start, status or stop, and prints the result as a line of JSON."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
     end = argv.index("--") if "--" in argv else len(argv)
     options, command = _parser().parse_args(argv[:end]), argv[end + 1 :]
     folder = Path(options.folder)
     if options.verb == "watch":
         return watch(folder, options.lock, options.workdir, command)
-    verbs = {
-        "start": lambda: start(folder, options.workdir, command),
-        "status": lambda: status(folder),
-        "stop": lambda: stop(folder),
-    }
-    try:
-        found = verbs[options.verb]()
-    except OSError as error:
-        print(f"{socket.gethostname()}: {folder} cannot be used: {error}", file=sys.stderr)
-        return 1
+    if options.verb == "start":
+        found = start(folder, options.workdir, command)
+    else:
+        found = stop(folder) if options.verb == "stop" else status(folder)
     print(json.dumps({"host": socket.gethostname(), **found}))
     return 0
 
@@ -92,19 +82,15 @@ def watch(folder: Path, lock: int, workdir: str, command: Sequence[str]) -> int:
     began_at = newest_checkpoint(workdir)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     copy = f"{workdir.rstrip('/')}/host_logs/{socket.gethostname()}/{stamp}.log"
-    try:
-        trainer = subprocess.Popen(command, pass_fds=(lock,), process_group=0)
-        _write(folder, {**before, "pid": trainer.pid})
-        code = None
-        while code is None:
-            try:
-                code = trainer.wait(COPY_SECONDS)
-            except subprocess.TimeoutExpired:
-                copy_log(folder / "log", copy)
-        _signal(os.killpg, trainer.pid, signal.SIGKILL)
-    except OSError as error:
-        print(error)
-        code = NOT_FOUND
+    trainer = subprocess.Popen(command, pass_fds=(lock,), process_group=0)
+    _write(folder, {**before, "pid": trainer.pid})
+    code = None
+    while code is None:
+        try:
+            code = trainer.wait(COPY_SECONDS)
+        except subprocess.TimeoutExpired:
+            copy_log(folder / "log", copy)
+    _signal(os.killpg, trainer.pid, signal.SIGKILL)
     code = 128 - code if code < 0 else code
     reached = newest_checkpoint(workdir)
     stuck = reached == began_at

@@ -41,7 +41,7 @@ eval "$(sed -n "$(wc -l < "$CLOUD/attempts-$HOST")p" "$CLOUD/plan")" """,
 }
 FRESH: dict[str, Any] = {
     **{"resource": None, "node": None, "hosts": 1, "grants": ["ACTIVE"], "faults": []},
-    **{"node_with": ["ACTIVE"], "delete_leaves_node": False, "failure": "", "calls": []},
+    **{"delete_leaves_node": False, "failure": "", "calls": []},
 }
 
 
@@ -120,15 +120,11 @@ class FakeCloud:
     def is_empty(self) -> bool:
         return self.state["resource"] is None and self.state["node"] is None
 
-    def wait_for_end(self, host: int) -> None:
-        """Until the trainer of a host has ended."""
-        self._wait_for(lambda: '"exited"' in self.trainer(host))
-
     def wait_for_attempt(self, host: int, number: int) -> None:
         """Until the trainer of a host has been started so many times, and has begun."""
-        self._wait_for(lambda: self.attempts(host) == number and "state" in self.trainer(host))
+        self.wait_for(lambda: self.attempts(host) == number and "state" in self.trainer(host))
 
-    def _wait_for(self, is_so: Callable[[], bool]) -> None:
+    def wait_for(self, is_so: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 20
         while not is_so():
             assert time.monotonic() < deadline

@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,19 +69,17 @@ class Cloud:
 
     def lose_hosts(self) -> None:
         """Ends every process of the hosts and clears their disks."""
-        hosts = [name for name in os.listdir(self.home) if name.startswith("host-")]
-        for host in hosts:
-            status = f"{self.home}/{host}/hyla_lm/jobs/hyla/status.json"
-            if os.path.exists(status):
-                with open(status) as file:
-                    end_group(json.load(file).get("pid"))
-            os.system(f"rm -rf '{self.home}/{host}'")
+        for host in self.home.glob("host-*"):
+            status = host / "hyla_lm/jobs/hyla/status.json"
+            pid = json.loads(status.read_text()).get("pid") if status.exists() else None
+            if pid:
+                with suppress(ProcessLookupError):
+                    os.killpg(pid, 9)
+            os.system(f"rm -rf '{host}'")
 
     def create(self, argv: Sequence[str]) -> Done:
         if self.state["resource"] is not None or self.state["node"] is not None:
-            return Done(
-                1, errors="ERROR: (gcloud.compute.tpus) ALREADY_EXISTS: it already exists\n"
-            )
+            return Done(1, errors="ERROR: (gcloud.compute.tpus) ALREADY_EXISTS: it is there\n")
         self.change({"resource": "CREATING", "to_come": list(self.state["grants"])})
         return Done(0)
 
@@ -89,7 +88,7 @@ class Cloud:
             return GONE
         if self.state.get("to_come"):
             self.change({"resource": self.state["to_come"].pop(0)})
-            if self.state["resource"] in self.state["node_with"]:
+            if self.state["resource"] == "ACTIVE":
                 self.change({"node": "READY"})
         failed = {"failedData": {"error": {"message": self.state["failure"]}}}
         more = failed if self.state["resource"] == "FAILED" else {}
@@ -121,7 +120,8 @@ class Cloud:
         hosts = everyone if options["worker"] == "all" else [int(options["worker"])]
         ended = [self.run_on(host, options["command"]) for host in hosts]
         code = next((done.code for done in ended if done.code), 0)
-        return Done(code, *("".join(texts) for texts in zip(*map(texts_of, ended), strict=True)))
+        outputs, errors = [done.output for done in ended], [done.errors for done in ended]
+        return Done(code, "".join(outputs), "".join(errors))
 
     def run_on(self, host: int, script: str) -> Done:
         """Runs a script where the folder of a host is its home."""
@@ -133,14 +133,3 @@ class Cloud:
 
     def save(self) -> None:
         self.path.write_text(json.dumps(self.state))
-
-
-def texts_of(done: Done) -> tuple[str, str]:
-    return done.output, done.errors
-
-
-def end_group(pid: int | None) -> None:
-    try:
-        os.killpg(pid or 0, 9 if pid else 0)
-    except ProcessLookupError:
-        return

@@ -1,7 +1,4 @@
-"""Weeks of a training in seconds: a cloud with a clock of its own, and random faults.
-
-python -m tests.tpu.soak prints what went wrong, and what that cost.
-"""
+"""Weeks of a training in seconds: a cloud with a clock of its own, and random faults."""
 
 import json
 import random
@@ -196,9 +193,3 @@ def soak(seed: int, interrupt_at: float = float("inf")) -> Soak:
     except KeyboardInterrupt:
         world.said.append("interrupted")
     return world
-
-
-if __name__ == "__main__":
-    done = soak(seed=0)
-    print("\n".join(f"{times:5} {name}" for name, times in done.times.items()))
-    print(f"trained {done.trained:.0f} h in {done.now / HOUR:.0f} h, billed {done.billed:.0f} h")

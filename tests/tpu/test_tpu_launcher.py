@@ -96,7 +96,7 @@ def test_logs_show_the_log_of_the_chosen_host(active: FakeCloud) -> None:
     active.set(hosts=2)
     active.plan('echo "this is $HOST"; exit 0')
     active.launch("supervise")
-    active.wait_for_end(1)
+    active.wait_for(lambda: '"exited"' in active.trainer(1))
     assert "this is 1" in active.launch("logs", "--no-follow", "--worker=1")[1]
     code, printed = active.launch("logs", "--worker=4")
     assert code == 2 and "--worker=4 is no host of hyla: give 0 to 3" in printed

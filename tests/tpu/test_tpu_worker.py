@@ -112,22 +112,6 @@ def test_stop_of_a_trainer_that_does_not_listen(host: Host) -> None:
     assert worker.stop(host.folder, 0.2)["code"] == 128 + signal.SIGKILL
 
 
-def test_a_program_that_is_not_there(host: Host) -> None:
-    worker.start(host.folder, "", ["no-such-program"])
-    assert host.ended()["code"] == 127
-    assert "no-such-program" in (host.folder / "log").read_text()
-
-
-def test_a_folder_that_cannot_be_used_is_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "job").write_text("a file")
-    assert worker.main(["start", str(tmp_path / "job"), "--workdir=run", "--", "true"]) == 1
-    said = capsys.readouterr()
-    assert said.out == "" and len(said.err.splitlines()) == 1
-    assert f"{tmp_path / 'job'} cannot be used" in said.err
-
-
 def test_nothing_was_ever_started(host: Host) -> None:
     assert host.status() == worker.stop(host.folder, 0) == {}
     assert not host.folder.exists()
