@@ -83,7 +83,7 @@ class ModelConfig:
         for name in self.pattern:
             if name not in VARIANTS:
                 raise wrong_choice(f"ModelConfig.attention = {name!r}", VARIANTS)
-        if self.num_layers % len(self.pattern):
+        if not self.pattern or self.num_layers % len(self.pattern):
             raise UserError(
                 f"ModelConfig.num_layers = {self.num_layers} is no multiple of the "
                 f"{len(self.pattern)} entries of ModelConfig.attention: change one."

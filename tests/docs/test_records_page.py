@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from docs.studies.records import METHODS, RATES, RESULTS, STEPS, Setting
-from docs.studies.records_numbers import Cell, cells_of, pairs, welch
+from docs.studies.records_numbers import cells_of, pairs
 from docs.studies.records_page import PAGE, page
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
@@ -33,15 +33,6 @@ def test_runs_of_other_documents_are_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps({**run, "bytes": [size + 1 for size in run["bytes"]]}))
     with pytest.raises(UserError, match="other documents"):
         pairs(cells_of(copied, "500k"))
-
-
-def test_an_interval_over_seeds_is_welchs() -> None:
-    """By hand: 1.5 ± 0.5 less 4 ± 1 is -2.5 ± 1.118, with 1.4706 degrees and t of 6.1881."""
-    runs = [[{"bits_per_byte": x} for x in values] for values in ((1.0, 2.0), (3.0, 5.0))]
-    ours, theirs, alone = (Cell("1m", "hyla", [], of, 1.0) for of in (*runs, runs[0][:1]))
-    found = welch(ours, theirs)
-    assert found and (found.low, found.high) == pytest.approx((-9.4186, 4.4186), abs=1e-4)
-    assert welch(alone, theirs) is None
 
 
 @pytest.mark.parametrize("size", SIZES_TOLD)

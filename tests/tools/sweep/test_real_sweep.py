@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from hyla_lm.input.prepared import Rows
-from tests.bad_input.conftest import TRAINED
 from tests.run_lines import measured
+from tests.tiny_runs import write_gin
 
 ROOT = Path(__file__).parents[3]
 STEPS = 200
@@ -25,9 +25,8 @@ SMALLEST = (
 
 def command(rows: Rows, home: Path) -> list[str]:
     """A sweep of two points."""
-    (home / "run.gin").write_text(TRAINED.format(rows=rows))
     return [
-        *(sys.executable, "-m", "hyla_lm", "sweep", f"--gin_file={home / 'run.gin'}"),
+        *(sys.executable, "-m", "hyla_lm", "sweep", f"--gin_file={write_gin(home, rows)}"),
         *(f"--workdir={home / 'sweep'}", "--over", "OptimizerConfig.learning_rate=1e-3,3e-2"),
         *(f"--gin.{binding}" for binding in SMALLEST),
     ]
