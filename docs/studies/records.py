@@ -243,5 +243,5 @@ def keep(path: Path, found: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    start_with_huge_pages()  # so that the timed steps have the memory of a run's steps
+    start_with_huge_pages(trains=True)  # so that the timed steps have the memory of a run's steps
     ending.process(main)

@@ -152,7 +152,7 @@ def report(shape: Shape, console: Console) -> list[str]:
 
 
 def main() -> int:
-    start_with_huge_pages()
+    start_with_huge_pages(trains=True)
     console = Console(width=100)
     broken = [line for shape in SHAPES for line in report(shape, console)]
     for line in broken:
