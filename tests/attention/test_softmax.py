@@ -21,6 +21,8 @@ SOFTMAX = VARIANTS["softmax"]
 TOLERANCE = 2e-5
 # bfloat16 keeps 8 bits of the operands of five products; the reference rounds y and v's gradient.
 BFLOAT16_TOLERANCE = 2**-6
+# Sums of up to 40 products in another order, in float32.
+CUDNN_TOLERANCE = 3e-6
 
 
 @pytest.fixture
@@ -116,7 +118,7 @@ def test_the_call_of_cudnn_is_the_definition(length: int, packed: bool) -> None:
 
     qkv = [normal(seed, B, length, H, 8) for seed in range(3)]
     wanted = partial(attend, spec=SOFTMAX, implementation="reference", **options)
-    assert_close(*(output_and_gradients(f, *qkv) for f in (of_cudnn, wanted)), TOLERANCE)
+    assert_close(*(output_and_gradients(f, *qkv) for f in (of_cudnn, wanted)), CUDNN_TOLERANCE)
 
 
 def test_jax_lowers_cudnn_s_call_forward_and_backward(monkeypatch: pytest.MonkeyPatch) -> None:
