@@ -5,13 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-import hyla_lm
 from hyla_lm.data.preparation import Preparation, begin_folder
 from hyla_lm.data.row_writer import encoded
 from hyla_lm.data.text_files import TextFiles
 from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.errors import UserError
-from hyla_lm.input.manifest import FORMAT
+from hyla_lm.input.manifest import FORMAT, PRODUCER
 from hyla_lm.input.packing import Block
 from hyla_lm.input.prepared import TOKENIZER
 from hyla_lm.input.tokenizer import Tokenizer
@@ -92,7 +91,7 @@ class OwnText:
             "vocab_size": self.vocab_size,
             "sequence_length": self.sequence_length,
             "validation_fraction": self.fraction,
-            "producer": hyla_lm.__version__,
+            "producer": PRODUCER,
             "format": FORMAT,
         }
         begin_folder(self.output, asked)

@@ -18,12 +18,12 @@ from typing import Any, Protocol
 import numpy as np
 from etils import epath
 
-import hyla_lm
 from hyla_lm.data.row_writer import encoded, write_shard
 from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import (
     FORMAT,
     MANIFEST,
+    PRODUCER,
     Manifest,
     Shard,
     read_manifest,
@@ -75,7 +75,7 @@ class Preparation:
             "split": self.split,
             "sequence_length": self.sequence_length,
             "shards": self.shards,
-            "producer": hyla_lm.__version__,
+            "producer": PRODUCER,
             "format": FORMAT,
         }
         begin_folder(self.folder, request)
@@ -123,7 +123,7 @@ class Preparation:
             special_ids=self.tokenizer.special_ids,
             tokenizer_sha256=self.tokenizer.sha256,
             seed=self.seed,
-            producer=f"hyla_lm {hyla_lm.__version__}",
+            producer=f"hyla_lm {PRODUCER}",
             shards=shards,
         )
 

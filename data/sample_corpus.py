@@ -18,13 +18,12 @@ from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-import hyla_lm
 from hyla_lm.config.declare import configurable, setting
 from hyla_lm.data.preparation import write_rows
 from hyla_lm.data.prose import TERMINAL, begin_worker, read_prose
 from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.input.documents import read_texts
-from hyla_lm.input.manifest import FORMAT, MANIFEST
+from hyla_lm.input.manifest import FORMAT, MANIFEST, PRODUCER
 from hyla_lm.input.prepared import TOKENIZER, Rows
 from hyla_lm.input.source import LanguageData, Reading
 from hyla_lm.input.tokenizer import Tokenizer
@@ -65,7 +64,7 @@ class SampleCorpus:
         make them at once, and one that was killed is continued.
         """
         # Packages installed later do not change a corpus, so a run on it can always resume.
-        versions = f"{hyla_lm.__version__}-python{platform.python_version()}"
+        versions = f"{PRODUCER}-python{platform.python_version()}"
         home = Path(self.cache).expanduser().absolute() / f"sample-{versions}"
         model = home / f"tokenizer-{self.vocab_size}" / TOKENIZER
         rows = home / f"rows-{self.vocab_size}-{self.sequence_length}-format{FORMAT}"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hyla_lm.export.loaded_model import LoadedModel
     from hyla_lm.tools.compare.comparison import Comparison
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["compare", "load"]
 
 

@@ -42,7 +42,7 @@ COMMANDS: dict[str, ModuleType] = {
 FOLDERS = {
     "data": "rows and tokenizers of text: prepare, verify, tokenizer",
     "evals": "experiments on small tasks: fuzzy_logic, sraven, …, latent_codes, report",
-    "tpu": "launch on Cloud TPU: create, run, supervise, delete and more",
+    "tpu": "launch on Cloud TPU: supervise, status, logs, delete",
 }
 
 

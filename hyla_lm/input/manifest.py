@@ -20,6 +20,8 @@ from hyla_lm.storage import PathLike, as_path, chunks, read_whole, storage_error
 
 MANIFEST = "manifest.json"
 FORMAT = 2
+# The release since which the same text gives the same rows. The hash of a manifest counts it.
+PRODUCER = "0.1.0"
 BYTE_COUNT_BYTES = 4
 NO_MANIFEST = (
     *(ValueError, TypeError, KeyError, AttributeError),
