@@ -36,8 +36,8 @@ def code(axes: Axes, x: float, y: float, text: str) -> None:
 
 
 def draw_softmax(axes: Axes) -> None:
-    axes.set_title("Softmax attention: the code mixes linear maps", loc="left", fontsize=11)
-    code(axes, 4, 2.6, "latent code a[1..4, t, s]:\none score a head, softmax over keys")
+    axes.set_title("Softmax attention (Eq. 4): the code mixes linear maps", loc="left", fontsize=11)
+    code(axes, 4, 2.6, "latent code a[1..4, t, s]:\none score per head, softmax over keys")
     box(axes, 0, 0.8, 2, "values of key s")
     box(axes, 3.8, 0.8, 2.4, "linear map")
     box(axes, 8, 0.8, 2, "added to query t")
@@ -47,8 +47,8 @@ def draw_softmax(axes: Axes) -> None:
 
 
 def draw_hyla(axes: Axes) -> None:
-    axes.set_title("HYLA: the code configures a network", loc="left", fontsize=11)
-    code(axes, 4, 2.6, "latent code a[1..4, t, s]:\none score a head, normalised over heads")
+    axes.set_title("HYLA (Eq. 6): the code configures a network", loc="left", fontsize=11)
+    code(axes, 4, 2.6, "latent code a[1..4, t, s]:\none score per head, normalised over heads")
     box(axes, 0, 0.8, 1.7, "values of key s")
     box(axes, 2.5, 0.8, 1.4, "weigh")
     box(axes, 4.5, 0.8, 1.0, "relu", HIDDEN)
