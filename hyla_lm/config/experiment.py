@@ -65,7 +65,7 @@ class LogConfig:
         minimum=0,
     )
     sinks: tuple[SinkConfig, ...] = setting(
-        (), "where metrics go besides metrics.jsonl and TensorBoard, such as (@WandB(),)"
+        (), "classes that metrics go to besides metrics.jsonl and TensorBoard"
     )
 
 

@@ -15,7 +15,6 @@ from hyla_lm.errors import UserError
 from hyla_lm.input.mixture import RowMixture  # noqa: F401  makes it known to gin
 from hyla_lm.input.prepared import Rows  # noqa: F401  makes it known to gin
 from hyla_lm.input.stream import C4Stream  # noqa: F401  makes it known to gin
-from hyla_lm.logs.wandb import WandB  # noqa: F401  makes it known to gin
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.optim import OptimizerConfig, make_schedule
 from hyla_lm.parallel.mesh import MeshConfig
