@@ -4,7 +4,7 @@ BIN := .venv/bin
 GIN ?= gin/quickstart.gin
 WORKDIR ?= runs/$(notdir $(basename $(GIN)))
 
-.PHONY: train compare test test-as-for-users test-computing test-waiting test-full test-seqio test-torch faults mutations evals-smoke lint bench bench-step bench-data bench-tpu bench-evals bench-gpu plans records docs docs-serve clean
+.PHONY: train compare test test-as-for-users test-computing test-waiting test-full test-seqio test-torch faults mutations evals-smoke lint types bench bench-step bench-data bench-tpu bench-evals bench-gpu plans records docs docs-serve clean
 
 # A program that was compiled once is kept, so that the next start takes seconds.
 train: export JAX_COMPILATION_CACHE_DIR ?= $(HOME)/.cache/hyla_lm/programs
@@ -82,9 +82,11 @@ evals-smoke: .venv/dev
 	$(BIN)/hyla-lm evals interventions $(EVALS_SMOKE)/fuzzy_logic/*/*/*/*/seed? --out=$(EVALS_SMOKE)/interventions --examples=128
 	cat $(EVALS_SMOKE)/report.md $(EVALS_SMOKE)/interventions/report.md
 
-lint: .venv/dev
+lint: types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types: .venv/dev
 	mkdir -p .venv/typed/hyla_lm
 	ln -sfn $(addprefix $(CURDIR)/,$(wildcard hyla_lm/*) data evals tpu) .venv/typed/hyla_lm/
 	cd .venv/typed && ../bin/mypy --config-file ../../pyproject.toml

@@ -11,6 +11,8 @@ from site_reference import REFERENCE
 
 ROOT = Path(__file__).parents[1]
 BESIDE_CODE = (
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
     "data/README.md",
     "evals/README.md",
     "tpu/README.md",
