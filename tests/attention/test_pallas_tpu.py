@@ -46,7 +46,7 @@ class Case:
 
 
 CASES = [
-    Case(1, heads=1),
+    Case(1, heads=1, spec=LINEAR_CODE),  # RMSHead of one score is its sign, without a gradient
     Case(130, heads=2, keys=260, offset=100),
     Case(128, heads=8, key_dim=16, value_dim=32),
     Case(200, heads=9, key_dim=7, value_dim=33, segments=True, batch=2),
