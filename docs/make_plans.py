@@ -1,5 +1,4 @@
-"""Plans of the paper's models and a larger one:
-docs/plans/*.json and the table docs/plans/README.md.
+"""Plans of the paper's models and a larger one: docs/plans/*.json and the table in docs/plan.md.
 
 Usage: make_plans.py [--missing] [--table]. With --missing, plans that are there stay; with --table
 nothing is compiled. A plan takes one to some minutes of one core, most of it in the compiler.
@@ -10,13 +9,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from hyla_lm import ending
 from hyla_lm.errors import UserError
 from hyla_lm.storage import write_whole
 
 FOLDER = Path(__file__).parent / "plans"
+PAGE = Path(__file__).parent / "plan.md"
+BEGIN, END = "<!-- plans -->", "<!-- end of plans -->"
 CONFIGS = ("hyla", "softmax", "linear")
 TOPOLOGIES = ("v5e:2x4", "v5e:4x4", "v5e:8x8", "v5e:16x16")
 # The parameters of this one are divided; the paper's are whole on each chip.
@@ -26,28 +26,6 @@ CASES = [*((config, topology) for topology in TOPOLOGIES for config in CONFIGS),
 COMPILES = {"v5e:4x4": 2}
 # Plans are of the step alone: norms by layer add a pass over the parameters, and looks are no step.
 UNMEASURED = ("LogConfig.layers=False", "LogConfig.details_every=0")
-GIB = 2**30
-COLUMNS = (
-    *("config", "slice", "GiB per chip", "largest batch", "collectives"),
-    *("step ms", "tokens/s", "MFU", "chip-hours"),
-)
-HEAD = f"""# Plans of gin/c4_50m_*.gin and gin/c4_1b_hyla.gin
-
-Made by `make plans` from the JSON files beside this one. The models of 50M: batch 256 rows of 512
-tokens, 1,000,000 steps. That of 1B (1b_hyla): 512 rows of 1024 tokens, 40,000 steps, its parameters
-divided over 16 chips (fsdp) and its batch over all.
-Ranges are from the shortest to the longest predicted step; nothing here was measured
-(`docs/plan.md` says how to read it).
-Norms by layer (LogConfig.layers) are left out. The largest batch is searched for on one slice; a
-chip holds as many rows on the others. A slice without a line has not been planned.
-
-These plans are older than two changes and say too much: whole arrays counted in every trip of a
-loop that stacks them (`hyla_lm/tools/cycles/operations.py`), and the HYLA kernel has become faster
-since.
-
-| {" | ".join(COLUMNS)} |
-|{" --- |" * len(COLUMNS)}
-"""
 
 
 def model_of(config: str) -> str:
@@ -71,33 +49,31 @@ def make(config: str, topology: str) -> None:
     write_whole(path_of(config, topology), done.stdout.encode())
 
 
-def row(config: str, plan: dict[str, Any]) -> str:
-    short, long = plan["predicted"]["shortest"], plan["predicted"]["longest"]
-    kinds = sorted({x["kind"] for x in plan["collectives"]})
-    megabytes = sum(x["bytes"] * x["times"] for x in plan["collectives"]) / 1e6
-
-    def between(key: str, form: str, scale: float = 1.0) -> str:
-        ends = sorted((short[key], long[key]))
-        return " to ".join(form.format(end * scale) for end in ends)
-
-    cells = [
-        config,
-        plan["topology"],
-        f"{plan['memory']['total'] / GIB:.2f}",
-        largest(plan["largest_batch"]),
-        f"{', '.join(kinds)} {megabytes:,.0f} MB",
-        between("step_seconds", "{:.1f}", 1e3),
-        between("tokens_per_second", "{:,.0f}"),
-        between("mfu", "{:.0%}"),
-        between("chip_hours", "{:,.0f}"),
-    ]
-    return f"| {' | '.join(cells)} |\n"
+def table() -> str:
+    """Milliseconds per step and chip-hours: a line for each slice, two columns for each config."""
+    configs = [*CONFIGS, LARGE[0]]
+    head = ["slice", *(cell for config in configs for cell in (f"{config}: ms", "chip-hours"))]
+    lines = [head, ["---"] * len(head)]
+    for topology in TOPOLOGIES:
+        cells = (cell for config in configs for cell in times(path_of(config, topology)))
+        lines.append([topology, *cells])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def largest(found: dict[str, Any] | None) -> str:
-    if found is None:
-        return "not searched"
-    return f"{found['rows']:,}" if found["too_many"] else f"at least {found['rows']:,}"
+def times(path: Path) -> tuple[str, str]:
+    """The ranges of a plan, if it was made."""
+    if not path.exists():
+        return "", ""
+    predicted = json.loads(path.read_text())["predicted"]
+    short, long = predicted["shortest"], predicted["longest"]
+    milliseconds = f"{short['step_seconds'] * 1e3:.1f}–{long['step_seconds'] * 1e3:.1f}"
+    return milliseconds, f"{short['chip_hours']:,.0f}–{long['chip_hours']:,.0f}"
+
+
+def with_table(page: str) -> str:
+    """The page with the table of the plans between its marks."""
+    before, _, rest = page.partition(BEGIN)
+    return f"{before}{BEGIN}\n\n{table()}\n{END}{rest.partition(END)[2]}"
 
 
 def main() -> int:
@@ -110,15 +86,13 @@ def main() -> int:
 
 
 def make_all(only_missing: bool, only_table: bool) -> None:
-    """Writes the plans and their table."""
+    """Writes the plans, and their table into the page."""
     FOLDER.mkdir(exist_ok=True)
     for config, topology in CASES:
         is_there = path_of(config, topology).exists()
         if not only_table and not (only_missing and is_there):
             make(config, topology)
-    known = [(config, path) for config, t in CASES if (path := path_of(config, t)).exists()]
-    rows = [row(config, json.loads(path.read_text())) for config, path in known]
-    (FOLDER / "README.md").write_text(HEAD + "".join(rows))
+    PAGE.write_text(with_table(PAGE.read_text()))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,11 @@ def without_data(file: GinFile) -> Experiment:
     return read_experiment([file], ["LanguageModel.data = None", *unmeasured])
 
 
+def test_the_page_has_the_table_of_the_plans() -> None:
+    page = make_plans.PAGE.read_text()
+    assert make_plans.with_table(page) == page
+
+
 @pytest.mark.parametrize("name", make_plans.CONFIGS)
 def test_plans_are_of_the_configs_as_they_are(name: str) -> None:
     today = without_data(str(ROOT / "gin" / f"c4_50m_{name}.gin"))
