@@ -4,7 +4,7 @@
 
 Each pair of optimizer and schedule is tuned alike: one run of seed 0 at each learning rate. The
 best rate is trained with two more seeds. A run is a line of FOLDER/runs.jsonl; runs that have one
-are not trained again. With --time steps are timed instead, with --page=docs/optimizers.md the
+are not trained again. With --time steps are timed instead, with --page=docs/choices.md the
 tables of that page are written.
 """
 
@@ -25,6 +25,7 @@ from hyla_lm.errors import UserError
 from hyla_lm.evals.tables import markdown
 from hyla_lm.run.program import make_program
 from hyla_lm.storage import write_whole
+from hyla_lm.tools.compare.intervals import welch
 
 GIN = "gin/quickstart.gin"
 RATES = (2.5e-3, 5e-3, 1e-2, 2e-2)
@@ -32,11 +33,16 @@ STEPS = 2600
 SEEDS = (0, 1, 2)
 # The two that one would choose between first, then the other corners.
 PAIRS = (("adamw", "cosine"), ("muon", "wsd"), ("muon", "cosine"), ("adamw", "wsd"))
-NAMES = {"adamw": "AdamW", "muon": "Muon", "cosine": "cosine", "wsd": "warmup-stable-decay"}
+DIFFERENCES = (
+    (("muon", "cosine"), ("adamw", "cosine")),
+    (("muon", "wsd"), ("adamw", "wsd")),
+    (("adamw", "wsd"), ("adamw", "cosine")),
+    (("muon", "wsd"), ("muon", "cosine")),
+)
+NAMES = {"adamw": "AdamW", "muon": "Muon", "cosine": "cosine", "wsd": "wsd"}
 SETTINGS = ("optimizer", "schedule", "learning_rate", "steps", "seed")
 BEGIN, END = "<!-- tables -->", "<!-- end of tables -->"
 Line = Mapping[str, Any]
-Table = tuple[list[str], list[list[str]]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -120,27 +126,34 @@ def best_rate(lines: Sequence[Line], optimizer: str, schedule: str) -> float:
 
 
 def tables(output: Path) -> list[str]:
-    """The runs of all rates, those of the best one and the step times as Markdown."""
-    lines = lines_of(output)
-    tuning: Table = ["", *(f"{rate:g}" for rate in RATES)], []
-    seeds = (f"seed {seed}" for seed in SEEDS)
-    chosen: Table = ["", "learning rate", *seeds, "mean", "spread"], []
+    """The runs at the best rates, their differences and the step times as Markdown."""
+    lines, rows, values = lines_of(output), [], {}
     for pair in PAIRS:
-        found = bits(lines, *pair)
-        if len(found) < len(RATES) + len(SEEDS) - 1:
-            continue
-        name, rate = " + ".join(NAMES[part] for part in pair), best_rate(lines, *pair)
-        of_seeds = [found[rate, seed] for seed in SEEDS]
-        tuning[1].append([name, *(f"{found[one, SEEDS[0]]:.3f}" for one in RATES)])
-        spread = f"{max(of_seeds) - min(of_seeds):.3f}"
-        means = [*(f"{x:.3f}" for x in of_seeds), f"**{statistics.mean(of_seeds):.3f}**", spread]
-        chosen[1].append([name, f"{rate:g}", *means])
+        found, rate = bits(lines, *pair), best_rate(lines, *pair)
+        values[pair] = [found[rate, seed] for seed in SEEDS]
+        of_seeds = ", ".join(f"{x:.3f}" for x in values[pair])
+        mean = f"**{statistics.mean(values[pair]):.3f}**"
+        rows.append([title(pair), f"{rate:g}", of_seeds, mean])
+    of_runs = markdown(["", "learning rate", "seeds 0, 1, 2", "mean"], rows)
+    rows = []
+    for pair, other in DIFFERENCES:
+        value = statistics.mean(values[pair]) - statistics.mean(values[other])
+        interval = welch(values[pair], values[other])
+        assert interval is not None
+        limits = f"{interval.low:+.3f} to {interval.high:+.3f}"
+        rows.append([f"{title(pair)} less {title(other)}", f"{value:+.3f}", limits])
+    of_pairs = markdown(["", "difference", "95 % interval"], rows)
     steps = json.loads((output / "step_time.json").read_text())
-    times = map(str, steps["processor_milliseconds"].values())
-    row = ["ms of processor a step", *times, f"**{steps['ratio']}**"]
-    of_step = markdown(["", "AdamW", "Muon", "ratio"], [row])
-    every = (markdown(*tuning), markdown(*chosen), of_step)
-    return ["\n".join(lines) for lines in every]
+    times = steps["processor_milliseconds"]
+    of_step = (
+        f"A step takes {times['muon']} ms of the processor with Muon and {times['adamw']} ms "
+        f"with AdamW: {steps['ratio']} times as much."
+    )
+    return ["\n".join(of_runs), "\n".join(of_pairs), of_step]
+
+
+def title(pair: tuple[str, str]) -> str:
+    return " + ".join(NAMES[part] for part in pair)
 
 
 def with_tables(page: str, output: Path) -> str:
@@ -148,7 +161,7 @@ def with_tables(page: str, output: Path) -> str:
     before, mark, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not mark or not end:
-        raise UserError(f"--page has no {BEGIN} and {END}: give docs/optimizers.md.")
+        raise UserError(f"--page has no {BEGIN} and {END}: give docs/choices.md.")
     return "\n\n".join([before + mark, *tables(output), end + after])
 
 

@@ -1,4 +1,4 @@
-"""What changes with width so that one learning rate serves all widths (muP): docs/width.md.
+"""What changes with width so that one learning rate serves all widths (muP): docs/choices.md.
 
 A model of `base_width` is the standard one. A wider model draws some parameters with another
 deviation and trains some at another rate; of the forward pass, only tied logits change.

@@ -2,7 +2,7 @@
 
 One config is made at several widths, standard and in muP, and trained for a few steps. After each
 step the mean absolute value of every activation on one batch is measured, and that of its change
-since the start. docs/width.md says what is expected, and why.
+since the start. docs/choices.md says what is expected, and why.
 """
 
 import sys
@@ -33,7 +33,7 @@ from hyla_lm.train_step import init_state, make_train_step
 STANDARD, MUP = "standard", "mup"
 SIZE, CHANGE = "size", "change"
 BRANCHES = ("attention", "feedforward")
-# Before training the logits fall as 1/sqrt(width) in muP: docs/width.md says why.
+# Before training the logits fall as 1/sqrt(width) in muP: docs/choices.md says why.
 LOGITS = "logits"
 
 

@@ -1,4 +1,4 @@
-"""muP: the table of docs/width.md by parameter, and nothing at the base width."""
+"""muP: the table of docs/choices.md by parameter, and nothing at the base width."""
 
 from functools import partial
 from typing import Any
