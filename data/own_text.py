@@ -1,4 +1,4 @@
-"""Text of one's own: from any text files to a tokenizer, training rows and validation rows."""
+"""A user's text: from any text files to a tokenizer, training rows and validation rows."""
 
 import hashlib
 from collections.abc import Iterator

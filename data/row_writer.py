@@ -18,6 +18,7 @@ from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.storage import bucket_of, storage_errors, written_aside
 
 DOCUMENTS_PER_BLOCK = 256
+# Snappy gives 0.83 of the size at the same speed. zstd gives 0.7, but reads a third slower.
 WRITER_OPTIONS = "group_size:1,snappy"
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""Text files: found in folders, by name or by glob, and divided over independent shards."""
+"""Text files: found in folders, by path or by glob, and divided over independent shards."""
 
 import os
 import sys

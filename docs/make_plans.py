@@ -24,7 +24,7 @@ LARGE = ("1b_hyla", "v5e:16x16")
 CASES = [*((config, topology) for topology in TOPOLOGIES for config in CONFIGS), LARGE]
 # The largest batch is searched for on one slice; in pure data parallelism it is that of all.
 COMPILES = {"v5e:4x4": 2}
-# Plans are of the step alone: norms by layer add a pass over the parameters, and looks are no step.
+# Plans are only of the step: norms by layer add a pass over the parameters.
 UNMEASURED = ("LogConfig.layers=False", "LogConfig.details_every=0")
 
 

@@ -85,7 +85,7 @@ def _meaning(action: argparse.Action) -> str:
 
 
 def variants() -> str:
-    """The attention variants by name."""
+    """The named attention variants."""
     head = ("Name", "Code", "Value network", "Activation", "Hidden layers")
     rows = []
     for name, spec in VARIANTS.items():

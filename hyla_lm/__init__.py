@@ -39,7 +39,7 @@ def compare(
 ) -> "Comparison":
     """How the runs of these folders differ on the same validation documents, as plain data.
 
-    Runs that differ in the seed alone are a group. Groups are compared in pairs, or all with the
+    Runs that differ only in the seed are a group. Groups are compared in pairs, or all with the
     `baseline`, at the largest budget that all runs reached: `at` is "steps", "tokens", "flops" or
     "seconds". `set_name` is a validation set, by default the first. The result has `groups`,
     `pairs` and `notes`, and `as_dict()`. Raises hyla_lm.errors.UserError, one sentence, for runs

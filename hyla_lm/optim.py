@@ -29,7 +29,7 @@ SHAPES: Mapping[str, Callable[[Any, Any], Any]] = MappingProxyType(
     }
 )
 OPTIMIZERS = ("adamw", "muon")
-# The settings that each schedule alone follows: the other refuses them.
+# The settings that only one schedule follows: the other refuses them.
 SCHEDULES = {
     "cosine": ("cosine_ends_early", "cosine_begins"),
     "wsd": ("decay_share", "decay_shape", "decay_begins"),
@@ -93,7 +93,7 @@ class OptimizerConfig:
                 if schedule != self.schedule and value != getattr(OptimizerConfig, name):
                     raise UserError(
                         f"OptimizerConfig.{name} = {value!r} goes with OptimizerConfig.schedule = "
-                        f"{schedule!r} alone: set both or neither."
+                        f"{schedule!r} only: set both or neither."
                     )
         if not 0 < self.decay_share < 1:
             raise UserError(

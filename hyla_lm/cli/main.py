@@ -52,7 +52,7 @@ def folder(name: str) -> ModuleType:
 
 
 def parser(is_whole: bool = False) -> argparse.ArgumentParser:
-    """The parser of hyla-lm; of the folders it knows the names alone, or all if it `is_whole`."""
+    """The parser of hyla-lm; of the folders it knows only the names, or all if it `is_whole`."""
     folders = {
         name: folder(name).parser() if is_whole else argparse.ArgumentParser(description=text)
         for name, text in FOLDERS.items()

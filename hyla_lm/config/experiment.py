@@ -79,7 +79,7 @@ class CheckpointConfig:
     )
     keep: int = setting(3, "number of newest checkpoints to keep", minimum=1)
     stop_seconds: int = setting(
-        30, "longest time for a save when the run is asked to stop or fails", minimum=1
+        30, "longest time for a save when the run is interrupted or fails", minimum=1
     )
 
 

@@ -1,6 +1,6 @@
 """Decoders with hypernetwork, softmax or linear attention in PyTorch, by their definition.
 
-This file needs torch alone; `load` needs safetensors too. Dimensions: B batch, T query position,
+This file needs torch only; `load` needs safetensors too. Dimensions: B batch, T query position,
 S key position, H heads, K query and key head size, U value head size, D model, E experts.
 """
 

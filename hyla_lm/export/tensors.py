@@ -1,4 +1,4 @@
-"""Names and layouts of parameters: by path as in checkpoints, and by name as in PyTorch."""
+"""Names and layouts of parameters: by paths as in checkpoints, and by names as in PyTorch."""
 
 import math
 import re

@@ -31,7 +31,7 @@ def read_texts(file: str, field: str = TEXT_FIELD) -> Iterator[str]:
 
     .txt, .md: one document, without byte order mark and with LF for CRLF. .json, .jsonl: one object
     a line; .parquet: one row; *array_record*: one TFDS record; their text is in `field`, and taken
-    as it is. A name that ends in .gz is decompressed.
+    unchanged. A name that ends in .gz is decompressed.
     """
     path = as_path(file)
     if size_of(path) is None:

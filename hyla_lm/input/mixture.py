@@ -28,7 +28,7 @@ SHOWN_HASH = 16
 class RowMixture:
     """Folders of prepared rows, mixed row by row in set shares: read and resumed as one folder is.
 
-    Each source goes through shuffled epochs of its own, and begins another when one is over. Its
+    Each source goes through its own shuffled epochs, and begins another when one is over. Its
     validation rows are a validation set of its name; all of them together are the main one.
     """
 
@@ -48,7 +48,7 @@ class RowMixture:
         for name, weight in zip(self.names, self.weights, strict=True):
             if not NAME.fullmatch(name) or self.names.count(name) > 1:
                 raise UserError(
-                    f"RowMixture.names has {name!r}: give each source a name of its own, of "
+                    f"RowMixture.names has {name!r}: give each source a different name, of "
                     "letters, digits, _ and -."
                 )
             if weight <= 0:
@@ -180,7 +180,7 @@ def turns_of(shares: Sequence[Fraction]) -> Turns:
 
 @dataclass(frozen=True)
 class Mixed:
-    """The order of rows of several sources by turns, each shuffled through epochs of its own.
+    """The order of rows of several sources by turns, each shuffled through its own epochs.
 
     Rows are numbered on from source to source: `counts` are the rows of each. `identities` give
     sources different orders, also where they hold as many rows.

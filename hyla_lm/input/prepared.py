@@ -59,7 +59,7 @@ class Rows:
 @configurable
 @dataclass(frozen=True)
 class OwnRows:
-    """The rows that `hyla-lm data prepare --train_tokenizer` made of text of one's own."""
+    """The rows that `hyla-lm data prepare --train_tokenizer` made of a user's text."""
 
     folder: str = setting("rows", "folder that holds train, validation and tokenizer.model")
 

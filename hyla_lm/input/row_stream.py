@@ -22,7 +22,7 @@ Order = Callable[[int, int], int]
 
 @dataclass(frozen=True)
 class Shuffled:
-    """Every epoch of `count` places holds each of `count` rows once, in an order of its own."""
+    """Every epoch of `count` places holds each of `count` rows once, in its own order."""
 
     count: int
 
@@ -36,7 +36,7 @@ class Shuffled:
 class ShuffledBatches:
     """Batch i of one process: its shard of the i-th global batch after row `first`.
 
-    The order of rows depends on the seed alone.
+    The order of rows depends only on the seed.
     """
 
     rows: RowTable
@@ -57,7 +57,7 @@ class RowStream:
 
     The state is the number of rows that all processes have read, so a run resumes with the same
     global batches on any number of processes and threads; `states` are those that the processes
-    saved. Without an `order`, every epoch holds each row once, in an order of its own. A
+    saved. Without an `order`, every epoch holds each row once, in its own order. A
     `verification` that finds a shard that is another ends the stream with its error.
     """
 

@@ -52,7 +52,7 @@ class TrainingText(Protocol):
 class LanguageData:
     """The data of a language model: training text, validation rows and their tokenizer.
 
-    `sets` are parts of the validation rows by name.
+    `sets` are named parts of the validation rows.
     """
 
     tokenizer: Tokenizer
@@ -98,13 +98,13 @@ def open_rows(
 def open_named_rows(
     entries: Sequence[str], data: LanguageData, sequence_length: int
 ) -> dict[str, RowSet]:
-    """Validation sets by name, from "name=folder"; raises UserError for what does not fit."""
+    """Named validation sets, from "name=folder"; raises UserError for what does not fit."""
     sets: dict[str, RowSet] = {}
     for entry in entries:
         name, _, folder = entry.partition("=")
         if not NAME.fullmatch(name) or not folder or name in (*sets, *data.sets):
             raise UserError(
-                f"LanguageModel.validation_sets has {entry!r}: write a name of its own, of "
+                f"LanguageModel.validation_sets has {entry!r}: write a different name, of "
                 "letters, digits, _ and -, and a folder of rows, such as 'books=rows/books'."
             )
         sets[name] = open_rows(folder, data.tokenizer, sequence_length, 1)

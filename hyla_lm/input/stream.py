@@ -98,7 +98,7 @@ class FileTexts:
         if len(self.files) < self.shard.count:
             raise UserError(
                 f"{len(self.files)} files cannot feed {self.shard.count} processes, each of which "
-                "reads files of its own: give more files, or train on prepared rows (@Rows())."
+                "reads its own files: give more files, or train on prepared rows (@Rows())."
             )
 
     def after(self, cursor: Cursor) -> Generator[tuple[Cursor, str]]:

@@ -111,7 +111,7 @@ class ModelConfig:
             raise UserError(f"ModelConfig.logit_soft_cap = {self.logit_soft_cap} must be above 0.")
         if self.num_kv_heads and {*self.pattern} != {"softmax"}:
             raise UserError(
-                f"ModelConfig.num_kv_heads = {self.num_kv_heads} is for softmax attention alone, "
+                f"ModelConfig.num_kv_heads = {self.num_kv_heads} is for softmax attention only, "
                 f"and ModelConfig.attention = {self.attention!r}: take one out."
             )
         if self.num_heads % self.kv_heads:

@@ -1,4 +1,4 @@
-"""The decoder: self-attention, which decoding goes on from, blocks and tables.
+"""The decoder: self-attention, from which decoding continues, blocks and tables.
 
 Dimensions: B batch, T query position, S key position, H heads, K query/key head size, U value head
 size, D model, F feed-forward, V vocabulary, N layers, E experts.

@@ -1,4 +1,4 @@
-"""FLOPs a token by formula, and the share of a chip's peak that training reaches."""
+"""FLOPs per token by formula, and the share of the peak that training reaches."""
 
 from typing import Any
 

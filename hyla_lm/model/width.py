@@ -63,7 +63,7 @@ def _rules(config: ModelConfig, spec: AttentionSpec) -> dict[str, Factors]:
     readout = Factors(width**-0.5, 1 / width)
     mixing = Factors(rate=1 / heads)  # a sum over heads, whose scores do not average out
     query, key, value = Factors(shrunk, shrunk), same, same
-    if spec.normalization in NORMED_OVER_HEADS:  # the scale of queries and keys leaves codes alone
+    if spec.normalization in NORMED_OVER_HEADS:  # codes ignore the scale of queries and keys
         query, key = Factors(1.0, shrunk), Factors(rate=shrunk)
     if spec.value_network == "hypernetwork":
         value = Factors(heads**-0.5, 1 / heads)

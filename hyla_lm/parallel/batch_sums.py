@@ -13,7 +13,7 @@ from hyla_lm.attention.chips import platform
 from hyla_lm.parallel.mesh import REPLICATED, dividing_mesh
 from hyla_lm.parallel.sharding import parameter_spec, path_of
 
-# Parameters that are used in the dtype of activations alone, and so are gathered in it. What a
+# Parameters that are used only in the dtype of activations, and so are gathered in it. What a
 # layer multiplies by once stays in it. Tables and heads have sums of many gradients: float32.
 MATRICES = r"(^|/)(kernel|table|feedforward/(up|down))$"
 SUMMED_LOCALLY = r"(^|/)(table|head/kernel)$"
@@ -23,7 +23,7 @@ def summed_over_batch(local_sums: Callable[..., Any], dtype: str) -> Callable[..
     """local_sums(params, batch, key) over the whole batch, added up from each device's rows.
 
     local_sums returns gradients of the parameters and other sums. It sees whole parameters, those
-    of layers in `dtype`. Gradients come back in float32, split as parameters are. XLA alone would
+    of layers in `dtype`. Gradients come back in float32, split as parameters are. XLA itself would
     move a parameter for every use of it, a token table for every chunk of logits. Meshes with a
     `model` axis are left to it.
     """

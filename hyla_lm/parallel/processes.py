@@ -1,7 +1,7 @@
 """The processes of one run: how they join, agree, exchange values, wait for each other and end.
 
 JAX's distributed service does it: its named barriers and its key-value store. Of ours is what JAX
-alone leaves to a C++ trace, a traceback of another error, or no end at all: a sentence that names
+itself leaves to a C++ trace, a traceback of another error, or no end at all: a sentence that names
 the process which is missing, silent or failed, and one status in all processes.
 """
 

@@ -25,7 +25,7 @@ from hyla_lm.parallel.mesh import BATCH_AXES, dividing_mesh
 
 
 def split_by_batch(x_BxTxD: jax.Array) -> jax.Array:
-    """The same array, kept split over the batch axes alone on the mesh in use.
+    """The same array, kept split only over the batch axes on the mesh in use.
 
     Without it, XLA splits activations like the parameters (`fsdp`) and moves whole batches between
     chips in every layer.
@@ -91,7 +91,7 @@ def _specs(request: Request) -> Request:
 
 
 def _with_tokens_by_batch(request: Request) -> Request:
-    """Splits query segments by batch alone: XLA splits tokens and the loss like them."""
+    """Splits query segments only by batch: XLA splits tokens and the loss like them."""
     if request.q_segment_BxT is None:
         return request
     return replace(request, q_segment_BxT=split_by_batch(request.q_segment_BxT))

@@ -1,7 +1,8 @@
 """What a run does between its steps: it follows from the step, and is done before the next update.
 
 On resume the due actions of the checkpoint's step are done again, and their lines replaced. A new
-one is a function and its line in DUE_ACTIONS.
+one is a function and its line in DUE_ACTIONS. A save comes before an evaluation, so that a kill
+during the evaluation costs no more than that.
 """
 
 import time

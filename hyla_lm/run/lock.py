@@ -166,7 +166,7 @@ class BucketLease:
         return lease.generation if content == self._content else None
 
     def _read(self) -> tuple[Any, bytes]:
-        """The lease as it is in the bucket, and its content; None where there is none."""
+        """The lease in the bucket, and its content; None where there is none."""
         from google.api_core.exceptions import NotFound, PreconditionFailed
 
         while (blob := self._bucket.get_blob(self._name, timeout=REQUEST_SECONDS)) is not None:

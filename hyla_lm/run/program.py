@@ -44,7 +44,7 @@ ObjectiveT_co = TypeVar("ObjectiveT_co", bound=Objective, covariant=True)
 class Program(Generic[ObjectiveT_co]):
     """What a run computes with: call `init`, `train_step` and `evaluation_step` under `mesh`.
 
-    `task` is a prepared task, or the objective alone where nothing is trained. `token_step` gives
+    `task` is a prepared task, or only the objective where nothing is trained. `token_step` gives
     the metrics of `evaluation_step` and the nats of each target, for losses by document.
     """
 
@@ -103,7 +103,7 @@ def lay_out(experiment: Experiment, task: ObjectiveT, mesh: Mesh) -> Program[Obj
     init: Any = partial(init_state, partial(init_params, model), optimizer, train.seed)
     if experiment.updates.is_on:
         init = guard_init(init)
-    with jax.set_mesh(mesh):  # as it is run, so that it is traced once
+    with jax.set_mesh(mesh):  # as in the run, so that it is traced once
         shapes = jax.eval_shape(init)
     layout = state_sharding(shapes, mesh)
     abstract = jax.tree.map(

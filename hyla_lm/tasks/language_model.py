@@ -215,7 +215,7 @@ def _segments(starts_BxT: jax.Array) -> jax.Array:
 class LanguageModelTask(NextToken):
     """The objective with its data; see hyla_lm.tasks.protocol.Task.
 
-    `sets` are the validation sets besides that of the data, by name. They change nothing that is
+    `sets` are named validation sets besides that of the data. They change nothing that is
     trained, so they are not of the identity.
     """
 

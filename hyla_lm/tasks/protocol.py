@@ -57,7 +57,7 @@ class Task(Objective, Protocol):
         """Training batches, from the start or from the states that all shards saved."""
 
     def evaluation_sets(self, shard: BatchShard, final: bool) -> Mapping[str, Iterator[HostBatch]]:
-        """Evaluation sets by name, from their start; `final` asks for all of them.
+        """Named evaluation sets, from their start; `final` asks for all of them.
 
         A name goes before those of its metrics (`held_out_r2`); the name "" adds nothing.
         """
@@ -84,7 +84,7 @@ class TaskConfig(Protocol):
         """Makes or opens the data and checks it."""
 
     def planned_objective(self) -> Objective:
-        """The objective alone, to compile the train step where its data is not."""
+        """Only the objective, to compile the train step where its data is not."""
 
 
 @runtime_checkable

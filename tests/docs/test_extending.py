@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm.input.prepared import Rows
 from tests import preloaded
 
 ROOT = Path(__file__).parents[2]
@@ -20,13 +19,8 @@ EXAMPLES = {
 }
 EDIT = re.compile(r"^In `([^`]+)`, before `([^`]+)`\n\n```\w*\n(.*?)```$", re.M | re.S)
 NEW_FILE = re.compile(r"^New file `([^`]+)`:\n\n```\w*\n(.*?)```$", re.M | re.S)
-COMMANDS = re.compile(r"^```\n((?:hyla-lm|cp|python) .*?)```$", re.M | re.S)
-PROGRAMS = {
-    "hyla-lm": [sys.executable, "-m", "hyla_lm"],
-    "python": [sys.executable],
-    "grep": ["grep"],
-    "cp": ["cp"],
-}
+COMMANDS = re.compile(r"^```\n(hyla-lm .*?)```$", re.M | re.S)
+PROGRAMS = {"hyla-lm": [sys.executable, "-m", "hyla_lm"], "grep": ["grep"]}
 
 
 @pytest.fixture
@@ -35,7 +29,6 @@ def copy(tmp_path: Path) -> Path:
         shutil.copytree(ROOT / name, tmp_path / name)
         if name != "hyla_lm":
             (tmp_path / "hyla_lm" / name).symlink_to(tmp_path / name)  # as a wheel has them
-    shutil.copy(ROOT / "LICENSE", tmp_path)
     (tmp_path / "runs").mkdir()
     return tmp_path
 
@@ -52,7 +45,7 @@ def apply(section: str, copy: Path) -> None:
 
 def run(command: str, copy: Path) -> str:
     name, *arguments = shlex.split(command)
-    start = subprocess.run if name in ("grep", "cp") else preloaded.run
+    start = subprocess.run if name == "grep" else preloaded.run
     done = start(
         [*PROGRAMS[name], *arguments],
         cwd=copy,
@@ -97,13 +90,6 @@ def test_a_task_learns_what_it_is_trained_on(copy: Path) -> None:
     assert "pairs trained" in trained and "\n  held_out" in trained
 
 
-def test_a_data_source(copy: Path) -> None:
-    apply(EXAMPLES["A data source"], copy)
-    *_, trained, evaluated = outputs(EXAMPLES["A data source"], copy)
-    assert "lines of runs/license.txt" in trained and "A run" in trained
-    assert "bits_per_byte" in evaluated
-
-
 def test_a_sink(copy: Path) -> None:
     apply(EXAMPLES["A sink"], copy)
     _, logged = outputs(EXAMPLES["A sink"], copy)
@@ -118,16 +104,13 @@ def test_a_sink(copy: Path) -> None:
     }
 
 
-def test_a_module_outside_a_clone(tmp_path: Path, tiny_rows: Rows) -> None:
+def test_a_data_source_outside_a_clone(tmp_path: Path) -> None:
     """The folder of the command is not in Python's path, as with an installed console script."""
-    section = EXAMPLES["Outside a clone"]
+    section = EXAMPLES["A data source, outside a clone"]
     apply(section, tmp_path)
-    shutil.copytree(Path(tiny_rows.train).parent, tmp_path / "rows" / "novels")
-    smaller = ["TrainConfig.steps=2", "OptimizerConfig.warmup_steps=1", "SEQUENCE_LENGTH=16"]
-    smaller += ["ModelConfig.num_layers=1", "TrainConfig.batch_size=8", "ModelConfig.mlp_dim=8"]
-    smaller += ["ModelConfig.model_dim=16", "ModelConfig.num_heads=2", "ModelConfig.head_dim=8"]
+    shutil.copy(ROOT / "LICENSE", tmp_path / "notes.txt")
     [block] = COMMANDS.findall(section)
-    describe, train, evaluate = block.splitlines()
+    describe, tokenizer, train, evaluate = block.splitlines()
 
     def installed(command: str) -> subprocess.CompletedProcess[str]:
         _, *arguments = shlex.split(command)
@@ -135,9 +118,11 @@ def test_a_module_outside_a_clone(tmp_path: Path, tiny_rows: Rows) -> None:
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
         return preloaded.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True)
 
-    assert "Shelf.name: str = ''" in installed(describe).stdout
-    trained = installed(" ".join([train, *(f"--gin.{binding}" for binding in smaller)]))
+    assert "TextLines.path: str = ''" in installed(describe).stdout
+    assert installed(tokenizer).returncode == 0
+    trained = installed(train)
     assert trained.returncode == 0, trained.stderr
+    assert "lines of notes.txt" in trained.stdout and "A run" in trained.stdout
     assert "bits_per_byte" in installed(evaluate).stdout
     refused = installed(evaluate.replace(" --trust_imports", ""))
-    assert refused.returncode == 2 and "imports my_shelf" in refused.stderr
+    assert refused.returncode == 2 and "imports my_lines" in refused.stderr

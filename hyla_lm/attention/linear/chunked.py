@@ -1,8 +1,8 @@
 """Causal linear attention in chunks: exact, and linear in T (no bias, no normalisation).
 
 Earlier chunks reach a query only through the state sum_s k[s] v[s]^T of each head. Under
-`segment_ids` the state belongs to the document that the last chunk ended in. Decoding goes on from
-such a state: constant memory and time per token.
+`segment_ids` the state belongs to the document that the last chunk ended in. Decoding continues
+from such a state: constant memory and time per token.
 """
 
 import jax

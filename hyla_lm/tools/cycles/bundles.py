@@ -73,7 +73,7 @@ _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
 class Operation(NamedTuple):
     """One scalar operation: the register it writes, its guard and operands as written.
 
-    If the guard does not hold, the register gets `otherwise`; None leaves it as it is.
+    If the guard does not hold, the register gets `otherwise`; None leaves it unchanged.
     """
 
     name: str

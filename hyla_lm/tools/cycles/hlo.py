@@ -73,7 +73,7 @@ def parse_instruction(line: str) -> Instruction | None:
 
 
 class Program:
-    """The computations of scheduled HLO text, each with its instructions by name."""
+    """The computations of scheduled HLO text, each with its named instructions."""
 
     def __init__(self, text: str):
         self.computations: dict[str, dict[str, Instruction]] = {}

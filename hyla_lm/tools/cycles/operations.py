@@ -1,6 +1,6 @@
 """Cycles of a compiled step: the compiler's estimates beside counted bundles.
 
-XLA estimates the cycles of its own operations, but not of a Pallas kernel. libtpu writes the VLIW
+XLA estimates the cycles of its operations, but not of a Pallas kernel. libtpu writes the VLIW
 program of both, whose bundles can be counted. Bundles leave out waiting for memory, so an operation
 counts as the longer of its bundles and of moving its arrays from and to HBM.
 """

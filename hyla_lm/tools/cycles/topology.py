@@ -67,7 +67,7 @@ class Slice:
 
     @property
     def ring_bytes_per_second(self) -> float:
-        """Bytes a second that a chip sends around rings: half of its links' where none close."""
+        """Bytes per second of one chip around rings: half of its links' where none close."""
         return self.chip.ici_bytes_per_second / (1 if self.is_torus else 2)
 
     def devices(self) -> list[Any]:

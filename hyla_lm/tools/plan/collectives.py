@@ -37,7 +37,7 @@ _BACKWARD = re.compile(r"transpose\(")
 class Collective:
     """One collective of a step.
 
-    `bytes` is the size of the whole array, which a chip has before a reduce-scatter or after any
+    `bytes` is the size of the whole array, which each chip has before a reduce-scatter or after any
     other kind; `times` is how often it runs in a step; `axes` are the mesh axes its groups span.
     """
 
@@ -146,7 +146,7 @@ def find_collectives(
 
 
 def _between_slices(send: Instruction, kind: str, times: int, slices: int) -> Collective:
-    """What a chip sends to other slices through its host."""
+    """What each chip sends to other slices through its host."""
     array = send.arrays[0]
     return Collective(
         send.name,

@@ -24,7 +24,7 @@ TOLERANCE = 0.02  # the search ends when both numbers of rows are this near
 
 
 class OutOfMemory(Exception):
-    """The compiler's refusal: bytes that the step needs per chip and that a chip has."""
+    """The compiler's refusal: bytes per chip, needed and there."""
 
     def __init__(self, needed_bytes: float, available_bytes: float):
         self.needed_bytes, self.available_bytes = needed_bytes, available_bytes

@@ -20,7 +20,7 @@ from hyla_lm.tools.plan.collectives import Collective, find_collectives
 from hyla_lm.tools.plan.compile import CompiledStep, Memory, OutOfMemory, compile_step, search
 
 ERROR = (
-    "no figure has been compared with a chip. XLA's estimate of one operation can be off "
+    "no figure has been compared with hardware. XLA's estimate of one operation can be off "
     "severalfold either way; host, input and the latency of collectives are left out."
 )
 

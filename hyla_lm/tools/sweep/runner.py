@@ -69,7 +69,7 @@ class Trainer:
                 self._process.send_signal(signal.SIGTERM)
 
     def train_all(self, runs: Sequence[Run], metric: Metric) -> dict[str, str]:
-        """Trains the runs that are not finished; returns why some failed, by name.
+        """Trains the runs that are not finished; returns why some failed, by their names.
 
         Raises UserError if a run has no such metric.
         """
