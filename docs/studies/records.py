@@ -4,7 +4,8 @@
 
 For each size: the step of each method is timed, each learning rate is tried on a schedule of half
 the length, and the best one trains three seeds. A run is a file of docs/results/records; what has
-its file is not done again, and a run that was cut off is trained anew.
+its file is not done again, and a run that was cut off is trained anew. With --methods the
+attentions of docs.studies.softmax_keys are trained in the same way.
 """
 
 import argparse
@@ -41,6 +42,18 @@ METHODS = {
     "hyla": "'hyla'",
     "hybrid": "('softmax', 'hyla')",
 }
+# Variants that docs.studies.softmax_keys compares with softmax; the last two change one's phi.
+OVER_SOFTMAX_KEYS = {
+    "talking_heads": "'talking_heads'",
+    "query_composed": "'query_composed'",
+    "hyla_softmax_no_rms_head": "'hyla_softmax_no_rms_head'",
+    "hyla_softmax": "'hyla_softmax'",
+    "hyla_gated": "'hyla_gated'",
+    "hyla_softmax_no_rms_head_silu": "'hyla_softmax_no_rms_head'",
+    "hyla_softmax_no_rms_head_identity": "'hyla_softmax_no_rms_head'",
+}
+ATTENTIONS = {**METHODS, **OVER_SOFTMAX_KEYS}
+PHI = ("silu", "identity")
 RATES = (2.5e-3, 6e-3, 1.5e-2, 3.75e-2)
 STEPS, TUNING_STEPS = 1280, 640
 SEEDS, TUNING_SEED = (0, 1, 2), 100
@@ -70,8 +83,10 @@ class Setting:
 
     @property
     def bindings(self) -> list[str]:
+        activation = self.method.rpartition("_")[2]
         return [
-            f"ModelConfig.attention = {METHODS[self.method]}",
+            f"ModelConfig.attention = {ATTENTIONS[self.method]}",
+            *([f"ModelConfig.value_activation = '{activation}'"] if activation in PHI else []),
             f"OptimizerConfig.learning_rate = {self.learning_rate}",
             f"TrainConfig.steps = {self.steps}",
             f"TrainConfig.seed = {self.seed}",
@@ -84,26 +99,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", type=Path, required=True, help="rows of records_corpus.py")
     parser.add_argument("--workdir", type=Path, required=True, help="folder for the runs")
     parser.add_argument("--sizes", nargs="+", default=SIZES, help="names of gin/records/*.gin")
+    parser.add_argument("--methods", nargs="+", default=tuple(METHODS), choices=ATTENTIONS)
     options = parser.parse_args(arguments)
 
     def study() -> None:
         for size in options.sizes:
-            train_size(size, options.rows, options.workdir)
+            train_size(size, options.methods, options.rows, options.workdir)
 
     return ending.run("records", study)
 
 
-def train_size(size: str, rows: Path, workdir: Path) -> None:
+def train_size(size: str, methods: Sequence[str], rows: Path, workdir: Path) -> None:
     """Times the steps of a size, tunes, and trains all seeds of a method before none of another."""
     times = RESULTS / f"{size}_step_time.json"
     if not times.exists():
         keep(times, timed(size, rows))
     for rate in RATES:
-        for method in METHODS:
+        for method in methods:
             train(Setting(size, method, rate, TUNING_STEPS, TUNING_SEED), rows, workdir)
-    best = {method: best_rate(read_all(), size, method) for method in METHODS}
+    best = {method: best_rate(read_all(), size, method) for method in methods}
     for seed in SEEDS:
-        for method in METHODS:
+        for method in methods:
             train(Setting(size, method, best[method], STEPS, seed), rows, workdir)
 
 
@@ -148,6 +164,7 @@ def train(setting: Setting, rows: Path, workdir: Path) -> None:
         "train",
         f"--gin_file=gin/records/{setting.size}.gin",
     ]
+    started = time.monotonic()
     with open(f"{folder}.txt", "w") as log:
         process = subprocess.Popen(
             [*command, f"--workdir={folder}", *given], stdout=log, stderr=log
@@ -158,6 +175,7 @@ def train(setting: Setting, rows: Path, workdir: Path) -> None:
         raise UserError(f"{setting.name} did not train: see {folder}.txt.")
     costs = {
         "cpu_seconds": round(used.ru_utime + used.ru_stime, 1),
+        "wall_seconds": round(time.monotonic() - started, 1),
         "memory_gb": round(used.ru_maxrss * 1024 / 1e9, 3),
         "machine": machine(),
     }

@@ -114,7 +114,8 @@ def cells_of(folder: Path, size: str) -> list[Cell]:
 
 def ended(folder: Path, size: str) -> tuple[int, int]:
     """How many runs of a size have ended: of tuning, and of seeds."""
-    found = [r["seed"] == TUNING_SEED for r in read_all(folder) if r["size"] == size]
+    of_size = [r for r in read_all(folder) if r["size"] == size and r["method"] in METHODS]
+    found = [r["seed"] == TUNING_SEED for r in of_size]
     return sum(found), len(found) - sum(found)
 
 
