@@ -154,6 +154,16 @@ def train(setting: Setting, rows: Path, workdir: Path) -> None:
     path, folder = result_path(setting), workdir / setting.name
     if path.exists():
         return
+    costs = train_anew(setting, rows, folder)
+    is_sound = costs.pop("is_sound")
+    found = measured(folder, setting) if is_sound else {"bits_per_byte": None}
+    keep(path, {**vars(setting), **costs, **found})
+    print(path.name, found["bits_per_byte"], flush=True)
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+
+
+def train_anew(setting: Setting, rows: Path, folder: Path) -> dict[str, Any]:
+    """Trains a run in an empty folder; returns its costs and whether its numbers stayed finite."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     given = [f"--gin.{one}" for one in (*setting.bindings, f'ROWS = "{rows.absolute()}"')]
@@ -170,19 +180,15 @@ def train(setting: Setting, rows: Path, workdir: Path) -> None:
             [*command, f"--workdir={folder}", *given], stdout=log, stderr=log
         )
         _, status, used = os.wait4(process.pid, 0)
-    is_sound = status == 0
-    if not is_sound and NOT_FINITE not in Path(f"{folder}.txt").read_text():
+    if status and NOT_FINITE not in Path(f"{folder}.txt").read_text():
         raise UserError(f"{setting.name} did not train: see {folder}.txt.")
-    costs = {
+    return {
+        "is_sound": status == 0,
         "cpu_seconds": round(used.ru_utime + used.ru_stime, 1),
         "wall_seconds": round(time.monotonic() - started, 1),
         "memory_gb": round(used.ru_maxrss * 1024 / 1e9, 3),
         "machine": machine(),
     }
-    found = measured(folder, setting) if is_sound else {"bits_per_byte": None}
-    keep(path, {**vars(setting), **costs, **found})
-    print(path.name, found["bits_per_byte"], flush=True)
-    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
 
 def measured(folder: Path, setting: Setting) -> dict[str, Any]:
