@@ -5,8 +5,8 @@
 A sequence has N pairs of a key and a value, two tokens each, and then keys of the sequence whose
 values are asked, as in Arora et al., "Zoology: measuring and improving recall in efficient language
 models" (2023). Keys of a sequence differ, values are drawn independently; fewer pairs than 32 have
-a token of padding before them. Each method trains at three rates and three seeds together. A run is a
-file of docs/results/recall; a method that has all files is not trained again.
+a token of padding before them. Each method trains at three rates and three seeds together. A run is
+a file of docs/results/recall; a method that has all files is not trained again.
 """
 
 import argparse
