@@ -1,11 +1,13 @@
-"""Makes docs/records.md and docs/records.png of docs/results/records.
+"""Makes docs/records.md, docs/records.png and the report of docs/results/records.
 
 python -m docs.studies.records_page
 """
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from docs.studies.records import (
     METHODS,
@@ -35,24 +37,58 @@ from docs.studies.records_numbers import (
 from hyla_lm import ending
 from hyla_lm.evals.tables import markdown
 from hyla_lm.storage import write_whole
-from hyla_lm.tools.compare.intervals import Interval, p_text
+from hyla_lm.tools.compare.intervals import Interval, p_text, welch
 
 PAGE = RESULTS.parents[1] / "records.md"
 PICTURE = PAGE.with_suffix(".png")
+REPORT = RESULTS / "report.md"
 SIGNIFICANT = 0.05
 HEAD = """# Record book
 
-Small language models of one text, that differ in their attention alone: softmax, linear, HYLA,
-and a hybrid whose layers are softmax and HYLA in turn. `make records` makes the corpus, trains
-what has no result yet, and writes this page from `docs/results/records`. To measure all anew,
-delete that folder first.
+Small language models that differ only in their attention: which has the fewest bits per byte?
 
-**What is equal:** the tokens, their order for a seed, the schedule, and the number of
-parameters. **What is not:** FLOPs and time. Further down the runs are read at equal FLOPs and
-at equal time, too.
+{verdict}
+
+![Bits per byte over FLOPs and over seconds, a line for each method and size]({picture})
+
+*Validation bits per byte while models train, means over three seeds. Seconds compare methods of one
+size only.*
 
 These models are small and see little text. Nothing here says what happens at a hundred times
 the size.
+
+## Results
+
+{results}
+Differences are from softmax: below 0 is better. ± is the standard error over seeds; intervals are
+Welch's over seeds, of 95 %. CPU time is that of a step, and FLOPs are those of
+[`perf/mfu`](curves.md#speed-and-cost).
+
+## HYLA against linear attention
+
+{against_linear}
+At equal FLOPs and CPU time the costlier runs are read earlier, before their learning rate has
+fallen. That makes HYLA look a little worse than a shorter run of it would.
+
+## What is equal, and what is not
+
+Equal are the tokens ({tokens}M per run, {steps:,} steps), their order for a seed, the schedule
+and the number of parameters. Each method and size has its best learning rate of four, from runs of
+another seed and half the length. FLOPs and time differ. The hybrid has softmax and HYLA in turn.
+
+The text is prose of the docstrings of {packages} packages, in rows of 128 tokens of 2,048 pieces.
+
+[All tables](results/records/report.md): intervals over documents, equal budgets, learning rates,
+memory, corpus. [Further experiments](results/experiments/report.md): softmax keys, recall.
+
+## Repeat it
+
+`make records` makes corpus, runs without a result, and these pages. Committed results are in
+`docs/results/records`; delete them to measure all anew.
+"""
+REPORT_HEAD = """# Record book, all tables
+
+[The record book](../../records.md) has the verdict. `make records` makes both pages.
 """
 CORPUS = """## Corpus
 
@@ -77,9 +113,9 @@ BUDGET_TEXT = """## At equal FLOPs and equal time
 
 The same runs, read at the largest budget that all methods of a size have spent; bits per byte
 are linear between two evaluations. FLOPs are those of the formula of
-[`perf/mfu`](curves.md#speed-and-cost), seconds those of the processor for the steps. A run that
-is read before its end has a learning rate that has not fallen yet. So a costlier method looks a
-little worse than a shorter run of it would.
+[`perf/mfu`](../../curves.md#speed-and-cost), seconds those of the processor for the steps. A run
+that is read before its end has a learning rate that has not fallen yet. So a costlier method looks
+a little worse than a shorter run of it would.
 """
 SCALING_TEXT = """## Over sizes
 
@@ -95,9 +131,9 @@ lie beyond.
 """
 DIFFERENCE_TEXT = f"""Differences from {BASELINE}, in bits per byte: below 0 is better. Intervals
 are of 95 %. Over documents they are of these very runs, paired by document, as in
-[`hyla-lm compare`](comparing.md#what-the-intervals-mean). Over seeds they are Welch's, so each
-method's seeds may vary in their own way; they are of these documents, and wide with three seeds.
-p is that over seeds, where there are some, adjusted for the pairs of a size (Holm).
+[`hyla-lm compare`](../../comparing.md#what-the-intervals-mean). Over seeds they are Welch's, so
+each method's seeds may vary in their own way; they are of these documents, and wide with three
+seeds. p is that over seeds, where there are some, adjusted for the pairs of a size (Holm).
 """
 
 
@@ -110,23 +146,102 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def write() -> None:
     cells = [cell for size in sizes_begun(RESULTS) for cell in cells_of(RESULTS, size)]
     write_whole(PAGE, page(RESULTS).encode())
+    write_whole(REPORT, report(RESULTS).encode())
     if cells:
         write_whole(PICTURE, draw(cells))
 
 
 def page(folder: Path) -> str:
-    """The page of a folder of results."""
+    """The page of a folder of results: the verdict, and the tables that it rests on."""
+    cells = {size: found for size in sizes_begun(folder) if (found := cells_of(folder, size))}
+    return HEAD.format(
+        verdict=verdict(cells),
+        picture=PICTURE.name,
+        results=short_table(cells),
+        against_linear=against_linear(cells),
+        tokens=f"{next(iter(cells.values()))[0].tokens * STEPS / 1e6:.2f}",
+        steps=STEPS,
+        packages=number_of_packages(),
+    )
+
+
+def report(folder: Path) -> str:
+    """All tables of a folder of results."""
     sizes = sizes_begun(folder)
     cells = {size: found for size in sizes if (found := cells_of(folder, size))}
-    packages = sum("==" in line for line in PACKAGES.read_text().splitlines())
-    parts = [HEAD, state(folder, sizes)]
+    parts = [REPORT_HEAD, state(folder, sizes)]
     if cells:
-        parts += ["## Results\n", picture(), results_table(cells), costs_note(folder)]
+        parts += ["## Results\n", results_table(cells), costs_note(folder)]
         parts += [DIFFERENCE_TEXT, difference_table(cells), BUDGET_TEXT, budget_table(cells)]
         parts += scaling_text([cell for found in cells.values() for cell in found])
     parts += [TUNING_TEXT.format(steps=TUNING_STEPS), tuning_table(folder, sizes)]
-    parts += [CORPUS.format(packages=packages, digest=COMMITTED.read_text().strip())]
+    committed = COMMITTED.read_text().strip()
+    parts += [CORPUS.format(packages=number_of_packages(), digest=committed)]
     return "\n".join(parts)
+
+
+def number_of_packages() -> int:
+    return sum("==" in line for line in PACKAGES.read_text().splitlines())
+
+
+def verdict(cells: Mapping[str, Sequence[Cell]]) -> str:
+    """What the runs say, in words."""
+    names, of = list(cells), list(cells.values())
+    best = {min(found, key=lambda cell: cell.bits).method for found in of}
+    bits = [{cell.method: cell.bits for cell in found} for found in of]
+    behind = [each["hyla"] - each[BASELINE] for each in bits]
+    leads = [[-x for x in hyla_less_linear(found)] for found in of]
+    every = [lead for of_size in leads for lead in of_size]
+    gaps = [f"{np.mean(of_size):.3f}" for of_size in leads]
+    return f"""**{" or ".join(best).capitalize()} leads at each size.** HYLA is behind by
+{min(behind):.2f} to {max(behind):.2f} bits per byte.
+
+**HYLA beats linear attention in {sum(x > 0 for x in every)} of {len(every)} pairs of seeds** at
+equal tokens. Its lead is {", ".join(gaps[:-1])} and {gaps[-1]} bits per byte at
+{", ".join(names[:-1])} and {names[-1]} parameters. From the smallest size to the largest the lead
+grows by {np.mean(leads[-1]) - np.mean(leads[0]):.3f} ({interval(welch(leads[-1], leads[0]), 3)}).
+
+**At equal CPU time it does not.** A step of HYLA takes longer."""
+
+
+def hyla_less_linear(cells: Sequence[Cell]) -> list[float]:
+    """Bits per byte of HYLA less those of linear attention, seed by seed."""
+    runs = {(cell.method, run["seed"]): run["bits_per_byte"] for cell in cells for run in cell.runs}
+    return [
+        runs["hyla", seed] - runs["linear", seed]
+        for seed in SEEDS
+        if ("hyla", seed) in runs and ("linear", seed) in runs
+    ]
+
+
+def short_table(cells: Mapping[str, Sequence[Cell]]) -> str:
+    """Bits per byte, their difference from softmax, FLOPs and time of each method and size."""
+    head = ["size", "attention", "bits per byte", "difference", "interval", "FLOPs", "CPU time"]
+    rows = []
+    for size, found in cells.items():
+        base = {cell.method: cell for cell in found}[BASELINE]
+        differences = {pair.method: pair for pair in pairs(found)}
+        for cell in found:
+            pair = differences.get(cell.method)
+            both = [f"{pair.value:+.3f}", interval(pair.over_seeds, 3)] if pair else ["", ""]
+            ratios = [f"{cell.flops / base.flops:.2f}"]
+            ratios.append(f"{cell.step_seconds / base.step_seconds:.2f}")
+            rows.append([size, cell.method, estimate(cell, 3), *both, *ratios])
+    return table(head, rows)
+
+
+def against_linear(cells: Mapping[str, Sequence[Cell]]) -> str:
+    """HYLA less linear attention at equal tokens, FLOPs and time; intervals over seeds."""
+    head = ["size", "equal tokens", "interval", "equal FLOPs", "equal CPU time"]
+    rows = []
+    for size, found in cells.items():
+        of = {cell.method: cell for cell in found}
+        hyla, linear = of["hyla"], of["linear"]
+        bits = [[run["bits_per_byte"] for run in cell.runs] for cell in (hyla, linear)]
+        budgets = {at: budget([hyla, linear], at) for at in BUDGETS}
+        read = [f"{hyla.bits_at(a, b) - linear.bits_at(a, b):+.3f}" for a, b in budgets.items()]
+        rows.append([size, read[0], interval(welch(*bits), 3), *read[1:]])
+    return table(head, rows)
 
 
 def state(folder: Path, sizes: Sequence[str]) -> str:
@@ -137,14 +252,6 @@ def state(folder: Path, sizes: Sequence[str]) -> str:
         tuned, trained = ended(folder, size)
         rows.append([size, f"{tuned} of {tuning}", f"{trained} of {seeds}"])
     return f"Runs that have ended:\n\n{table(['size', 'tuning runs', 'runs of seeds'], rows)}"
-
-
-def picture() -> str:
-    return (
-        f"![Bits per byte over FLOPs and over seconds, a line for each method and size]"
-        f"({PICTURE.name})\n\n*Means over seeds. Both axes of spending are logarithmic. Seconds "
-        "compare the methods of a size alone.*\n"
-    )
 
 
 def results_table(cells: dict[str, list[Cell]]) -> str:
@@ -166,7 +273,7 @@ def results_table(cells: dict[str, list[Cell]]) -> str:
 
 def costs_note(folder: Path) -> str:
     """What the figures of the table are, and what they were measured on."""
-    runs = read_all(folder)
+    runs = [run for run in read_all(folder) if run["method"] in METHODS]
     machines = ", ".join(sorted({run["machine"] for run in runs}))
     made = sorted({run["environment"]["git_revision"][:10] for run in runs if "environment" in run})
     return COSTS.format(machines=machines, revisions=", ".join(f"`{one}`" for one in made))
@@ -188,8 +295,8 @@ def difference_row(pair: Pair) -> list[str]:
     return [pair.method, f"{pair.value:+.4f}", *intervals, p_text(pair.p), verdict]
 
 
-def interval(found: Interval | None) -> str:
-    return f"{found.low:+.4f} to {found.high:+.4f}" if found else "one seed"
+def interval(found: Interval | None, digits: int = 4) -> str:
+    return f"{found.low:+.{digits}f} to {found.high:+.{digits}f}" if found else "one seed"
 
 
 def budget_table(cells: dict[str, list[Cell]]) -> str:
@@ -228,8 +335,9 @@ def bits_text(bits: float | None) -> str:
     return "not finite" if bits is None else f"{bits:.4f}"
 
 
-def estimate(cell: Cell) -> str:
-    return f"{cell.bits:.4f}" + ("" if cell.error is None else f" ± {cell.error:.4f}")
+def estimate(cell: Cell, digits: int = 4) -> str:
+    error = "" if cell.error is None else f" ± {cell.error:.{digits}f}"
+    return f"{cell.bits:.{digits}f}{error}"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
