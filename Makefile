@@ -112,11 +112,12 @@ bench-gpu: .venv/gpu
 plans: .venv/full
 	$(BIN)/python docs/make_plans.py $(PLANS)
 
-# Corpus, runs without a result, and docs/records.md: hours of one core when docs/results/records is empty.
+# Corpus, runs without a result, and the pages made of results: hours of one core when docs/results/records is empty.
 records: .venv/dev
 	$(BIN)/python -m docs.studies.records_corpus --output=runs/records
 	$(BIN)/python -m docs.studies.records --rows=runs/records/rows --workdir=runs/records/runs
 	$(BIN)/python -m docs.studies.records_page
+	$(BIN)/python -m docs.studies.experiments_page
 
 docs docs-serve: export NO_MKDOCS_2_WARNING = 1
 docs: .venv/dev

@@ -36,7 +36,7 @@ FOLDER = RESULTS.with_name("recall")
 METHODS = ("softmax", "hyla", "linear")
 RATES, SEEDS = (1e-3, 3e-3, 1e-2), (0, 1, 2)
 PAIRS = (8, 16, 32)
-GIN = "gin/records/recall.gin"
+GIN = "docs/studies/recall.gin"
 
 
 @configurable

@@ -237,10 +237,10 @@ def against_linear(cells: Mapping[str, Sequence[Cell]]) -> str:
     for size, found in cells.items():
         of = {cell.method: cell for cell in found}
         hyla, linear = of["hyla"], of["linear"]
-        bits = [[run["bits_per_byte"] for run in cell.runs] for cell in (hyla, linear)]
+        ours, theirs = ([run["bits_per_byte"] for run in cell.runs] for cell in (hyla, linear))
         budgets = {at: budget([hyla, linear], at) for at in BUDGETS}
         read = [f"{hyla.bits_at(a, b) - linear.bits_at(a, b):+.3f}" for a, b in budgets.items()]
-        rows.append([size, read[0], interval(welch(*bits), 3), *read[1:]])
+        rows.append([size, read[0], interval(welch(ours, theirs), 3), *read[1:]])
     return table(head, rows)
 
 

@@ -27,7 +27,7 @@ from docs.studies.records import (
 from hyla_lm import ending
 from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.run.restored import open_run
-from hyla_lm.tasks.language_model import unpack
+from hyla_lm.tasks.language_model import LanguageModelTask, unpack
 from hyla_lm.tools.compare.budget import LN2
 
 FOLDER = RESULTS.with_name("text_recall")
@@ -66,12 +66,14 @@ def measure(setting: Setting, rows: Path, folder: Path) -> None:
 def scored(folder: Path) -> dict[str, dict[str, float]]:
     """Tokens and bits of the validation rows, by whether the token's bigram was seen before."""
     run = open_run(str(folder), None, (), (), jax.local_devices()[:1], False)
-    program, size = run.program, run.program.experiment.train.batch_size
-    loss = jax.jit(program.task.loss_by_token(program.model))
+    program, task = run.program, run.program.task
+    assert isinstance(task, LanguageModelTask)
+    loss = jax.jit(task.loss_by_token(program.model))
+    shard = BatchShard(program.experiment.train.batch_size, 0)
     tokens, bits = np.zeros(2), np.zeros(2)
-    for batch in program.task.evaluation_sets(BatchShard(size, 0), final=True)[""]:
+    for batch in task.evaluation_sets(shard, final=True)[""]:
         nats_BxT = np.asarray(loss(run.params, program.to_devices(batch))[1])
-        parts = unpack(batch["tokens"], program.task.bos)
+        parts = unpack(jax.numpy.asarray(batch["tokens"]), task.bos)
         input_BxT, target_BxT, weight_BxT, segment_BxT = map(np.asarray, parts)
         weight_BxT = weight_BxT * (batch["row"] >= 0)[:, None]
         seen_BxT = seen_before(input_BxT, target_BxT, segment_BxT)
@@ -91,7 +93,7 @@ def seen_before(
     same_BxTxT = np.ones((*input_BxT.shape, input_BxT.shape[1]), bool)
     for ids_BxT in (input_BxT, target_BxT, segment_BxT):
         same_BxTxT &= ids_BxT[:, :, None] == ids_BxT[:, None, :]
-    return np.tril(same_BxTxT, -1).any(axis=2)
+    return np.asarray(np.tril(same_BxTxT, -1).any(axis=2))
 
 
 if __name__ == "__main__":

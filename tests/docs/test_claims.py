@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from docs.studies import experiments_page, records_page
 from docs.studies.claims import DOCS, Claim, claims, figure
 
 WRITTEN = ("reproduction.md", "does_hyla_help.md")
@@ -26,3 +27,9 @@ def test_a_stated_figure_is_that_of_the_results(claim: Claim) -> None:
 def test_each_decimal_of_a_sentence_is_of_a_claim(page: str) -> None:
     stated = {one for c in claims() if page in c["pages"] for one in DECIMAL.findall(c["figure"])}
     assert set(DECIMAL.findall(NOT_PROSE.sub(" ", (DOCS / page).read_text()))) <= stated
+
+
+def test_reports_are_those_of_the_results() -> None:
+    made = experiments_page.FOLDER / "report.md"
+    assert made.read_text() == experiments_page.page()
+    assert records_page.REPORT.read_text() == records_page.report(records_page.RESULTS)
