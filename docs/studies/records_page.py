@@ -73,8 +73,9 @@ fallen. That makes HYLA look a little worse than a shorter run of it would.
 ## What is equal, and what is not
 
 Equal are the tokens ({tokens}M per run, {steps:,} steps), their order for a seed, the schedule
-and the number of parameters. Each method and size has its best learning rate of four, from runs of
-another seed and half the length. FLOPs and time differ. The hybrid has softmax and HYLA in turn.
+and the number of parameters. FLOPs and time differ. Each method and size has the best of four
+learning rates, from runs of another seed and half the length. Layers of the hybrid are softmax and
+HYLA in turn.
 
 The text is prose of the docstrings of {packages} packages, in rows of 128 tokens of 2,048 pieces.
 
