@@ -1,31 +1,29 @@
-"""The picture of docs/records.md: bits per byte over FLOPs and over seconds of stepping."""
+"""The picture of docs/records.md: bits per byte of each run, and HYLA against linear attention."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from PIL import Image
 
-from docs.studies.records import METHODS
-from docs.studies.records_numbers import Cell
+from docs.studies.records_numbers import Cell, less
 
-COLOURS = ("#2a6fdb", "#d1495b", "#2e8b57", "#b7791f")
-LINES = ("-", "--", ":", "-.")
-LABELS = {"flops": "training TFLOPs by formula", "seconds": "CPU seconds of steps, one core"}
-UNITS = {"flops": 1e12, "seconds": 1.0}
-PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+COLOURS = {"softmax": "#2a6fdb", "linear": "#d1495b", "hyla": "#2e8b57", "hybrid": "#b7791f"}
 SHADES = 64  # a third of the bytes, and lines look the same
-TICKS = (1, 1.5, 2, 3, 5, 7)
-FIRST = 2  # evaluations before it lie far above the others
+BESIDE = 0.05  # between the points of two methods
 
 
-def draw(cells: Sequence[Cell]) -> bytes:
-    """A PNG with a curve for each method and size."""
-    figure = Figure(figsize=(10, 4.4), layout="constrained")
-    for axes, at in zip(figure.subplots(1, 2, sharey=True), LABELS, strict=True):
-        _curves(axes, cells, at)
+def draw(cells: Mapping[str, Sequence[Cell]]) -> bytes:
+    """A PNG of all sizes."""
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    _runs(left, cells)
+    _leads(right, cells)
+    for axes in (left, right):
+        axes.set_xticks(range(len(cells)), [f"{size} parameters" for size in cells])
+        axes.set_xlim(-0.4, len(cells) - 0.6)
+        axes.grid(axis="y", alpha=0.3)
     drawn, file = io.BytesIO(), io.BytesIO()
     figure.savefig(drawn, format="png", dpi=90)
     with Image.open(drawn) as image:
@@ -35,28 +33,27 @@ def draw(cells: Sequence[Cell]) -> bytes:
     return file.getvalue()
 
 
-def _curves(axes: Axes, cells: Sequence[Cell], at: str) -> None:
-    sizes = list(dict.fromkeys(cell.size for cell in cells))
-    for cell in cells:
-        steps_E, bits_E = cell.curve()
-        colour = COLOURS[list(METHODS).index(cell.method)]
-        line, label = LINES[sizes.index(cell.size)], f"{cell.size} {cell.method}"
-        spent_E = steps_E[FIRST:] * cell.of_step(at) / UNITS[at]
-        axes.plot(spent_E, bits_E[FIRST:], line, color=colour, label=label, lw=1.4)
-    axes.set(xscale="log", xlabel=LABELS[at])
-    axes.xaxis.set_major_locator(LogLocator(subs=TICKS, numticks=99))
-    axes.xaxis.set_major_formatter(lambda value, _: short(value))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_locator(MaxNLocator(8))
-    axes.grid(alpha=0.3, which="both")
-    if at == "flops":
-        axes.set_ylabel("validation bits per byte")
-        axes.legend(fontsize=8, ncols=len(sizes))
+def _runs(axes: Axes, cells: Mapping[str, Sequence[Cell]]) -> None:
+    """A point for each run, and a line through the means of a method."""
+    for index, (method, colour) in enumerate(COLOURS.items()):
+        own = {
+            number + BESIDE * (index - 1.5): cell
+            for number, found in enumerate(cells.values())
+            for cell in found
+            if cell.method == method
+        }
+        axes.plot(list(own), [cell.bits for cell in own.values()], color=colour, label=method)
+        for x, cell in own.items():
+            bits = [run["bits_per_byte"] for run in cell.runs]
+            axes.plot([x] * len(bits), bits, "o", color=colour, ms=4)
+    axes.set_ylabel("validation bits per byte")
+    axes.legend(fontsize=8, ncols=2)
 
 
-def short(value: float) -> str:
-    """A number of an axis: 1200, 12k, 1.2M, 3.4e+15."""
-    if not 1e4 <= abs(value) < 1e12:
-        return f"{value:.4g}"
-    scale, unit = next(pair for pair in PREFIXES if abs(value) >= 10 * pair[0] or pair[1] == "k")
-    return f"{value / scale:.4g}{unit}"
+def _leads(axes: Axes, cells: Mapping[str, Sequence[Cell]]) -> None:
+    """HYLA less linear attention, a point for each seed."""
+    for number, found in enumerate(cells.values()):
+        differences = less(found, "hyla", "linear")
+        axes.plot([number] * len(differences), differences, "o", color=COLOURS["hyla"], ms=4)
+    axes.axhline(0, color=COLOURS["linear"], lw=1)
+    axes.set_ylabel("HYLA less linear attention")

@@ -11,6 +11,7 @@ from scipy.stats import linregress
 
 from docs.studies.records import (
     METHODS,
+    SEEDS,
     SIZES,
     STEPS,
     TUNING_SEED,
@@ -110,6 +111,13 @@ def cells_of(folder: Path, size: str) -> list[Cell]:
             tuning = tuning_of(results, size, method)
             cells.append(Cell(size, method, tuning, sound, milliseconds[method] / 1000))
     return cells
+
+
+def less(cells: Sequence[Cell], method: str, other: str) -> list[float]:
+    """Bits per byte of a method less those of another, for each seed that both have."""
+    runs = {(cell.method, run["seed"]): run["bits_per_byte"] for cell in cells for run in cell.runs}
+    seeds = [seed for seed in SEEDS if (method, seed) in runs and (other, seed) in runs]
+    return [runs[method, seed] - runs[other, seed] for seed in seeds]
 
 
 def ended(folder: Path, size: str) -> tuple[int, int]:

@@ -30,6 +30,7 @@ from docs.studies.records_numbers import (
     budget,
     cells_of,
     ended,
+    less,
     pairs,
     scalings,
     sizes_begun,
@@ -49,10 +50,10 @@ Small language models that differ only in their attention: which has the fewest 
 
 {verdict}
 
-![Bits per byte over FLOPs and over seconds, a line for each method and size]({picture})
+![Bits per byte of four kinds of attention, and HYLA less linear attention]({picture})
 
-*Validation bits per byte while models train, means over three seeds. Seconds compare methods of one
-size only.*
+*Each point is a run, or a pair of runs with the same seed. Below 0 HYLA is better than linear
+attention.*
 
 These models are small and see little text. Nothing here says what happens at a hundred times
 the size.
@@ -145,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def write() -> None:
-    cells = [cell for size in sizes_begun(RESULTS) for cell in cells_of(RESULTS, size)]
+    cells = {size: found for size in sizes_begun(RESULTS) if (found := cells_of(RESULTS, size))}
     write_whole(PAGE, page(RESULTS).encode())
     write_whole(REPORT, report(RESULTS).encode())
     if cells:
@@ -191,7 +192,7 @@ def verdict(cells: Mapping[str, Sequence[Cell]]) -> str:
     best = {min(found, key=lambda cell: cell.bits).method for found in of}
     bits = [{cell.method: cell.bits for cell in found} for found in of]
     behind = [each["hyla"] - each[BASELINE] for each in bits]
-    leads = [[-x for x in hyla_less_linear(found)] for found in of]
+    leads = [[-x for x in less(found, "hyla", "linear")] for found in of]
     every = [lead for of_size in leads for lead in of_size]
     gaps = [f"{np.mean(of_size):.3f}" for of_size in leads]
     return f"""**{" or ".join(best).capitalize()} leads at each size.** HYLA is behind by
@@ -203,16 +204,6 @@ equal tokens. Its lead is {", ".join(gaps[:-1])} and {gaps[-1]} bits per byte at
 grows by {np.mean(leads[-1]) - np.mean(leads[0]):.3f} ({interval(welch(leads[-1], leads[0]), 3)}).
 
 **At equal CPU time it does not.** A step of HYLA takes longer."""
-
-
-def hyla_less_linear(cells: Sequence[Cell]) -> list[float]:
-    """Bits per byte of HYLA less those of linear attention, seed by seed."""
-    runs = {(cell.method, run["seed"]): run["bits_per_byte"] for cell in cells for run in cell.runs}
-    return [
-        runs["hyla", seed] - runs["linear", seed]
-        for seed in SEEDS
-        if ("hyla", seed) in runs and ("linear", seed) in runs
-    ]
 
 
 def short_table(cells: Mapping[str, Sequence[Cell]]) -> str:
