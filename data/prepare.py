@@ -121,7 +121,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sequence_length",
         type=int,
-        help=f"T, tokens a row (default with --train_tokenizer: {SEQUENCE_LENGTH})",
+        help=f"T, tokens per row (default with --train_tokenizer: {SEQUENCE_LENGTH})",
     )
     parser.add_argument(
         "--vocab_size",

@@ -77,7 +77,7 @@ def text(plan: Mapping[str, Any]) -> str:
     ]
     scales = {"step_seconds": 1e3, "mfu": 100}
     forms = {
-        "step_seconds": "{:.1f} to {:.1f} ms a step",
+        "step_seconds": "{:.1f} to {:.1f} ms per step",
         "tokens_per_second": "{:,.0f} to {:,.0f} tokens/s",
         "mfu": "{:.0f} to {:.0f} % MFU",
         "chip_hours": f"{{:,.0f}} to {{:,.0f}} chip-hours for {plan['steps']:,} steps",

@@ -93,7 +93,7 @@ def _json_texts(path: epath.Path, field: str) -> Iterator[str]:
         if len(line) > LONGEST_LINE_BYTES:
             raise UserError(
                 f"{path}: line {number} has more than {LONGEST_LINE_BYTES:,} bytes: cut the "
-                "document, one object a line."
+                "document, one object per line."
             )
         if not line or line.isspace():
             continue
@@ -102,7 +102,7 @@ def _json_texts(path: epath.Path, field: str) -> Iterator[str]:
             text = value.get(field)
         except (ValueError, AttributeError, RecursionError) as error:
             raise UserError(
-                f"{path}: line {number} is no JSON object: write one object a line."
+                f"{path}: line {number} is no JSON object: write one object per line."
             ) from error
         if not isinstance(text, str):
             raise UserError(

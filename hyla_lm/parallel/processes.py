@@ -252,13 +252,13 @@ _peers: _Peers | None = None
 
 
 def _initialize(seconds: int, silence: int) -> None:
-    """Joins JAX's service; raises UserError, or ends the process when the others do not come."""
+    """Joins JAX's service; raises UserError, or ends the process when the others do not join."""
     named = _named()
     where = named.get("coordinator_address", "process 0")
     count = named.get("num_processes")
     given = f", with the same {COUNT} ({count} here) and its own {INDEX}," if named else ""
     sentence = (
-        f"not all processes of the run came to {where} within {seconds} s: see whether the same "
+        f"not all processes of the run joined at {where} within {seconds} s: see whether the same "
         f"command runs on every host{given} and whether the network lets the port in."
     )
     if named.get("process_id") == 0:

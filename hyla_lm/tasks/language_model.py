@@ -42,7 +42,7 @@ class LanguageModel:
     ranked_by: ClassVar[str] = "validation/bits_per_byte"
 
     data: DataSource | None = setting(None, "where rows come from, such as @Rows()")
-    sequence_length: int = setting(512, "T, tokens a row", minimum=1)
+    sequence_length: int = setting(512, "T, tokens per row", minimum=1)
     vocab_size: int | None = setting(None, "pieces the tokenizer must have; None takes what it has")
     validation_rows: int | None = setting(
         None,

@@ -76,7 +76,7 @@ OF_FILES = {
     "latin.txt": r"latin.txt is not UTF-8 \(at byte 3\): convert it",
     "body.jsonl": "body.jsonl: line 1 .*'id', 'body'.*--field",
     "body.parquet": "body.parquet has no column 'text' .*'id'.*--field",
-    "pretty.json": "pretty.json: line 1 .* one object a line",
+    "pretty.json": "pretty.json: line 1 .* one object per line",
     "null.jsonl": "null.jsonl: line 3 has no text in 'text'.*mend that file",
     "empty.jsonl": "empty.jsonl is empty",
     "cut.json.gz": "cut.json.gz is cut short",

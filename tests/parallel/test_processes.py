@@ -146,7 +146,7 @@ def test_processes_that_do_not_all_come_end_in_a_sentence() -> None:
     more = {"JAX_NUM_PROCESSES": 3, "HYLA_LM_JOIN_SECONDS": 2}
     for status, output, error in run_processes(commands("go", "go"), 1, **more):
         assert (status, "together" in output) == (processes.UNAVAILABLE, False)
-        said = r"hyla-lm: not all processes of the run came to 127\.0\.0\.1:\d+ within 2 s: .*"
+        said = r"hyla-lm: not all processes of the run joined at 127\.0\.0\.1:\d+ within 2 s: .*"
         assert re.fullmatch(said, last_line(error)) and "JAX_NUM_PROCESSES (3 here)" in error
 
 

@@ -143,5 +143,5 @@ def test_a_step_that_does_not_fit_says_what_to_change(tmp_path: Path) -> None:
 def test_the_terminal_shows_the_plan_and_the_search_for_a_batch(tmp_path: Path) -> None:
     shown, said = plan_of(tmp_path, "--topology=v5e:2x2", "--compiles=1")
     assert "largest batch, compile 1 of at most 1" in said
-    for part in ("data 4", "GiB per chip", "all-reduce", "2 x pallas_hyla", "ms a step"):
+    for part in ("data 4", "GiB per chip", "all-reduce", "2 x pallas_hyla", "ms per step"):
         assert part in shown
