@@ -19,7 +19,7 @@ import numpy as np
 from etils import epath
 
 from hyla_lm.data.row_writer import encoded, write_shard
-from hyla_lm.errors import UserError
+from hyla_lm.errors import Unavailable, UserError
 from hyla_lm.input.manifest import (
     FORMAT,
     MANIFEST,
@@ -174,7 +174,7 @@ def _make_shards(preparation: Preparation, missing: Sequence[int], workers: int)
             for future in as_completed(made):
                 future.result()
         except BrokenProcessPool as error:
-            raise UserError(
+            raise Unavailable(
                 "a worker process died, perhaps for lack of memory: lower --workers and run the "
                 "same command again; finished shards stay."
             ) from error

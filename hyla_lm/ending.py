@@ -1,10 +1,6 @@
 """How a command ends: with a status, and if it fails with a sentence on stderr.
 
 After the sentence of an error of the program stands its traceback.
-
-0 is done. 2 is a mistake that the user can mend. The same command resumes after 69, a store or
-another process does not answer, and after 75, the run was interrupted. 1 is an error of the
-program, 130 an interruption by Ctrl-C, and 141 says that nobody reads the output any more.
 """
 
 import logging
@@ -16,12 +12,39 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
 
-from hyla_lm.errors import Unavailable, UserError, exit_status, may_pass
+from hyla_lm.errors import Unavailable, UserError, passes
 
-DONE, FAILED, STOPPED, INTERRUPTED, UNREAD = 0, 1, 75, 130, 141
+DONE, FAILED, MISTAKE, UNAVAILABLE, STOPPED, INTERRUPTED, UNREAD = 0, 1, 2, 69, 75, 130, 141
+# What each status means, and what to do: docs/exit_statuses.md. 69 and 75 are names of sysexits.h.
+ENDS = {
+    DONE: ("done", ""),
+    FAILED: (
+        "an error of the program; `hyla-lm plan`: the step does not fit; `hyla-lm sweep`: a run "
+        "failed",
+        "read the traceback",
+    ),
+    MISTAKE: (
+        "a mistake that you can mend, or damage in bytes that were read whole",
+        "change the setting or file that the sentence names",
+    ),
+    UNAVAILABLE: (
+        "a disk, a store, a device, a helper process or another process of the run failed in a way "
+        "that may pass, or the run hung",
+        "run the same command again",
+    ),
+    STOPPED: ("the run was interrupted, and has saved", "run the same command again"),
+    INTERRUPTED: (
+        "interrupted a second time, or a command that saves nothing was interrupted",
+        "run the same command again",
+    ),
+    UNREAD: ("whoever reads the output has gone, as `head` does", ""),
+}
 LONGEST_REASON = 300
+# Packages whose classes of errors are of a store, a network or a device.
+CLIENTS = ("jax", "google.", "gcsfs", "aiohttp", "requests", "urllib3", "orbax", "grain")
 SPECIFICATION = " [tensorstore_spec"
 OUT_OF_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|[Oo]ut of memory")
 LONG_QUOTE = re.compile(r'"[^"]{60,}"')
@@ -32,14 +55,25 @@ class Preempted(Exception):
 
 
 def classed(error: BaseException) -> BaseException:
-    """The error, as a UserError if a disk, a store or the memory of a device raised it."""
+    """The error, as a UserError if storage, memory, a device or a helper process raised it."""
+    if isinstance(error, UserError):
+        return error
     if isinstance(error, OSError) and error.errno is not None:
         path = f"{error.filename}: " if error.filename else ""
         sentence = f"{path}{error.strerror or os.strerror(error.errno)}"
-        if may_pass(error):
+    else:
+        sentence = reason_of(error)
+    if isinstance(error, BrokenExecutor):
+        return Unavailable(
+            "the system killed a helper process, most often for want of memory: free some, and run "
+            "the same command again."
+        )
+    if isinstance(error, OSError) or type(error).__module__.startswith(CLIENTS):
+        if passes(error):
             return Unavailable(f"{sentence}, which may pass: run the same command again.")
-        return UserError(f"{sentence}: mend that, and run the same command again.")
-    if not isinstance(error, UserError) and OUT_OF_MEMORY.search(str(error)):
+        if passes(error) is False:
+            return UserError(f"{sentence}: mend that, and run the same command again.")
+    if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(str(error)):
         return UserError(
             f"the memory of the device does not hold the model and its batch ({reason_of(error)}): "
             "lower TrainConfig.batch_size, raise TrainConfig.accumulate_steps, set "
@@ -52,7 +86,7 @@ def status_of(error: BaseException) -> int:
     """The exit status of a command that ends with this error."""
     error = classed(error)
     if isinstance(error, UserError):
-        return exit_status(error)
+        return UNAVAILABLE if isinstance(error, Unavailable) else MISTAKE
     if isinstance(error, Preempted):
         return STOPPED
     return INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
@@ -131,7 +165,7 @@ def _quiet(name: str) -> Iterator[Collection[str]]:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("hyla_lm").setLevel(logging.INFO)
     # What they say of errors is in what they raise.
-    for library in ("absl", "asyncio"):
+    for library in ("absl", "asyncio", "gcsfs"):
         logging.getLogger(library).setLevel(logging.CRITICAL)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     before = threading.excepthook, sys.excepthook, sys.unraisablehook

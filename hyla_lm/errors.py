@@ -1,4 +1,4 @@
-"""Errors that a user can mend: one sentence each, and the exit status of a command."""
+"""Errors that a user can mend, one sentence each, and which errors of storage may pass."""
 
 import difflib
 import errno
@@ -13,6 +13,7 @@ FOR_A_PERSON = frozenset(
     for name in (
         *("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM"),
         *("ENOENT", "ENOTDIR", "EISDIR", "EEXIST", "ENOTEMPTY", "ENAMETOOLONG", "ELOOP", "EINVAL"),
+        *("EOPNOTSUPP", "ENOSYS", "ENOLCK", "EXDEV"),
     )
 )
 PASSING = frozenset(
@@ -26,11 +27,20 @@ PASSING_WORDS = re.compile(
             *(re.escape(os.strerror(number)) for number in sorted(PASSING)),
             r"UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED",
             r"[Cc]onnection (reset|refused|aborted|closed)|[Tt]imed out|[Tt]imeout",
-            r"\b(429|50[0234])\b",
+            r"[Dd]isconnected|payload is not completed|ChecksumError",
+            r"(^|[:,] )(408|429|50[0-4])\b",
         )
     )
 )
 FORBIDDEN_WORDS = re.compile(r"Permission denied|PERMISSION_DENIED|\b40[13]\b")
+WORDS_FOR_A_PERSON = re.compile(
+    "|".join(
+        (
+            *(re.escape(os.strerror(number)) for number in sorted(FOR_A_PERSON)),
+            FORBIDDEN_WORDS.pattern,
+        )
+    )
+)
 
 
 class UserError(Exception):
@@ -41,34 +51,24 @@ class Unavailable(UserError):
     """A service failed in all tries; the same command may succeed later."""
 
 
-def exit_status(error: UserError) -> int:
-    """The exit status: 2, or EX_UNAVAILABLE (69) if the same command may succeed later."""
-    return 69 if isinstance(error, Unavailable) else 2
+def passes(error: BaseException) -> bool | None:
+    """Whether an error of storage, a network or a device may be gone when the same is tried again.
 
-
-def may_pass(error: BaseException) -> bool:
-    """Whether an error of a disk or a store may be gone when the same is tried again.
-
-    An error number counts before words, and the error before those that it came from.
+    False if a person must mend it, None where nothing says so. An error number counts before words,
+    and the error before those that it came from.
     """
     causes = list(_causes(error))
     for cause in causes:
-        if is_for_a_person(cause):
-            return False
+        if isinstance(cause, FileNotFoundError | NotADirectoryError | PermissionError):
+            return False  # clients of buckets give no number
         if isinstance(cause, OSError) and cause.errno is not None:
+            return cause.errno not in FOR_A_PERSON
+    for cause in causes:
+        if isinstance(cause, ConnectionError | TimeoutError) or PASSING_WORDS.search(str(cause)):
             return True
-    return any(
-        isinstance(cause, ConnectionError | TimeoutError) or PASSING_WORDS.search(str(cause))
-        for cause in causes
-    )
-
-
-def is_for_a_person(error: BaseException) -> bool:
-    """Whether a person must mend what a disk or a store raised; clients give no error numbers."""
-    classes = FileNotFoundError | NotADirectoryError | PermissionError
-    return isinstance(error, classes) or (
-        isinstance(error, OSError) and error.errno in FOR_A_PERSON
-    )
+        if WORDS_FOR_A_PERSON.search(str(cause)):
+            return False
+    return None
 
 
 def is_forbidden(error: BaseException) -> bool:

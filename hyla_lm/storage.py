@@ -1,5 +1,6 @@
 """Files on a disk or in a bucket: paths, whole sets of shards, retries, and atomic writes."""
 
+import logging
 import os
 import random
 import re
@@ -11,21 +12,20 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from etils import epath
 
-from hyla_lm.errors import Unavailable, UserError, is_for_a_person, may_pass
+from hyla_lm.ending import reason_of
+from hyla_lm.errors import Unavailable, UserError, passes
 
 T = TypeVar("T")
 PathLike = str | os.PathLike[str]
 CHUNK_BYTES = 8 << 20
-FIRST_WAIT_SECONDS = 0.5
-LONGEST_WAIT_SECONDS = 30.0
+RETRY_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)
 GIVE_UP_SECONDS = 600.0
-READ_ATTEMPTS = 5
-WRITE_ATTEMPTS = 20
 ASKING_THREADS = 32
 # "c4-train.00007-of-01024.json.gz" (AllenAI), "c4-train.array_record-00007-of-01024" (TFDS).
 WILDCARD = re.compile(r"[*?\[]")
@@ -33,6 +33,7 @@ NUMBERED = re.compile(r"^(?P<stem>.*?)[.-](?P<index>\d{5})-of-(?P<count>\d{5})(?
 # epath would hand buckets to TensorFlow where that is installed; here they are always gcsfs's.
 os.environ.setdefault("EPATH_USE_TF", "false")
 _answered: set[str] = set()
+log = logging.getLogger(__name__)
 
 
 def as_path(path: PathLike) -> epath.Path:
@@ -74,8 +75,8 @@ def storage_errors(path: PathLike, done: str, advice: str) -> Iterator[None]:
         with bucket_errors(path):
             yield
     except OSError as error:
-        reason = error.strerror or error
-        if may_pass(error):
+        reason = error.strerror or reason_of(error)
+        if passes(error):
             raise Unavailable(f"{path} cannot be {done} now ({reason}): start again.") from error
         raise UserError(f"{path} cannot be {done} ({reason}): {advice}.") from error
 
@@ -122,7 +123,7 @@ def list_files(patterns: Sequence[str], what: str) -> tuple[str, ...]:
     for pattern in patterns:
         with storage_errors(f"{what} = {pattern}", "listed", "correct the path"):
             path = as_path(pattern)
-            files = [str(path)] if path.is_file() else []
+            files = [str(path)] if size_of(path) is not None else []
             if WILDCARD.search(path.name):
                 files = sorted(map(str, path.parent.glob(path.name)))
         if not files:
@@ -164,12 +165,24 @@ def size_of(path: PathLike) -> int | None:
 
     What is no regular file, such as a pipe or a device, counts as missing: it may never end.
     """
-    try:
-        status = retrying(as_path(path).stat, READ_ATTEMPTS, path)
-    except (FileNotFoundError, NotADirectoryError):
+    status = _status(path)
+    if status is None:
         return None
     is_special = status.mode is not None and not stat.S_ISREG(status.mode)
     return None if status.is_directory or is_special else status.length
+
+
+def exists(path: PathLike) -> bool:
+    """Whether there is a file or folder; raises UserError if the store fails."""
+    return _status(path) is not None
+
+
+def _status(path: PathLike) -> Any:
+    """What etils' `stat` gives of a file or folder; None if it is missing."""
+    try:
+        return retrying(as_path(path).stat, path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def read_whole(path: PathLike) -> bytes | None:
@@ -211,23 +224,41 @@ def _sync(path: PathLike) -> None:
 
 
 def write_whole(path: PathLike, content: bytes) -> None:
-    """Writes a file that appears whole or not at all; raises UserError if it cannot be written.
+    """Writes a file that appears whole or not at all; raises UserError if it cannot be written."""
 
-    In a bucket it is tried again.
-    """
-    with storage_errors(path, "written", "make room or give another folder"):
+    def write() -> None:
         if bucket_of(path):  # an object always appears whole
-            upload = partial(as_path(path).write_bytes, content)
-            retrying(upload, WRITE_ATTEMPTS, path, done="written")
+            as_path(path).write_bytes(content)
             return
         with written_aside(path) as aside:
             aside.write_bytes(content)
+
+    with storage_errors(path, "written", "make room or give another folder"):
+        retrying(write, path, "written")
+
+
+def append(path: Path, content: bytes) -> None:
+    """Appends to a local file, on the disk when it returns; a try that fails leaves nothing.
+
+    Raises UserError if it cannot be written.
+    """
+
+    def write() -> None:
+        with path.open("ab") as file:
+            file.truncate(size)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+
+    with storage_errors(path, "written", "make room or give another folder"):
+        size = size_of(path) or 0
+        retrying(write, path, "written")
 
 
 def chunks(path: epath.Path) -> Iterator[bytes]:
     """A file's bytes in order; a read that fails is tried again from where it stopped."""
     offset = 0
-    while chunk := retrying(partial(_read_at, path, offset), READ_ATTEMPTS, path):
+    while chunk := retrying(partial(_read_at, path, offset), path):
         offset += len(chunk)
         yield chunk
 
@@ -238,27 +269,27 @@ def _read_at(path: epath.Path, offset: int) -> bytes:
         return file.read(CHUNK_BYTES)
 
 
-def retrying(action: Callable[[], T], attempts: int, path: PathLike, done: str = "read") -> T:
-    """The result of an action on a file, tried up to `attempts` times with growing, random waits.
+def retrying(
+    action: Callable[[], T], path: PathLike, done: str = "read", is_patient: bool = True
+) -> T:
+    """What an action on a file gives, tried again after growing waits while its error may pass.
 
-    Raises OSError for what a person mends, such as a missing or forbidden file, and Unavailable
-    after the last try.
-
-    A client that has tried for GIVE_UP_SECONDS itself, as array_record's does, is not asked again.
+    Raises any other error, and Unavailable after GIVE_UP_SECONDS, or at once if not `is_patient`.
+    A client that has tried for so long itself, as array_record's does, is not asked again.
     """
-    started = time.monotonic()
-    for attempt in range(1, attempts + 1):
+    tried_until = time.monotonic() + (GIVE_UP_SECONDS if is_patient else 0)
+    for wait in chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1])):
         try:
             with bucket_errors(path):
                 return action()
-        except OSError as error:
-            if is_for_a_person(error):
+        except Exception as error:
+            if isinstance(error, UserError) or not passes(error):
                 raise
-            if attempt == attempts or time.monotonic() - started > GIVE_UP_SECONDS:
+            reason = reason_of(error)
+            if time.monotonic() + wait > tried_until:
                 raise Unavailable(
-                    f"{path} could not be {done} in {attempt} tries ({error}): check the storage "
-                    "and start again."
+                    f"{path} cannot be {done} now ({reason}): start again when the storage answers."
                 ) from error
-            longest = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2**attempt)
-            time.sleep(random.uniform(longest / 2, longest))
-    raise AssertionError("attempts is at least 1")
+        log.warning("%s cannot be %s now (%s): trying again in %g s", path, done, reason, wait)
+        time.sleep(random.uniform(wait / 2, wait))
+    raise AssertionError("the waits do not end")

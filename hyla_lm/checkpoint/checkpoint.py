@@ -7,12 +7,9 @@ the checksums of the others and its own hash, and all are compared when a checkp
 
 import errno
 import json
-import logging
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from itertools import chain, repeat
 from typing import Any, TypeVar
 
 import jax
@@ -29,9 +26,9 @@ from hyla_lm.checkpoint.checksums import (
 )
 from hyla_lm.config.declare import REGISTRY, defaults
 from hyla_lm.ending import reason_of
-from hyla_lm.errors import Unavailable, UserError, is_forbidden, may_pass
+from hyla_lm.errors import Unavailable, UserError, is_forbidden, passes
 from hyla_lm.parallel import processes
-from hyla_lm.storage import GIVE_UP_SECONDS, bucket_of, check_bucket_access, storage_errors
+from hyla_lm.storage import bucket_of, check_bucket_access, exists, retrying, storage_errors
 
 # Without it TensorStore, which writes the arrays, waits forever on a dead connection.
 os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES", "1")
@@ -40,9 +37,7 @@ os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS", "60")
 COMMITTED = "commit_success.txt"
 META = "meta/metadata"  # Orbax's file of a JSON item
 ORIGIN = "origin"  # in the meta of runs that began from another
-RETRY_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)
 T = TypeVar("T")
-log = logging.getLogger(__name__)
 
 
 class Damaged(UserError):
@@ -73,8 +68,14 @@ class Checkpointer:
         self._saving: int | None = None  # the step of the save that is not known to be whole
 
     def steps(self) -> list[int]:
-        """The steps with a whole checkpoint."""
-        return sorted(self._manager.all_steps())
+        """The steps with a whole checkpoint; Orbax takes what it cannot look at for missing."""
+        folder, in_bucket = self._orbax_folder, bucket_of(self.folder)
+        try:
+            names = retrying(lambda: [path.name for path in folder.iterdir()], folder, "listed")
+        except FileNotFoundError:
+            return []
+        steps = sorted(int(name) for name in names if name.isdigit())
+        return [s for s in steps if not in_bucket or exists(folder / str(s) / COMMITTED)]
 
     def choose(self, step: int | None) -> int:
         """The step, or the newest; raises UserError for one that is not saved."""
@@ -183,7 +184,7 @@ class Checkpointer:
         return self._read(step, read)
 
     def reload(self) -> None:
-        """Lists the folder again; FileNotFoundError if a checkpoint is removed meanwhile."""
+        """Lets Orbax list the folder again, from which it deletes."""
         self._manager.reload()
 
     def wait(self) -> None:
@@ -212,26 +213,25 @@ class Checkpointer:
     # raise becomes a sentence on the checkpoint in these two functions, and nowhere else.
 
     def _read(self, step: int, read: Callable[[], T]) -> T:
-        """What `read` gives of a step; tries again for GIVE_UP_SECONDS where the error may pass.
+        """What `read` gives of a step, tried again as storage.retrying does.
 
-        Several processes read together, so one of them does not try again. Raises Unavailable after
-        that time, UserError for one that may not be read, and Damaged, with the step to read
-        instead, for anything else that `read` raises.
+        What seems damaged is read twice, since Orbax takes what it cannot look at for missing.
+        Several processes read together, so one of them does not try again. Raises UserError for one
+        that may not be read, and Damaged, with the step to read instead, for anything else that
+        `read` raises.
         """
-        path, tried_until = self.folder / str(step), time.monotonic() + GIVE_UP_SECONDS
-        for wait in chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1])):
+        path, is_single = self.folder / str(step), jax.process_count() == 1
+        try:
             try:
-                return read()
+                return retrying(read, path, is_patient=is_single)
             except Exception as error:
-                failure, reason = error, reason_of(error)
-            if not may_pass(failure):
-                break
-            if jax.process_count() > 1 or time.monotonic() + wait > tried_until:
-                raise Unavailable(
-                    f"{path} cannot be read now ({reason}): start again when the storage answers."
-                ) from failure
-            log.warning("%s cannot be read now (%s): trying again in %g s", path, reason, wait)
-            time.sleep(wait)
+                if not is_single or isinstance(error, UserError) or is_forbidden(error):
+                    raise
+            return retrying(read, path)
+        except UserError:
+            raise
+        except Exception as error:
+            failure, reason = error, reason_of(error)
         if is_forbidden(failure):
             raise UserError(f"{path} cannot be read ({reason}): allow it, then start again.")
         remedy = "no earlier step is left, so train again in another folder"
@@ -241,7 +241,7 @@ class Checkpointer:
 
     @contextmanager
     def _saving_errors(self) -> Iterator[None]:
-        """UserError, or Unavailable where it may pass, for anything that the last save raises."""
+        """Unavailable, or UserError where a person must mend it, for what the last save raises."""
         try:
             yield
         except UserError:
@@ -249,9 +249,9 @@ class Checkpointer:
         except Exception as error:
             path, self._saving = self.folder / str(self._saving), None
             sentence = f"checkpoint {path} could not be saved ({reason_of(error)})"
-            if may_pass(error) or (bucket_of(self.folder) and not is_forbidden(error)):
-                raise Unavailable(f"{sentence}: check the storage and start again.") from error
-            raise UserError(f"{sentence}: free space or mend the disk, and start again.") from error
+            if passes(error) is False:
+                raise UserError(f"{sentence}: make room or mend that, and start again.") from error
+            raise Unavailable(f"{sentence}: check the storage and start again.") from error
 
 
 @contextmanager
@@ -261,7 +261,7 @@ def read_checkpoints(run: epath.Path, name: str) -> Iterator[Checkpointer]:
     `name` is how the user named the run.
     """
     with storage_errors(run, "read", f"correct {name}"):
-        is_trained = (run / CHECKPOINTS).exists()
+        is_trained = exists(run / CHECKPOINTS)
     if not is_trained:
         raise UserError(f"{name} has no checkpoints: give the folder of a run that has trained.")
     with closing(Checkpointer(run / CHECKPOINTS)) as checkpoints:
@@ -285,7 +285,7 @@ def restore_run(
 
 def _check_whole(step: epath.Path) -> None:
     """Raises OSError where a step is not committed, or its meta is not whole."""
-    if bucket_of(step) and not (step / COMMITTED).exists():
+    if bucket_of(step) and not exists(step / COMMITTED):
         raise OSError(f"the store does not hold {COMMITTED}")
     if not is_sealed(json.loads((step / META).read_text())):
         raise OSError(errno.EIO, "its meta differs from its hash")

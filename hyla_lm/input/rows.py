@@ -18,9 +18,10 @@ from typing import Any, Protocol, SupportsIndex
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader
 
+from hyla_lm.ending import reason_of
 from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import BYTE_COUNT_BYTES, Manifest
-from hyla_lm.storage import READ_ATTEMPTS, PathLike, as_path, retrying, sizes
+from hyla_lm.storage import PathLike, as_path, bucket_of, retrying, sizes
 
 READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 BUFFER_BYTES = 32_768
@@ -145,16 +146,22 @@ class Records:
         return reader
 
     def _try(self, action: Callable[[], Any], file: int, place: int | None) -> Any:
-        """Retries in a bucket: ArrayRecord raises RuntimeError for damage and network alike."""
+        """Tries again what may pass; in a bucket ArrayRecord's RuntimeError may be the network."""
         path = self.files[file]
-        if "://" in path:
-            return retrying(action, READ_ATTEMPTS, path)
+
+        def read() -> Any:
+            try:
+                return action()
+            except RuntimeError as error:
+                raise (ConnectionError if bucket_of(path) else RuntimeError)(str(error)) from error
+
         try:
-            return action()
+            return retrying(read, path)
         except (OSError, RuntimeError) as error:
-            reason = str(error).strip().partition("\n")[0]
             what = path if place is None else f"{path}: record {place}"
-            raise UserError(f"{what} is damaged ({reason}): copy the shard again.") from error
+            raise UserError(
+                f"{what} is damaged ({reason_of(error)}): copy the shard again."
+            ) from error
 
 
 def _reader(path: str) -> ArrayRecordReader:

@@ -4,11 +4,11 @@ Events are written in the loop and not by a thread with a queue, so that every p
 checkpoint is on disk before it.
 """
 
-import os
 import socket
 import struct
 import time
 from collections.abc import Iterable, Mapping
+from io import BytesIO
 from pathlib import Path
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
@@ -18,6 +18,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
 from hyla_lm.logs.sinks import Value
+from hyla_lm.storage import append
 
 PREFIX = "events"  # of event files, which lie beside other files of a run
 VERSION = Event(file_version="brain.Event:2")  # the first event of every file
@@ -35,7 +36,7 @@ class TensorBoard:
         folder.mkdir(parents=True, exist_ok=True)
         # TensorBoard reads the files of a folder in the order of their names.
         name = f"{PREFIX}.out.tfevents.{time.time_ns()}.{socket.gethostname()}"
-        self._file = (folder / name).open("xb")
+        self._path = folder / name
         started = Event(step=first, session_log=SessionLog(status=SessionLog.START))
         self._append([VERSION, started])
 
@@ -46,16 +47,16 @@ class TensorBoard:
         )
 
     def close(self) -> None:
-        self._file.close()
+        """Nothing is open between two calls."""
 
     def _append(self, events: Iterable[Event]) -> None:
         """Appends events of now, which are on disk when it returns."""
-        records = RecordWriter(self._file)
+        content = BytesIO()
+        records = RecordWriter(content)
         for event in events:
             event.wall_time = time.time()
             records.write(event.SerializeToString())
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        append(self._path, content.getvalue())
 
 
 def _point(tag: str, value: Value) -> Summary.Value:

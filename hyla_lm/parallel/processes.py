@@ -26,7 +26,15 @@ from jax._src import distributed  # the service's client has no public name
 from jax.errors import JaxRuntimeError
 from jax.experimental import multihost_utils
 
-from hyla_lm.ending import Preempted, reason_of, sentence_of, status_of, told
+from hyla_lm.ending import (
+    MISTAKE,
+    UNAVAILABLE,
+    Preempted,
+    reason_of,
+    sentence_of,
+    status_of,
+    told,
+)
 from hyla_lm.errors import Unavailable, UserError
 from hyla_lm.parallel.mesh import check_devices
 from hyla_lm.parallel.sharding import BatchShard
@@ -36,7 +44,6 @@ from hyla_lm.signals import end as end_now
 COORDINATOR, COUNT = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES"
 INDEX = "JAX_PROCESS_ID"
 TPU_FILES = ("/dev/accel*", "/dev/vfio/[0-9]*")
-UNAVAILABLE, USER_MISTAKE = 69, 2
 # JAX aborts with a C++ trace when its own time to join is over: the sentence comes before.
 JAX_JOINS_LATER_SECONDS = 60
 # Processes meet so often while they wait for a silent one. JAX aborts the others when it has heard
@@ -193,7 +200,7 @@ class _Peers:
 
     def _tell(self, sentence: str, status: int) -> None:
         with suppress(JaxRuntimeError):  # another process was first, and its reason is heard
-            others = USER_MISTAKE if status == USER_MISTAKE else UNAVAILABLE
+            others = MISTAKE if status == MISTAKE else UNAVAILABLE
             self._client.key_value_set(ENDED, f"{others} {sentence}")
 
     def _hear(self) -> None:

@@ -6,7 +6,6 @@ mirrored: before every checkpoint, every minute and at the end.
 
 import json
 import logging
-import os
 import tempfile
 import threading
 import uuid
@@ -24,8 +23,10 @@ from hyla_lm.parallel import processes
 from hyla_lm.run.lock import BucketLease, DiskLock
 from hyla_lm.storage import (
     PathLike,
+    append,
     as_path,
     bucket_of,
+    exists,
     read_whole,
     size_of,
     storage_errors,
@@ -93,8 +94,9 @@ class RunFolder:
 
     def _check_files(self) -> None:
         with self._using("used"):
-            self.path.mkdir(parents=True, exist_ok=True)
-            entries = self.path.iterdir() if self.path.exists() else ()
+            if not exists(self.path):
+                self.path.mkdir(parents=True, exist_ok=True)
+            entries = self.path.iterdir() if exists(self.path) else ()
             names = {entry.name for entry in entries}
         strange = sorted(name for name in names - OURS if not name.startswith((".", EVENTS)))
         if strange and not names & OURS:
@@ -140,12 +142,9 @@ class RunFolder:
 
     def append_line(self, step: int, values: Mapping[str, float]) -> None:
         """Appends an object as one line, which is on disk when this returns."""
-        if not self._writes:
-            return
-        with self._using("written"), (self.logs / LINES).open("a") as file:
-            file.write(json.dumps({"step": step, **values}) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        if self._writes:
+            line = json.dumps({"step": step, **values}) + "\n"
+            append(self.logs / LINES, line.encode())
 
     def keep_lines_until(self, step: int, redone: Sequence[str] = ()) -> list[dict[str, Any]]:
         """Drops lines that will be written again, or that a kill cut short; returns the lines kept.

@@ -21,7 +21,7 @@ from hyla_lm.run.evaluation import Evaluation
 from hyla_lm.run.folder import EVALUATOR, RunFolder, read_summary
 from hyla_lm.run.program import Program, identity
 from hyla_lm.run.restored import RestoredRun
-from hyla_lm.storage import read_whole
+from hyla_lm.storage import exists, read_whole
 from hyla_lm.tasks.protocol import Task
 
 POLL_SECONDS = 30.0
@@ -47,7 +47,7 @@ def follow(workdir: str, prepare: Callable[[], Program[Task]], say: Say = print)
         guard = stack.enter_context(PreemptionGuard())
         guard.begin()
         pause = _Pause(guard, say)
-        while not (config.exists() and run.checkpoints.exists()):
+        while not (exists(config) and exists(run.checkpoints)):
             pause(f"waits for a run in {workdir}")
         records = stack.enter_context(closing(_Records(run.path)))
         checkpoints = stack.enter_context(closing(Checkpointer(run.checkpoints)))
@@ -55,30 +55,24 @@ def follow(workdir: str, prepare: Callable[[], Program[Task]], say: Say = print)
         is_last_reading = False
         text, program = None, None
         while True:
-            if (now := read_whole(config)) != text:
-                text, program = now, prepare()
-            assert program is not None
-            # Read first: checkpoints that come after it are of a run that is not finished.
-            summary = read_summary(run.path)
             try:
-                checkpoints.reload()
-            except FileNotFoundError:  # a checkpoint was removed while the folder was listed
-                continue
-            except OSError as error:
-                pause(f"{run.checkpoints} cannot be listed now ({error})")
-                continue
-            known = records.steps | damaged.keys()
-            new = [step for step in checkpoints.steps() if step not in known]
-            if new:
-                try:
+                if (now := read_whole(config)) != text:
+                    text, program = now, prepare()
+                assert program is not None
+                # Read first: checkpoints that come after it are of a run that is not finished.
+                summary = read_summary(run.path)
+                known = records.steps | damaged.keys()
+                new = [step for step in checkpoints.steps() if step not in known]
+                if new:
                     evaluation = _evaluated(program, checkpoints, new[0], pause.check)
-                except Unavailable as error:
-                    pause(str(error))
-                    continue
-                except Damaged as damage:  # or the run removed it meanwhile
-                    damaged[new[0]] = str(damage)
-                    say(f"step {new[0]} is left out for now: {damage}")
-                    continue
+            except Unavailable as error:
+                pause(str(error))
+                continue
+            except Damaged as damage:  # or the run removed it meanwhile
+                damaged[new[0]] = str(damage)
+                say(f"step {new[0]} is left out for now: {damage}")
+                continue
+            if new:
                 damaged.pop(new[0], None)
                 records.write(evaluation)
                 say(f"step {new[0]}  validation {program.task.describe(evaluation.metrics)}")

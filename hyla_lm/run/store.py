@@ -13,7 +13,7 @@ from hyla_lm.logs.tensorboard import TensorBoard
 from hyla_lm.parallel import processes
 from hyla_lm.run.folder import SUMMARY, RunFolder, read_object, read_summary
 from hyla_lm.run.program import Program, identity, meta_of
-from hyla_lm.storage import read_whole
+from hyla_lm.storage import exists, read_whole
 from hyla_lm.tasks.protocol import Task
 from hyla_lm.train_step import TrainState
 
@@ -161,6 +161,6 @@ def finished_summary(folder: RunFolder, experiment: Experiment) -> dict[str, Any
     is_finished = (
         summary.get("step") == last
         and read_whole(folder.path / "config.gin") == experiment.text.encode()
-        and (folder.checkpoints / str(last)).exists()
+        and exists(folder.checkpoints / str(last))
     )
     return summary if all(processes.gather(is_finished)) else {}

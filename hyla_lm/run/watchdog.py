@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from hyla_lm.ending import UNAVAILABLE
 from hyla_lm.parallel import processes
 from hyla_lm.signals import RESUMES
 
-EXIT_STATUS = 69  # EX_UNAVAILABLE: the same command resumes
 STDERR = 2
 
 
@@ -54,4 +54,4 @@ class Watchdog:
         """Writes the stacks and ends the process; never returns."""
         faulthandler.dump_traceback(STDERR, all_threads=True)
         reason = f"no progress for {self._seconds:g} s: {self._waits_for}"
-        processes.end(f"{reason}; {RESUMES}", EXIT_STATUS)
+        processes.end(f"{reason}; {RESUMES}", UNAVAILABLE)

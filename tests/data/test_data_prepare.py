@@ -16,7 +16,7 @@ from hyla_lm.data.cli import parser
 from hyla_lm.data.preparation import Preparation, prepare
 from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.data.verify import verify
-from hyla_lm.errors import UserError
+from hyla_lm.errors import Unavailable, UserError
 from hyla_lm.input.manifest import MANIFEST, read_manifest
 from hyla_lm.input.packing import Block
 from hyla_lm.input.rows import RowReader
@@ -169,7 +169,7 @@ class Killing:
 
 def test_a_killed_worker_is_reported(tmp_path: Path, tokenizer: Tokenizer) -> None:
     asked = Preparation(Killing(), tokenizer, str(tmp_path / "rows"), "train", 16, 2)
-    with pytest.raises(UserError, match="a worker process died.*run the same command again"):
+    with pytest.raises(Unavailable, match="a worker process died.*run the same command again"):
         prepare(asked, workers=2)
     assert not asked.is_whole()
 

@@ -3,7 +3,7 @@
 import pytest
 
 from hyla_lm import ending
-from hyla_lm.errors import UserError, exit_status
+from hyla_lm.errors import UserError
 from hyla_lm.tpu.supervise import LOOK_SECONDS, USER_MISTAKE, Action, decide
 from hyla_lm.tpu.worker import PREEMPTED
 from tests.tpu.answers import FINAL, NO_HOST, NOT_THERE, PIP_FAILED
@@ -30,7 +30,7 @@ def test_decisions(trainer: dict, action: Action) -> None:
 
 def test_statuses_of_the_trainer_are_those_that_the_launcher_knows() -> None:
     known = 0, USER_MISTAKE, PREEMPTED
-    assert (ending.DONE, exit_status(UserError()), ending.STOPPED) == known == (0, 2, 75)
+    assert (ending.DONE, ending.status_of(UserError()), ending.STOPPED) == known == (0, 2, 75)
 
 
 @pytest.fixture

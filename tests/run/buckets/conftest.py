@@ -25,8 +25,8 @@ def bucket() -> Iterator[FakeBucket]:
 def here(bucket: FakeBucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """This process's gs:// is the stand-in too, and nobody waits between tries."""
     lead_here(bucket, monkeypatch)
-    monkeypatch.setattr(storage, "FIRST_WAIT_SECONDS", 1e-3)
-    monkeypatch.setattr(storage, "LONGEST_WAIT_SECONDS", 1e-3)
+    monkeypatch.setattr(storage, "RETRY_SECONDS", (1e-3,))
+    monkeypatch.setattr(storage, "GIVE_UP_SECONDS", 1.0)
     sleep = SimpleNamespace(sleep=lambda _: asyncio.sleep(1e-3))
     monkeypatch.setattr("gcsfs.retry.asyncio", sleep)
 

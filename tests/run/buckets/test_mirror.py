@@ -61,7 +61,7 @@ def test_files_are_copied_as_time_passes_and_a_failure_is_raised_where_the_run_c
     bucket.fail(503, 10**9)
     (tmp_path / "b").write_bytes(b"b")
     for check in (copies.check, copies.copy, copies.close):
-        with pytest.raises(UserError, match="gs://bucket/run/b could not be written in 20 tries"):
+        with pytest.raises(UserError, match="gs://bucket/run/b cannot be written now"):
             wait_until(check)
 
 
