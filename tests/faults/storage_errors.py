@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,16 +22,27 @@ from hyla_lm.errors import FOR_A_PERSON
 from tests import preloaded
 from tests.faults.kills import MOST_ERROR_LINES
 from tests.faults.runs import Command, differences
+from tests.run.buckets.fake_bucket import DROPPED, FakeBucket
 from tests.run_lines import measured
 
 ROOT = Path(__file__).parents[2]
 START = """
-import ctypes, sys
+import asyncio, ctypes, os, sys, time
+from types import SimpleNamespace as Fake
 from hyla_lm import ending, storage
 from hyla_lm.cli import main as cli
 from hyla_lm.run import follow
 
 storage.RETRY_SECONDS, storage.GIVE_UP_SECONDS, follow.POLL_SECONDS = (0.01, 0.05), 0.4, 0.05
+if "STORAGE_EMULATOR_HOST" in os.environ:  # clients that try again themselves do so at once
+    from gcsfs import retry
+    from google.api_core.retry import retry_unary
+    from orbax.checkpoint._src.serialization import tensorstore_utils as ts
+    for context in (ts._BASE_TS_CONTEXT, ts._DEFAULT_OCDBT_TS_CONTEXT):
+        delays = {"initial_delay": "1ms", "max_delay": "1ms"}
+        context["gcs_request_retries"] = {"max_retries": 3, **delays}
+    retry.asyncio = Fake(sleep=lambda _: asyncio.sleep(1e-3))
+    retry_unary.time = Fake(sleep=lambda _: None, monotonic=lambda: 300 * time.monotonic())
 call, where, number, after, count, record = sys.argv[1:7]
 del sys.argv[1:7]
 numbers = map(int, (number, after, count))
@@ -54,12 +66,19 @@ ERRORS = {
     "stat": PATH_ERRORS,
     "unlink": ("EIO", "ESTALE", "EROFS", "EACCES", "EBUSY"),
 }
+# Statuses of HTTP, and an answer that breaks off.
+ERRORS_OF_STORES = ("503", "429", "500", "DROPPED", "403", "404")
+FOR_A_PERSON_OF_STORES = ("403", "404")
+NOTHING = ("none", "^$", "0", "0", "0", os.devnull)
 TRAIN, RESUME, EVALUATE, FOLLOW = COMMANDS = "train", "resume", "evaluate", "follow"
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Of the `call`s on paths that match `where`, those after `after` fail `count` times."""
+    """Of the calls of a kind that match `where`, those after `after` fail `count` times.
+
+    The kind of call is a row of ERRORS, or the method of a request.
+    """
 
     command: str
     call: str
@@ -71,8 +90,9 @@ class Fault:
     @property
     def statuses(self) -> tuple[int, ...]:
         """How the command may end: as if nothing were, or by what mends the error."""
-        number = getattr(errno, self.error)
-        return (DONE, MISTAKE if number in FOR_A_PERSON else UNAVAILABLE)
+        number = getattr(errno, self.error, None)
+        is_for_a_person = self.error in FOR_A_PERSON_OF_STORES or number in FOR_A_PERSON
+        return (DONE, MISTAKE if is_for_a_person else UNAVAILABLE)
 
 
 @dataclass
@@ -86,28 +106,34 @@ class Verdict:
 
 
 class Disk:
-    """Commands on a tiny run on a disk, and what they leave when nothing fails."""
+    """Commands on a tiny run on a disk, what they leave when nothing fails, and their calls."""
 
-    def __init__(self, command: Command, library: Path, home: Path, last_step: int):
+    errors: Mapping[str, Sequence[str]] = ERRORS
+
+    def __init__(self, command: Command, home: Path, last_step: int):
         self._command, self._home, self._last = command, home, last_step
-        self._library = library
         home.mkdir(parents=True)
-        self.whole = home / "whole"
-        assert self._run(TRAIN, self.whole)[0] == DONE
-        self._followed = self._prepared(FOLLOW, "followed")
-        assert self._run(FOLLOW, self._followed)[0] == DONE
-        self._evaluation = self._run(EVALUATE, self.whole)[2]
+        self.whole = home / TRAIN
+        self.calls = {}
+        for name in COMMANDS:
+            record = home / f"{name}.calls"
+            status, errors, output = self._run(name, self._prepared(name, name), record=record)
+            assert status == DONE, errors
+            calls = (line.split(" ", 1) for line in record.read_text().splitlines())
+            self.calls[name] = Counter((call, pattern(where)) for call, where in calls)
+            if name == EVALUATE:
+                self._evaluation = output
 
-    def calls(self, command: str) -> Counter[tuple[str, str]]:
-        """The calls of a command on its run's files, by kind and pattern of paths."""
-        workdir = self._prepared(command, f"recorded_{command}")
-        record = self._home / f"{command}.calls"
-        status, errors, _ = self._run(
-            command, workdir, Fault(command, "", f"^{workdir}", "", 0, 0), record
-        )
-        assert status == DONE, errors
-        calls = (line.split(" ", 1) for line in record.read_text().splitlines())
-        return Counter((call, pattern(path.removeprefix(str(workdir)))) for call, path in calls)
+    def drawn(self, rng: random.Random) -> Fault:
+        """A fault of a call that a command makes."""
+        command = rng.choice(COMMANDS)
+        calls = self.calls[command]
+        call = rng.choice(sorted({call for call, _ in calls} & self.errors.keys()))
+        where, count = rng.choice(sorted((w, n) for (c, w), n in calls.items() if c == call))
+        error = rng.choice(self.errors[call])
+        lasting = LASTING if command == FOLLOW and getattr(errno, error, 0) else FOR_EVER
+        after, times = rng.randrange(min(count, MOST_AFTER)), rng.choice((ONCE, lasting))
+        return Fault(command, call, f"^{where}$", error, after, times)
 
     def verdict(self, fault: Fault, name: str) -> Verdict | None:
         """What comes of a fault; None where nothing met it."""
@@ -122,7 +148,8 @@ class Disk:
             return None
         verdict.status, verdict.said = status, errors
         verdict.faults += faults_of(fault, status, errors)
-        status, errors, output = self._run(fault.command, workdir)
+        if status != DONE:
+            status, errors, output = self._run(fault.command, workdir)
         if status != DONE:
             verdict.faults.append(f"it does not go on: status {status}: {errors[-1000:]}")
         else:
@@ -146,19 +173,24 @@ class Disk:
     def _run(
         self, command: str, workdir: Path, fault: Fault | None = None, record: Path | None = None
     ) -> tuple[int, str, str]:
-        """Status, stderr and stdout of a command."""
-        of_train = [f"--gin_file={self._command.gin_file}"]
-        given = {EVALUATE: ["evaluate"], FOLLOW: ["evaluate", "--follow"]}
-        arguments = given.get(command, ["train", *of_train, *self._command.bindings])
-        injected = ["", "^$", "0", "0", "0", os.devnull]
-        if fault is not None:
-            number = getattr(errno, fault.error, 0)
-            where = fault.where.replace("WORKDIR", re.escape(str(workdir)))
-            injected = [fault.call, where, f"{number}", f"{fault.after}", f"{fault.count}"]
-            injected.append(str(record))
+        """Status, stderr and stdout of a command; its calls are added to the record."""
+        fault = fault or Fault(command, "", "", "")
+        where = re.sub(r"^\^", f"^{workdir}", fault.where) or f"^{workdir}"
+        number = getattr(errno, fault.error, 0)
+        injected = [fault.call, where, f"{number}", f"{fault.after}", f"{fault.count}"]
+        done = self._process(command, f"{workdir}", {}, *injected, f"{record or os.devnull}")
+        if record is not None:
+            record.write_text(record.read_text().replace(f"{workdir}", ""))
+        return done
+
+    def _process(
+        self, command: str, workdir: str, environment: Mapping[str, str], *injected: str
+    ) -> tuple[int, str, str]:
+        of_train = ["train", f"--gin_file={self._command.gin_file}", *self._command.bindings]
+        given = {EVALUATE: ["evaluate"], FOLLOW: ["evaluate", "--follow"]}.get(command, of_train)
         done = preloaded.run(
-            [sys.executable, "-c", START, *injected, *arguments, f"--workdir={workdir}"],
-            env={**self._command.environment(True), "LD_PRELOAD": str(self._library)},
+            [sys.executable, "-c", START, *injected, *given, f"--workdir={workdir}"],
+            env={**self._command.environment(True), **environment},
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -171,13 +203,57 @@ class Disk:
         if command == EVALUATE:
             return [] if output == self._evaluation else ["what it printed"]
         if command == FOLLOW:
-            here, there = (measured(folder / "evaluator") for folder in (workdir, self._followed))
+            folders = (workdir / "evaluator", self._home / FOLLOW / "evaluator")
+            here, there = map(measured, folders)
             return [] if here == there else ["lines of the evaluator"]
         found = differences(workdir, self.whole, self._last)
         for path in (self.whole / "documents").iterdir():
             if (workdir / "documents" / path.name).read_bytes() != path.read_bytes():
                 found.append(f"documents/{path.name}")
         return found
+
+
+class Store(Disk):
+    """The same in a bucket of a stand-in, whose objects are put into a folder in between."""
+
+    errors = dict.fromkeys(("GET", "POST", "PUT", "DELETE"), ERRORS_OF_STORES)
+
+    def _run(
+        self, command: str, workdir: Path, fault: Fault | None = None, record: Path | None = None
+    ) -> tuple[int, str, str]:
+        store = FailingBucket(fault)
+        for path in workdir.rglob("*") if workdir.exists() else ():
+            if path.is_file():
+                store.objects[f"bucket/run/{path.relative_to(workdir)}"] = path.read_bytes()
+        with store:
+            done = self._process(command, "gs://bucket/run", store.environment, *NOTHING)
+        for name, content in store.objects.items():
+            path = workdir / name.removeprefix("bucket/run/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        if record is not None:
+            record.write_text("".join(f"{request}\n" for request in store.requests))
+        return done
+
+
+class FailingBucket(FakeBucket):
+    """A stand-in in which some requests fail, which are marked as FAILED."""
+
+    def __init__(self, fault: Fault | None):
+        super().__init__()
+        self.buckets_can_be_seen = True
+        self._fault, self._seen = fault, 0
+
+    def fault_of(self, request: str) -> int | None:
+        fault, (call, where) = self._fault, request.split(" ", 1)
+        self.requests.append(request)
+        if fault is None or call != fault.call or not re.search(fault.where, where):
+            return None
+        self._seen += 1
+        if self._seen <= fault.after or 0 <= fault.count <= self._seen - fault.after - 1:
+            return None
+        self.requests.append(f"FAILED {request}")
+        return DROPPED if fault.error == "DROPPED" else int(fault.error)
 
 
 def faults_of(fault: Any, status: int, errors: str) -> list[str]:
@@ -196,24 +272,18 @@ def faults_of(fault: Any, status: int, errors: str) -> list[str]:
 
 def pattern(path: str) -> str:
     """A path of a run for a regular expression, with any numbers and names of moments."""
-    path = re.sub(
-        r"[.^$*+?()\[\]{}|\\]", lambda match: f"[{match[0]}]" if match[0] != "^" else ".", path
-    )
-    path = re.sub(r"[0-9a-f]{32}", "[0-9a-f]{32}", path)
-    return re.sub(r"(?<![\[{\-f])\d+(?![\]}\-a])", "[0-9]+", path)
+    path = re.sub(r"([.$*+?()\[\]{}|\\])", r"[\1]", path).replace("[\\]", ".")
+    path = re.sub(r"[0-9a-f]{32}", "<hex>", path)
+    return re.sub(r"[0-9]+", "[0-9]+", path).replace("<hex>", "[0-9a-f]{32}")
 
 
-def drawn(rng: random.Random, calls: dict[str, Counter[tuple[str, str]]]) -> Fault:
-    """A fault of a call that a command makes."""
-    command = rng.choice(COMMANDS)
-    call = rng.choice(sorted({call for call, _ in calls[command]} & ERRORS.keys()))
-    where, count = rng.choice(sorted((w, n) for (c, w), n in calls[command].items() if c == call))
-    lasting = LASTING if command == FOLLOW else FOR_EVER
-    return Fault(
-        command,
-        call,
-        f"^WORKDIR{where}$",
-        rng.choice(ERRORS[call]),
-        rng.randrange(min(count, MOST_AFTER)),
-        rng.choice((ONCE, lasting)),
-    )
+def table(verdicts: Sequence[Verdict]) -> str:
+    """Errors by command as Markdown, and how many ended with which status, all as they must."""
+    rows = ["| command | errors | 0 | 2 | 69 | right |", f"|{' ---: |' * 6}"]
+    for command in COMMANDS:
+        own = [verdict for verdict in verdicts if verdict.fault.command == command]
+        ends = Counter(verdict.status for verdict in own)
+        counts = [len(own), *(ends[end] for end in (DONE, MISTAKE, UNAVAILABLE))]
+        counts.append(sum(not verdict.faults for verdict in own))
+        rows.append(f"| {command} | {' | '.join(map(str, counts))} |")
+    return "\n".join(rows)

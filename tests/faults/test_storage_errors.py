@@ -15,7 +15,7 @@ from hyla_lm.input.prepared import Rows
 from tests import preloaded
 from tests.faults.kills import write_json
 from tests.faults.runs import Command
-from tests.faults.storage_errors import COMMANDS, Disk, drawn
+from tests.faults.storage_errors import Disk, Store, Verdict, table
 from tests.tiny_runs import write_gin
 
 STEPS = 12
@@ -36,27 +36,31 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def disk(library: Path, tiny_rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Disk:
+def command(tiny_rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Command:
     home = tmp_path_factory.mktemp("storage_errors")
-    command = Command(write_gin(home, tiny_rows), home / "programs")
-    return Disk(command, library, home / "runs", STEPS)
+    return Command(write_gin(home, tiny_rows), home / "programs")
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(4 * 3600)
-def test_many_failing_calls_end_a_command_as_they_must(disk: Disk) -> None:
+@pytest.mark.parametrize("kind", [Disk, Store])
+def test_many_errors_of_storage_end_a_command_as_they_must(
+    kind: type[Disk], library: Path, command: Command, tmp_path: Path
+) -> None:
+    """Half of the errors on a disk, half in a bucket."""
+    if kind is Store:
+        pytest.importorskip("gcsfs", reason="runs in gs:// need pip install 'hyla_lm[gcs]'")
     count, seed = int(os.environ.get("STORAGE_ERRORS", "200")), int(os.environ.get("SEED", "0"))
-    path = Path(os.environ.get("FAULTS", "runs/faults")) / "storage_errors.json"
-    rng = random.Random(seed)
-    calls = {command: disk.calls(command) for command in COMMANDS}
-    verdicts = []
-    while len(verdicts) < count:
-        fault = drawn(rng, calls)
-        verdict = disk.verdict(fault, f"run{len(verdicts)}")
-        if verdict is None:
-            print("missed", fault, flush=True)
-            continue
-        verdicts.append(verdict)
-        print(f"{len(verdicts)} {fault}: {verdict.status} {verdict.faults or 'right'}", flush=True)
-        write_json(path, [asdict(verdict) for verdict in verdicts])
-    assert [v for v in verdicts if v.faults] == []
+    name = f"storage_errors_{kind.__name__.lower()}.json"
+    path = Path(os.environ.get("FAULTS", "runs/faults")) / name
+    runs, rng = kind(command, tmp_path / "runs", STEPS), random.Random(seed)
+    verdicts: list[Verdict] = []
+    while len(verdicts) < count // 2:
+        fault = runs.drawn(rng)
+        verdict = runs.verdict(fault, f"run{len(verdicts)}")
+        if verdict is not None:
+            verdicts.append(verdict)
+            print(f"{fault}: {verdict.status} {verdict.faults or 'right'}", flush=True)
+            write_json(path, [asdict(verdict) for verdict in verdicts])
+    print(table(verdicts), flush=True)
+    assert [verdict for verdict in verdicts if verdict.faults] == []
