@@ -141,7 +141,7 @@ def tables(output: Path) -> list[str]:
         interval = welch(values[pair], values[other])
         assert interval is not None
         limits = f"{interval.low:+.3f} to {interval.high:+.3f}"
-        rows.append([f"{title(pair)} less {title(other)}", f"{value:+.3f}", limits])
+        rows.append([f"{title(pair)} minus {title(other)}", f"{value:+.3f}", limits])
     of_pairs = markdown(["", "difference", "95 % interval"], rows)
     steps = json.loads((output / "step_time.json").read_text())
     times = steps["processor_milliseconds"]
