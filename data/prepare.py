@@ -1,4 +1,4 @@
-"""Makes rows of text: hyla-lm data prepare --help."""
+"""Example: hyla-lm data prepare --input my_text --output rows --train_tokenizer"""
 
 import argparse
 from collections.abc import Sequence
@@ -135,9 +135,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--output", required=True, help="folder of the rows, local or gs://")
     parser.add_argument(
-        "--shards", type=int, help="files to write (default: one a file read; 32 MB)"
+        "--shards", type=int, help="files to write (default: one for each file read, or each 32 MB)"
     )
     parser.add_argument(
-        "--workers", type=int, default=default_workers(), help="processes (default: one a core)"
+        "--workers", type=int, default=default_workers(), help="processes (default: all cores)"
     )
     add_gin_files(parser, "bindings of SeqIO tasks")

@@ -1,4 +1,4 @@
-"""Trains a SentencePiece tokenizer: hyla-lm data tokenizer --help."""
+"""Example: hyla-lm data tokenizer --input my_text --output tokenizer.model"""
 
 import argparse
 import hashlib

@@ -1,4 +1,4 @@
-"""Checks folders of rows against their manifests: hyla-lm data verify --help."""
+"""Example: hyla-lm data verify rows/train rows/validation"""
 
 import argparse
 from concurrent.futures import ThreadPoolExecutor

@@ -130,7 +130,8 @@ def parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="hyla-lm tpu", description=__doc__)
     choices = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, text in HELPS.items():
-        command = choices.add_parser(name, help=text, description=text)
+        example = f"Example: hyla-lm tpu {name} @job.args"
+        command = choices.add_parser(name, help=text, description=text, epilog=example)
         _add_job(command)
         if name == "supervise":
             command.add_argument("--dry-run", action="store_true", help="print commands, run none")

@@ -1,4 +1,4 @@
-"""hyla-lm compare: prints how runs differ; writes a picture and the figures."""
+"""Example: hyla-lm compare runs/mine runs/other"""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""hyla-lm coordcheck: trains small models of several widths, prints slopes, writes a report."""
+"""Example: hyla-lm coordcheck --gin_file=gin/coordcheck.gin --workdir=runs/coordcheck"""
 
 import argparse
 import json

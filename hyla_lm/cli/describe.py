@@ -1,4 +1,4 @@
-"""hyla-lm describe."""
+"""Example: hyla-lm describe attention"""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""hyla-lm evaluate."""
+"""Example: hyla-lm evaluate --workdir=runs/mine"""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""hyla-lm export: from a run to a folder."""
+"""Example: hyla-lm export --workdir=runs/mine --output=my_model"""
 
 import argparse
 

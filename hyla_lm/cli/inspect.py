@@ -1,4 +1,4 @@
-"""hyla-lm inspect: what a checkpoint holds, and whether it is whole."""
+"""Example: hyla-lm inspect runs/mine"""
 
 import argparse
 import json
@@ -33,7 +33,7 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
     print(f"step {step}: {len(arrays)} arrays, data and meta equal their checksums")
     print(f"not finite: {', '.join(bad)}" if bad else "all numbers are finite")
     print(f"saved with {_in_line(meta['versions'])}")
-    print(f"numerics: {_in_line(meta['numerics'])}")
+    print(f"computed on (devices as process.device): {_in_line(meta['numerics'])}")
     print(f"data position: {json.dumps(data['streams'])}")
     width = max(len(name) for name in arrays)
     for name, array in arrays.items():
@@ -44,4 +44,5 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
 
 
 def _in_line(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in values.items() if value not in ("", None))
+    known = {name.replace("_", " "): value for name, value in values.items()}
+    return ", ".join(f"{name} {value}" for name, value in known.items() if value not in ("", None))

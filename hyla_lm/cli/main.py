@@ -65,6 +65,8 @@ def parser(is_whole: bool = False) -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns its status, as hyla_lm.ending counts them."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
+    if argv[:1] == ["help"]:
+        argv = [*argv[1:], "--help"]
     if argv and argv[0] in FOLDERS:
         return folder(argv[0]).main(argv[1:])
     return run(parser(), argv)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PREFIX = "--gin."
 STATEMENT = re.compile(r"(import|from|include)\s")  # a binding that is no assignment
 BINDING = re.compile(r"-{0,2}(?:gin)?[._ =]?([\w./]+\.\w+\s*=.*)", re.S)
-EPILOG = "--gin.Class.field=value sets a binding."
+EPILOG = "--gin.Class.field=value changes a setting; COMMAND --help shows options and an example."
 
 
 def parser_of_commands(
@@ -30,13 +30,14 @@ def parser_of_commands(
 ) -> argparse.ArgumentParser:
     """A parser whose first argument names one of the commands, or a group with its own parser.
 
-    A command is a module with HELP, `add_arguments(parser)` and `run(options, bindings)`, which
-    returns a status, or None for 0.
+    A command is a module whose docstring is an example, with HELP, `add_arguments(parser)` and
+    `run(options, bindings)`, which returns a status, or None for 0.
     """
     parser: argparse.ArgumentParser = Parser(name, description=doc, epilog=EPILOG)
-    choices = parser.add_subparsers(required=True, metavar="|".join([*commands, *groups]))
+    choices = parser.add_subparsers(required=True, metavar="COMMAND")
     for title, command in commands.items():
-        own = choices.add_parser(title, help=command.HELP, description=command.HELP)
+        doc = command.__doc__
+        own = choices.add_parser(title, help=command.HELP, description=command.HELP, epilog=doc)
         command.add_arguments(own)
         own.set_defaults(run=command.run)
     for title, group in groups.items():
@@ -51,21 +52,22 @@ def run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None)
     return ending.run(parser.prog, lambda: options.run(options, bindings))
 
 
-def add_gin_files(parser: argparse.ArgumentParser, doc: str = "several go in any order") -> None:
+def add_gin_files(to: argparse._ActionsContainer, doc: str = "may be repeated") -> None:
     """Adds --gin_file, which may be repeated."""
-    parser.add_argument("--gin_file", action="append", default=[], help=doc)
+    to.add_argument("--gin_file", action="append", default=[], help=doc)
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Adds what `load_model` reads."""
-    add_gin_files(parser)
-    parser.add_argument(
+    group = parser.add_argument_group("the run")
+    group.add_argument(
         "--workdir",
         required=True,
         help="folder of a run with checkpoints, such as --workdir=runs/mine",
     )
-    parser.add_argument("--step", type=int, help="checkpoint to take (default: the newest)")
-    parser.add_argument(
+    group.add_argument("--step", type=int, help="checkpoint to take (default: the newest)")
+    add_gin_files(group)
+    group.add_argument(
         "--trust_imports",
         action="store_true",
         help="let config.gin of the run import modules that are not of this project",
@@ -79,12 +81,21 @@ def load_model(options: argparse.Namespace, bindings: list[str]) -> "LoadedModel
     return load(options.workdir, options.step, options.trust_imports, options.gin_file, bindings)
 
 
+class WithDefaults(argparse.HelpFormatter):
+    """Help that ends with the default, where there is one and the text does not say it."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        doc, default = action.help or "", action.default
+        is_shown = default and default is not argparse.SUPPRESS and "default" not in doc
+        return f"{doc} (default: %(default)s)" if is_shown else doc
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors have one line; its commands get the same kind of parser."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self.allow_abbrev = False
+        self.formatter_class, self.allow_abbrev = WithDefaults, False
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {printable(message)} (see {self.prog} --help)\n")
@@ -105,6 +116,8 @@ class Parser(argparse.ArgumentParser):
         if not first.startswith("-") and first.endswith(".gin"):
             return f"{first} is not understood: write --gin_file={first}"
         flags = [flag for flag in self._option_string_actions if flag.startswith("--")]
+        if not first.startswith("-"):
+            return f"{first!r} belongs to no option: put a value that has spaces in quotes"
         return f"{first} is unknown" + did_you_mean("--" + name.lstrip("-"), flags)
 
 

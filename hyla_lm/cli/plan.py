@@ -1,4 +1,4 @@
-"""hyla-lm plan: what a config needs of a TPU slice, as text or JSON."""
+"""Example: hyla-lm plan --gin_file=gin/c4_50m_hyla.gin --topology=v5e:4x4"""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""hyla-lm sample."""
+"""Example: hyla-lm sample --workdir=runs/mine --prompt='Once upon a time'"""
 
 import argparse
 import json
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--prompts_file", help="file with a prompt on each line")
     parser.add_argument("--samples", type=int, default=1, help="continuations of each prompt")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a continuation")
+    parser.add_argument("--json", action="store_true", help="print a JSON object for each")
     parser.add_argument("--max_tokens", type=int, default=64, help="longest continuation")
     parser.add_argument("--temperature", type=float, default=0.8, help="0 takes the likeliest")
     parser.add_argument("--top_k", type=int, default=0, help="tokens to choose from; 0 for all")

@@ -1,4 +1,4 @@
-"""hyla-lm score."""
+"""Example: hyla-lm score --workdir=runs/mine --text='Once upon a time'"""
 
 import argparse
 import json

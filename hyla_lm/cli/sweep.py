@@ -1,4 +1,4 @@
-"""hyla-lm sweep: lists, trains and ranks the runs of a grid."""
+"""Example: hyla-lm sweep --gin_file=gin/quickstart.gin --workdir=runs/sweep --seeds=3"""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""hyla-lm train."""
+"""Example: hyla-lm train --gin_file=gin/quickstart.gin --workdir=runs/mine"""
 
 import argparse
 

@@ -83,7 +83,7 @@ def open_rows(
     path, m = as_path(folder), manifest or read_manifest(folder)
     if m.sequence_length != sequence_length:
         raise UserError(
-            f"{path} holds rows of {m.sequence_length} tokens, which is not "
+            f"the rows in {path} have {m.sequence_length} tokens, which is not "
             f"LanguageModel.sequence_length = {sequence_length}: prepare other rows or change it."
         )
     check_tokenizer(path, m, tokenizer)

@@ -149,9 +149,7 @@ class Run:
             for name, value in {**rows, **more}.items():
                 print(f"  {name:12}  {value}")
             if self.first and (other := self.store.other_numerics()):
-                print(
-                    f"other numerics than those of step {self.first}, so maybe other bits:", other
-                )
+                print(f"since step {self.first} this changed, so the last bits may differ: {other}")
 
 
 def _check_agreement(program: Program[Task]) -> None:

@@ -73,7 +73,7 @@ SETTINGS: list[tuple[str, str]] = [
 ]
 LINES: dict[str, list[tuple[str, str]]] = {
     "hyla-lm": [
-        ("", "arguments are required: train|sweep"),
+        ("", "arguments are required: COMMAND"),
         ("trian --workdir={new}", "invalid choice: 'trian' (choose from 'train'"),
     ],
     "flags": [
