@@ -184,7 +184,7 @@ def _make_shards(preparation: Preparation, missing: Sequence[int], workers: int)
 
 def default_workers() -> int:
     """One process for each core that this process may use."""
-    return len(os.sched_getaffinity(0))
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
