@@ -1,4 +1,4 @@
-"""All benchmarks as data: the paper's experiments with what it published, and tasks of ours.
+"""All benchmarks as data: the paper's experiments with what it published, and two more tasks.
 
 Published figures are a mean and standard error over three seeds, times 100. Sources: the paper's
 Table A1, and its public reviews for the activations.
@@ -98,7 +98,7 @@ def varied(name: str, bindings: Mapping[float, tuple[str, ...]]) -> tuple[Row, .
 
 
 def scaled(bindings: Mapping[str, tuple[str, tuple[str, ...]]]) -> tuple[Row, ...]:
-    """SRAVEN's rows with 10, 20 and 40 million examples in each panel, by name and title."""
+    """SRAVEN's rows with 10, 20 and 40 million examples in each panel, from its name and title."""
     return crossed(
         Setting(f"{name}-millions_{millions}", of_panel, millions, title, share, CEILING)
         for name, (title, of_panel) in bindings.items()
@@ -205,7 +205,7 @@ ACTIVATIONS = Experiment(
 
 
 def ours(task: str, metric: str, loss: str) -> Benchmark:
-    """A task of ours, with each of three kinds of attention: its gin file has its name."""
+    """A task that is not the paper's, with three kinds of attention: its gin file has its name."""
     name = metric.lower()
     return Benchmark(
         task,

@@ -64,7 +64,7 @@ class Column:
 class Benchmark:
     """A task's main metric, the metric that chooses runs, its grid, experiments and gin files.
 
-    `presets` has the gin files by name, below gin/evals; the first is the default.
+    `presets` maps names to gin files below gin/evals; the first is the default.
     """
 
     title: str

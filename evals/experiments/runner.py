@@ -1,7 +1,7 @@
 """Plans the runs of an experiment and trains several of them at once.
 
 Every run is an ordinary one, in SUITE/PRESET/EXPERIMENT/ROW/POINT/seedK of the working folder, with
-a result in results/ when it is finished. Finished runs are not run again; stopped runs go on.
+a result in results/ when it is finished. Finished runs are not run again; stopped runs resume.
 """
 
 import json
@@ -67,7 +67,7 @@ def train(request: Request, runs_at_once: int | None = None) -> None:
     """Trains the runs that are not finished and writes a result of every run.
 
     Raises UserError, before anything trains, for a request that cannot be met, and Preempted when
-    asked to stop, after saving.
+    interrupted, after saving.
     """
     is_cpu = jax.default_backend() == "cpu"
     at_once = runs_at_once or (RUNS_AT_ONCE_ON_CPU if is_cpu else RUNS_AT_ONCE)

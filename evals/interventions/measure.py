@@ -164,7 +164,7 @@ def _means(subject: Subject) -> Layers:
 
 
 def _shuffled(own: Layers, start: int) -> Layers:
-    """Each pair of tokens has the codes of the same pair in another sequence of its own."""
+    """Each pair of tokens has the codes of the same pair in a random sequence."""
 
     def shuffle(x: jax.Array, *, key: jax.Array) -> jax.Array:
         pairs = jax.random.uniform(key, (x.shape[0], 1, *x.shape[2:]))

@@ -12,7 +12,7 @@ HEADER = """# Interventions on latent codes
 
 R2 times 100 on held-out functions of fuzzy logic, all queries together. Errors are standard errors
 over seeds. Codes of all layers, heads and pairs of tokens are replaced by those of the sequence or
-mean that is named, taken from a model that was left alone. Values stay, unless it says so. "Own" is
+mean that is named, taken from an unchanged model. Values stay, unless it says so. "Own" is
 R2 toward the function of the sequence, "donor" toward that whose codes it got. Donors have the same
 points, but for "another sequence".
 """
@@ -27,7 +27,7 @@ def mean_over_seeds(
 
 
 def write_report(folder: Path, results: Sequence[Changed]) -> None:
-    """Writes report.md from the results alone."""
+    """Writes report.md from the results."""
     attentions = sorted({run.attention for run in results})
     changes = list(dict.fromkeys(name for run in results for name in run.found))
     columns = [(attention, toward) for attention in attentions for toward in TOWARD]

@@ -23,10 +23,10 @@ MEASURED = {
     },
 }
 NOTE = {
-    "fuzzy_logic": "Which terms a held-out function has, told by logistic regression from the code "
+    "fuzzy_logic": "Which terms a held-out function has, read by logistic regression from the code "
     "of the last token with itself: times 100, means over terms, from all layers together. "
     "Guessing has an AUC of 50.",
-    "sraven": "Which rule a feature of held-out instances follows, told by logistic regression "
+    "sraven": "Which rule a feature of held-out instances follows, read by logistic regression "
     "from the code of the last query: times 100, from all layers together.",
 }
 

@@ -1,4 +1,4 @@
-"""Trains a population of runs to their last step, each in a folder of its own, resumably.
+"""Trains a population of runs to their last step, each in its folder, resumably.
 
 The trainer trains them as one run. Every run stays an ordinary one: its folder has the
 configuration, metrics, checkpoints and summary that `hyla-lm train` writes, and that command

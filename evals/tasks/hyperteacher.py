@@ -6,11 +6,8 @@ targets and predicts that of the query. Training draws some combinations of modu
 module is in one of them; held-out combinations test composition, as in Schug et al., "Discovering
 modular solutions that generalize compositionally" (2024).
 
-Seed s has a teacher of its own: its module m has the number s M + m, which alone determines Theta.
-So a table of combinations tells the teacher too, and runs of several seeds train together.
-
-Who says a sequence's mean has an R2 of about 0. A line through the shown points does better: least
-squares on them has one of 0.72 on held-out combinations, the mean of two seeds.
+Each seed s has another teacher: its module m has the number s M + m, which determines Theta. So a
+table of combinations determines the teacher too, and runs of several seeds train together.
 
 Dimensions: B batch, N examples of a task with the query last, L inputs, H hidden units, K modules
 of a task, C combinations.

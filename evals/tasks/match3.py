@@ -8,8 +8,9 @@ triples of its set's table and 3 T other residues, which complete no triple. So 
 labels are 1, and whoever does not look has an accuracy of 1/2. A held-out triple is in no training
 sequence, not even by chance.
 
-All residues of a sequence differ. Those with 3 x = 0, which match alone, are left out. Those that
-complete no triple are drawn as often as they are in the table, so a residue hardly tells its label.
+All residues of a sequence differ. Those with 3 x = 0, which match by themselves, are left out.
+Those that complete no triple are drawn as often as they are in the table, so a residue hardly tells
+its label.
 
 Dimensions: B batch, N = 6 T tokens, T triples planted, M residues, C triples of a table.
 """
@@ -124,7 +125,7 @@ class Match3Task(GeneratedTask):
 
 
 def zero_triples(modulus: int) -> np.ndarray:
-    """Triples a < b < c, Cx3, that sum to 0; without residues that match alone."""
+    """Triples a < b < c, Cx3, that sum to 0; without residues that match by themselves."""
     residues = [x for x in range(modulus) if 3 * x % modulus]
     return np.array([abc for abc in combinations(residues, 3) if sum(abc) % modulus == 0])
 
@@ -145,8 +146,8 @@ def angles(residue_N: jax.Array, modulus: int, num_frequencies: int) -> jax.Arra
 def most_taken(count: int, triples: int, modulus: int) -> int:
     """The most residues that are not free beside `count` present ones, with so many triples."""
     thirds = count * (count + 1) // 2 - 3 * triples  # three thirds of a triple are in it
-    halves, alone = count * gcd(2, modulus), gcd(3, modulus)
-    return count + thirds + halves + alone
+    halves, selves = count * gcd(2, modulus), gcd(3, modulus)
+    return count + thirds + halves + selves
 
 
 def draw_residues(
