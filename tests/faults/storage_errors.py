@@ -21,7 +21,7 @@ from hyla_lm.ending import DONE, MISTAKE, UNAVAILABLE
 from hyla_lm.errors import FOR_A_PERSON
 from tests import preloaded
 from tests.faults.kills import MOST_ERROR_LINES
-from tests.faults.runs import Command, differences
+from tests.faults.runs import LONGEST_SECONDS, Command, differences
 from tests.run.buckets.fake_bucket import DROPPED, FakeBucket
 from tests.run_lines import measured
 
@@ -49,7 +49,6 @@ numbers = map(int, (number, after, count))
 assert ctypes.CDLL(None).inject(call.encode(), where.encode(), *numbers, record.encode()) >= 0
 ending.process(cli.main)
 """
-LONGEST_SECONDS = 120
 MOST_AFTER = 3  # calls that go well first
 ONCE, LASTING, FOR_EVER = 1, 4, -1  # a follower waits for a store, however long
 PATH_ERRORS = ("EIO", "ESTALE", "EACCES", "ENOENT", "ENOMEM")
@@ -142,7 +141,7 @@ class Disk:
         try:
             status, errors, output = self._run(fault.command, workdir, fault, record)
         except subprocess.TimeoutExpired:
-            verdict.faults.append(f"it did not end in {LONGEST_SECONDS} s")
+            verdict.faults.append(f"it did not end in {LONGEST_SECONDS:g} s")
             return verdict
         if "FAILED" not in record.read_text():
             return None

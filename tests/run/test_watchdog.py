@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from hyla_lm.ending import UNAVAILABLE
 from hyla_lm.errors import UserError
 from hyla_lm.input.prepared import Rows
-from hyla_lm.run.watchdog import EXIT_STATUS, Watchdog
+from hyla_lm.run.watchdog import Watchdog
 from tests import preloaded
 from tests.parallel.running import run_processes
 from tests.run_lines import measured
@@ -58,7 +59,7 @@ def test_a_run_that_hangs_is_ended_with_the_reason_and_can_be_resumed(
     done = preloaded.run(
         [sys.executable, "-c", LAUNCHER, *command], capture_output=True, text=True, timeout=300
     )
-    assert done.returncode == EXIT_STATUS, done.stderr
+    assert done.returncode == UNAVAILABLE, done.stderr
     stacks, _, sentence = done.stderr.rstrip().rpartition("\n")
     assert sentence == (
         f"hyla-lm: no progress for {SECONDS} s: step 6 waits for the device; "
@@ -120,6 +121,6 @@ with processes.joined("runs/mine"):
 def test_the_others_of_a_pod_end_with_the_one_that_hangs() -> None:
     acts = [["-c", POD, act] for act in ("work", "hang")]
     (status, _, error), (own_status, _, own_error) = run_processes(acts, 1)
-    assert status == own_status == EXIT_STATUS
+    assert status == own_status == UNAVAILABLE
     assert "no progress for 1 s: step 3 waits for data" in own_error
     assert re.search(r"hyla-lm: process 1 \(\S+\) ended: no progress for 1 s: step 3 waits", error)
