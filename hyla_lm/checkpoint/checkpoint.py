@@ -28,14 +28,21 @@ from hyla_lm.config.declare import REGISTRY, defaults
 from hyla_lm.ending import reason_of
 from hyla_lm.errors import Unavailable, UserError, is_forbidden, passes
 from hyla_lm.parallel import processes
-from hyla_lm.storage import bucket_of, check_bucket_access, exists, retrying, storage_errors
+from hyla_lm.storage import (
+    bucket_of,
+    check_bucket_access,
+    exists,
+    read_whole,
+    retrying,
+    storage_errors,
+)
 
 # Without it TensorStore, which writes the arrays, waits forever on a dead connection.
 os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES", "1")
 os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS", "60")
 
 COMMITTED = "commit_success.txt"
-META = "meta/metadata"  # Orbax's file of a JSON item
+META, ARRAYS = "meta/metadata", "state/manifest.ocdbt"  # Orbax's files
 ORIGIN = "origin"  # in the meta of runs that began from another
 T = TypeVar("T")
 
@@ -284,11 +291,22 @@ def restore_run(
 
 
 def _check_whole(step: epath.Path) -> None:
-    """Raises OSError where a step is not committed, or its meta is not whole."""
-    if bucket_of(step) and not exists(step / COMMITTED):
-        raise OSError(f"the store does not hold {COMMITTED}")
-    if not is_sealed(json.loads((step / META).read_text())):
-        raise OSError(errno.EIO, "its meta differs from its hash")
+    """Raises OSError where a step lacks a file, or its meta is not whole; such a step is removed.
+
+    Orbax merges the arrays of the processes that it finds, and it may find none when a disk fails.
+    """
+    needed = (META, ARRAYS, *([COMMITTED] if bucket_of(step) else ()))
+    lacking = [name for name in needed if not exists(step / name)]
+    if lacking or not _is_whole(read_whole(step / META)):
+        step.rmtree(missing_ok=True)
+        raise OSError(errno.EIO, f"{lacking[0] if lacking else META} is not whole")
+
+
+def _is_whole(meta: bytes | None) -> bool:
+    try:
+        return is_sealed(json.loads(meta or b"{}"))
+    except ValueError:
+        return False
 
 
 def _check_arrays(sums: Mapping[str, str], saved: Mapping[str, str]) -> None:

@@ -109,6 +109,24 @@ def test_a_save_that_fails_in_the_background_is_known_before_it_counts(
     checkpoints.close()
 
 
+def test_a_save_whose_arrays_were_not_merged_is_none_and_the_step_is_saved_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Orbax finds no arrays to merge where the disk does not list its folder."""
+    state = {"x": jnp.ones(3)}
+    with closing(Checkpointer(epath.Path(tmp_path), keep=2)) as checkpoints:
+        with monkeypatch.context() as patch:
+            patch.setattr("etils.epath.gpath._GPath.glob", lambda *_: iter(()))
+            checkpoints.save(3, state, {}, {})
+            with pytest.raises(Unavailable, match="checkpoint .*/3 could not be saved .*manifest"):
+                checkpoints.wait()
+        assert checkpoints.steps() == []
+    with closing(Checkpointer(epath.Path(tmp_path), keep=2)) as checkpoints:
+        checkpoints.save(3, state, {}, {})
+        checkpoints.wait()
+        assert checkpoints.contents(3, checkpoints.meta(3))[0]["x"].tolist() == [1, 1, 1]
+
+
 def test_a_save_without_a_checkpoint_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,10 +149,10 @@ class Disk:
         verdict.faults += faults_of(fault, status, errors)
         if status != DONE:
             status, errors, output = self._run(fault.command, workdir)
-        if status != DONE:
-            verdict.faults.append(f"it does not go on: status {status}: {errors[-1000:]}")
-        else:
+        try:
             verdict.faults += self._differences(fault.command, workdir, output)
+        except (ValueError, OSError) as error:  # no run that can be compared
+            verdict.faults.append(f"status {status}, and {error}: {errors}"[:2000])
         if not verdict.faults:
             shutil.rmtree(workdir)
         return verdict
