@@ -80,8 +80,8 @@ def _meaning(action: argparse.Action) -> str:
     said = [_plain(action.help or "")] if action.help else []
     said += [f"one of {_codes(map(str, action.choices))}"] if action.choices else []
     said += ["required"] if action.required and action.option_strings else []
-    is_told = action.default in (None, False, "", [], ()) or "default" in (action.help or "")
-    said += [] if is_told or action.nargs == 0 else [f"default `{action.default}`"]
+    is_known = action.default in (None, False, "", [], ()) or "default" in (action.help or "")
+    said += [] if is_known or action.nargs == 0 else [f"default `{action.default}`"]
     return "; ".join(said)
 
 

@@ -1,6 +1,6 @@
 """hyla_lm: decoder-only language models whose attention is a hypernetwork.
 
-`load` opens what was trained: `hyla_lm.load("runs/mine").generate("Once upon")`. `compare` tells
+`load` opens what was trained: `hyla_lm.load("runs/mine").generate("Once upon")`. `compare` says
 how runs differ.
 """
 

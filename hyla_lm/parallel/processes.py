@@ -51,7 +51,7 @@ JAX_JOINS_LATER_SECONDS = 60
 MEETINGS, JAX_IS_SILENT_LATER = 5, 3
 # An error here is often due to the end of another process, whose reason comes within this time.
 CAUSE_SECONDS = 3.0
-# JAX aborts the others when process 0 is gone: it gives them time to print the reason first.
+# JAX aborts the others when process 0 is lost: it gives them time to print the reason first.
 LAST_WORD_SECONDS = 1.0
 LOST = re.compile(r"(UNKNOWN: )?Gloo|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED")
 ENDED, HOSTS, LONG_MS = "ended", "hosts", 10**9
@@ -173,8 +173,8 @@ class _Peers:
         is_own = isinstance(error, (UserError, Preempted, KeyboardInterrupt))
         if not is_own and LOST.match(str(error)):
             if missing := self._roll_call():
-                gone = f"{missing} is gone ({reason_of(error)}); {RESUMES}."
-                self._end(gone, UNAVAILABLE, gone)
+                sentence = f"{missing} has disconnected ({reason_of(error)}); {RESUMES}."
+                self._end(sentence, UNAVAILABLE, sentence)
         elif not is_own:
             time.sleep(CAUSE_SECONDS)
         self.end(sentence_of(error), status_of(error), told(error))
@@ -204,14 +204,14 @@ class _Peers:
             self._client.key_value_set(ENDED, f"{others} {sentence}")
 
     def _hear(self) -> None:
-        """Ends this process when another has said why it ends, or process 0 is gone."""
+        """Ends this process when another has said why it ends, or process 0 has disconnected."""
         while not self._closed.is_set():
             try:
                 reason = self._client.blocking_key_value_get(ENDED, LONG_MS)
             except JaxRuntimeError as error:
                 if self._closed.is_set() or "timed out" in str(error):
                     continue
-                reason = f"{UNAVAILABLE} process 0 is gone; {RESUMES}."
+                reason = f"{UNAVAILABLE} process 0 has disconnected; {RESUMES}."
             status, _, sentence = reason.partition(" ")
             self._end(sentence, int(status), sentence, tells=False)
 

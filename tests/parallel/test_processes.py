@@ -91,7 +91,7 @@ def test_the_others_end_when_process_0_dies() -> None:
     status, _, error = second
     assert status in (processes.UNAVAILABLE, -signal.SIGABRT)
     if status == processes.UNAVAILABLE:
-        assert f"hyla-lm: process 0 is gone; {AGAIN}." in error.splitlines()
+        assert f"hyla-lm: process 0 has disconnected; {AGAIN}." in error.splitlines()
 
 
 @pytest.mark.parametrize("failing", [0, 1])
