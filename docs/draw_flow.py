@@ -21,6 +21,7 @@ def note(axes: Axes, x: float, y: float, text: str) -> None:
 
 def draw_mesh(axes: Axes) -> None:
     """Rows down from the global batch to devices, gradients down to parameters."""
+    note(axes, 0.2, 7.3, "mesh: data 2 x fsdp 2")
     box(axes, 0.2, 6.4, 7.6, "global batch of step n: 8 rows, chosen by the seed", CODE[3])
     for host, name in enumerate(HOSTS):
         left = 0.2 + 4.0 * host
@@ -36,11 +37,7 @@ def draw_mesh(axes: Axes) -> None:
         left = 0.2 + 2.0 * device
         arrow(axes, (left + 0.8, 1.5), (left + 0.8, 0.85), "solid")
         box(axes, left, 0.4, 1.6, f"update: part {device % 2}")
-    note(axes, 8.2, 6.4, "mesh: data 2 x fsdp 2")
-    note(axes, 8.2, 4.9, "each host reads only its rows")
-    note(axes, 8.2, 3.4, "forward and backward;\nfsdp gathers each parameter once")
-    note(axes, 8.2, 0.4, "fsdp: each device updates its part;\ndata: all hold the same parts")
-    axes.set(xlim=(0, 12.2), ylim=(-0.2, 7))
+    axes.set(xlim=(0, 8), ylim=(-0.2, 7.5))
 
 
 def draw_loop(axes: Axes) -> None:
@@ -61,8 +58,8 @@ def draw_loop(axes: Axes) -> None:
     axes.set(xlim=(0, 12.4), ylim=(1.3, 4.5))
 
 
-def save(name: str, draw: Callable[[Axes], None], height: float) -> None:
-    figure, axes = plt.subplots(figsize=(8.6, height), layout="constrained")
+def save(name: str, draw: Callable[[Axes], None], size: tuple[float, float]) -> None:
+    figure, axes = plt.subplots(figsize=size, layout="constrained")
     draw(axes)
     axes.axis("off")
     figure.savefig(Path(__file__).with_name(name), metadata={"Date": None})
@@ -71,8 +68,8 @@ def save(name: str, draw: Callable[[Axes], None], height: float) -> None:
 def main() -> None:
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "flow"
-    save("mesh.svg", draw_mesh, 4.6)
-    save("loop.svg", draw_loop, 2.4)
+    save("mesh.svg", draw_mesh, (6.2, 4.4))
+    save("loop.svg", draw_loop, (8.6, 2.4))
 
 
 if __name__ == "__main__":
