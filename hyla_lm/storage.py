@@ -238,7 +238,7 @@ def write_whole(path: PathLike, content: bytes) -> None:
 
 
 def append(path: Path, content: bytes) -> None:
-    """Appends to a local file, on the disk when it returns; a try that fails leaves nothing.
+    """Appends to a local file, on the disk when it returns; what a try wrote that failed is cut.
 
     Raises UserError if it cannot be written.
     """

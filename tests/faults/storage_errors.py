@@ -14,6 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +91,11 @@ class Fault:
     def statuses(self) -> tuple[int, ...]:
         """How the command may end: as if nothing were, or by what mends the error."""
         number = getattr(errno, self.error, None)
-        is_for_a_person = self.error in FOR_A_PERSON_OF_STORES or number in FOR_A_PERSON
-        return (DONE, MISTAKE if is_for_a_person else UNAVAILABLE)
+        if self.error not in FOR_A_PERSON_OF_STORES and number not in FOR_A_PERSON:
+            return (DONE, UNAVAILABLE)
+        # Orbax takes what it cannot look at for missing, and does not say why.
+        is_hidden = self.call in ("list", "stat") and "/checkpoints/" in self.where
+        return (DONE, MISTAKE, UNAVAILABLE) if is_hidden else (DONE, MISTAKE)
 
 
 @dataclass
@@ -112,16 +116,23 @@ class Disk:
     def __init__(self, command: Command, home: Path, last_step: int):
         self._command, self._home, self._last = command, home, last_step
         home.mkdir(parents=True)
-        self.whole = home / TRAIN
-        self.calls = {}
+        self.whole = home / "whole"
+        status, errors, _ = self._run(TRAIN, self.whole)
+        assert status == DONE, errors
+
+    @cached_property
+    def calls(self) -> dict[str, Counter[tuple[str, str]]]:
+        """How often each command makes a call on files whose paths fit a pattern."""
+        found = {}
         for name in COMMANDS:
-            record = home / f"{name}.calls"
+            record = self._home / f"{name}.calls"
             status, errors, output = self._run(name, self._prepared(name, name), record=record)
             assert status == DONE, errors
             calls = (line.split(" ", 1) for line in record.read_text().splitlines())
-            self.calls[name] = Counter((call, pattern(where)) for call, where in calls)
+            found[name] = Counter((call, pattern(where)) for call, where in calls)
             if name == EVALUATE:
                 self._evaluation = output
+        return found
 
     def drawn(self, rng: random.Random) -> Fault:
         """A fault of a call that a command makes."""

@@ -11,11 +11,21 @@ from pathlib import Path
 
 import pytest
 
+from hyla_lm.ending import DONE, MISTAKE, UNAVAILABLE
 from hyla_lm.input.prepared import Rows
 from tests import preloaded
 from tests.faults.kills import write_json
 from tests.faults.runs import Command
-from tests.faults.storage_errors import Disk, Store, Verdict, table
+from tests.faults.storage_errors import (
+    FOR_EVER,
+    RESUME,
+    TRAIN,
+    Disk,
+    Fault,
+    Store,
+    Verdict,
+    table,
+)
 from tests.tiny_runs import write_gin
 
 STEPS = 12
@@ -39,6 +49,33 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def command(tiny_rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Command:
     home = tmp_path_factory.mktemp("storage_errors")
     return Command(write_gin(home, tiny_rows), home / "programs")
+
+
+@pytest.fixture(scope="module")
+def disk(library: Path, command: Command, tmp_path_factory: pytest.TempPathFactory) -> Disk:
+    return Disk(command, tmp_path_factory.mktemp("disk") / "runs", STEPS)
+
+
+@pytest.mark.parametrize(
+    ("fault", "status"),
+    [
+        (Fault(TRAIN, "write", "^/checkpoints/5.*/ocdbt.*/d/", "ENOSPC"), MISTAKE),
+        (Fault(TRAIN, "list", "^/checkpoints/[^/]*/state[^/]*$", "EIO"), UNAVAILABLE),
+        (Fault(TRAIN, "fsync", "^/events", "ENOSPC"), MISTAKE),
+        (Fault(TRAIN, "fsync", "^/metrics.jsonl", "EIO"), DONE),
+        (Fault(TRAIN, "write", "^/documents/", "EDQUOT"), MISTAKE),
+        (Fault(TRAIN, "open", "^/[.][.]saved", "EMFILE", count=FOR_EVER), UNAVAILABLE),
+        (Fault(RESUME, "list", "^/checkpoints$", "EACCES", count=FOR_EVER), MISTAKE),
+        (Fault(RESUME, "read", "^/checkpoints/10/state", "ESTALE", count=FOR_EVER), UNAVAILABLE),
+    ],
+    ids=str,
+)
+def test_an_error_of_a_disk_has_its_status_and_the_same_command_resumes(
+    fault: Fault, status: int, disk: Disk
+) -> None:
+    verdict = disk.verdict(fault, "run")
+    assert verdict is not None and verdict.faults == []
+    assert verdict.status == status
 
 
 @pytest.mark.faults

@@ -1,11 +1,13 @@
 """Files that appear whole."""
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from hyla_lm.storage import write_whole
+from hyla_lm import storage
+from hyla_lm.storage import append, write_whole
 
 
 def test_a_name_appears_when_its_bytes_are_on_the_disk(
@@ -21,3 +23,17 @@ def test_a_name_appears_when_its_bytes_are_on_the_disk(
     (aside, named_before), (folder, named_after) = synced
     assert aside.suffix == ".partial" and not named_before
     assert folder == tmp_path and named_after
+
+
+def test_an_append_that_fails_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, failing = tmp_path / "metrics.jsonl", [errno.EIO, errno.ESTALE]
+    monkeypatch.setattr(storage, "RETRY_SECONDS", (1e-3,))
+    append(path, b"one\n")
+
+    def fsync(descriptor: int) -> None:
+        if failing:
+            raise OSError(failing.pop(), "injected")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    append(path, b"two\n")
+    assert failing == [] and path.read_bytes() == b"one\ntwo\n"

@@ -2,9 +2,11 @@
 
 import errno
 import os
+from concurrent.futures.process import BrokenProcessPool
 from typing import NoReturn
 
 import pytest
+from jax.errors import JaxRuntimeError
 
 from hyla_lm import ending
 from hyla_lm.errors import Unavailable, UserError, passes
@@ -17,8 +19,12 @@ from hyla_lm.errors import Unavailable, UserError, passes
         (PermissionError(errno.EACCES, "Permission denied", "run"), 2, "run: Permission denied"),
         (OSError(errno.EIO, "Input/output error", "run/x"), 69, "run/x: Input/output error"),
         (OSError(errno.EMFILE, "Too many open files"), 69, "Too many open files, which may pass"),
+        (OSError("HttpError: injected, 429"), 69, "HttpError: injected, 429, which may pass"),
+        (OSError("HttpError: injected, 403"), 2, "HttpError: injected, 403: mend that"),
+        (JaxRuntimeError("UNAVAILABLE: halted"), 69, "UNAVAILABLE: halted, which may pass"),
+        (BrokenProcessPool("terminated abruptly"), 69, "the system killed a helper process"),
         (RuntimeError("RESOURCE_EXHAUSTED: Out of memory"), 2, "TrainConfig.batch_size"),
-        (ValueError("a bug"), 1, "ValueError: a bug"),
+        (ValueError("a bug of 503"), 1, "ValueError: a bug of 503"),
     ],
 )
 def test_an_error_of_a_machine_is_one_sentence(
