@@ -5,7 +5,7 @@
 For each size: the step of each method is timed, each learning rate is tried on a schedule of half
 the length, and the best one trains three seeds. A run is a file of docs/results/records; what has
 its file is not done again, and a run that was cut off is trained anew. With --methods the
-attentions of docs.studies.softmax_keys are trained in the same way.
+attentions of OVER_SOFTMAX_KEYS are trained in the same way.
 """
 
 import argparse
@@ -42,7 +42,7 @@ METHODS = {
     "hyla": "'hyla'",
     "hybrid": "('softmax', 'hyla')",
 }
-# Variants that docs.studies.softmax_keys compares with softmax; the last two change one's phi.
+# What docs.studies.experiments_page compares with softmax; PHI changes the activation of two.
 OVER_SOFTMAX_KEYS = {
     "talking_heads": "'talking_heads'",
     "query_composed": "'query_composed'",
@@ -53,7 +53,10 @@ OVER_SOFTMAX_KEYS = {
     "hyla_softmax_no_rms_head_identity": "'hyla_softmax_no_rms_head'",
 }
 ATTENTIONS = {**METHODS, **OVER_SOFTMAX_KEYS}
-PHI = ("silu", "identity")
+PHI = {
+    "hyla_softmax_no_rms_head_silu": "silu",
+    "hyla_softmax_no_rms_head_identity": "identity",
+}
 RATES = (2.5e-3, 6e-3, 1.5e-2, 3.75e-2)
 STEPS, TUNING_STEPS = 1280, 640
 SEEDS, TUNING_SEED = (0, 1, 2), 100
@@ -83,10 +86,10 @@ class Setting:
 
     @property
     def bindings(self) -> list[str]:
-        activation = self.method.rpartition("_")[2]
+        phi = PHI.get(self.method)
         return [
             f"ModelConfig.attention = {ATTENTIONS[self.method]}",
-            *([f"ModelConfig.value_activation = '{activation}'"] if activation in PHI else []),
+            *([f"ModelConfig.value_activation = {phi!r}"] if phi else []),
             f"OptimizerConfig.learning_rate = {self.learning_rate}",
             f"TrainConfig.steps = {self.steps}",
             f"TrainConfig.seed = {self.seed}",
