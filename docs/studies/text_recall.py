@@ -2,7 +2,7 @@
 
     python -m docs.studies.text_recall --rows=runs/records/rows --workdir=runs/text_recall
 
-Trains runs of the record book again, at their rates, and scores each token of the validation rows.
+Trains runs of the record book again, the tuning run of each method first, and scores each token of the validation rows.
 A run is a file of docs/results/text_recall; one that has its file is not trained again.
 """
 
@@ -18,6 +18,8 @@ from docs.studies.records import (
     RESULTS,
     SEEDS,
     STEPS,
+    TUNING_SEED,
+    TUNING_STEPS,
     Setting,
     best_rate,
     keep,
@@ -32,6 +34,7 @@ from hyla_lm.tools.compare.budget import LN2
 
 FOLDER = RESULTS.with_name("text_recall")
 METHODS = ("softmax", "hyla", "linear")
+RUNS = ((TUNING_STEPS, TUNING_SEED), *((STEPS, seed) for seed in SEEDS))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,10 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
 
     def study() -> None:
-        for seed in SEEDS:
+        for steps, seed in RUNS:
             for method in METHODS:
                 rate = best_rate(read_all(), options.size, method)
-                setting = Setting(options.size, method, rate, STEPS, seed)
+                setting = Setting(options.size, method, rate, steps, seed)
                 measure(setting, options.rows, options.workdir / setting.name)
 
     return ending.run("text_recall", study)
