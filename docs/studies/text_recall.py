@@ -3,7 +3,8 @@
     python -m docs.studies.text_recall --rows=runs/records/rows --workdir=runs/text_recall
 
 Trains runs of the record book again, the tuning run of each method first, and scores each token of
-the validation rows. A run is a file of docs/results/text_recall; one that has its file is not trained again.
+the validation rows. A run is a file of docs/results/text_recall; one that has its file is not
+trained again.
 """
 
 import argparse
