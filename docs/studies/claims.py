@@ -2,7 +2,7 @@
 
 docs/results/claims.json lists them: the claim, its page, the figure as the page prints it, and a
 function below with its arguments. `files` are groups of results, each a pattern below docs/, and
-`of` is the field that is read of each file.
+`of` is the field that is read of each file, or a quotient of two.
 """
 
 import json
@@ -38,12 +38,13 @@ def values(pattern: str, of: str) -> np.ndarray:
     paths = sorted(DOCS.glob(pattern))
     if not paths:
         raise UserError(f"no file is {pattern}: correct docs/results/claims.json.")
-    return np.array(
-        [
-            reduce(lambda part, key: part[key], of.split("."), json.loads(p.read_text()))
-            for p in paths
-        ]
-    )
+    read = [json.loads(path.read_text()) for path in paths]
+    above, *below = [np.array([field(one, part) for one in read]) for part in of.split(" / ")]
+    return above / below[0] if below else above
+
+
+def field(result: Mapping[str, Any], dotted: str) -> Any:
+    return reduce(lambda part, key: part[key], dotted.split("."), result)
 
 
 def each(groups: Groups, digits: int) -> str:
