@@ -54,9 +54,10 @@ test-seqio: .venv-seqio/ready
 test-torch: .venv/torch
 	$(BIN)/pytest -m torch
 
-# Kills KILLS processes at random moments and fuzzes long: docs/faults.md.
+# Kills KILLS processes at random moments, injects STORAGE_ERRORS and fuzzes long: docs/faults.md.
 faults: export FAULTS ?= runs/faults
 faults: export KILLS ?= 200
+faults: export STORAGE_ERRORS ?= 200
 faults: export SEED ?= 0
 faults: export HYPOTHESIS_PROFILE = faults
 faults: .venv/dev

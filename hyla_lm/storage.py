@@ -230,6 +230,7 @@ def write_whole(path: PathLike, content: bytes) -> None:
         if bucket_of(path):  # an object always appears whole
             as_path(path).write_bytes(content)
             return
+        as_path(path).parent.mkdir(exist_ok=True)
         with written_aside(path) as aside:
             aside.write_bytes(content)
 

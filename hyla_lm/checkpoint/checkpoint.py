@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import jax
@@ -71,7 +72,9 @@ class Checkpointer:
             enable_async_checkpointing=True,
         )
         self._orbax_folder = folder if bucket_of(folder) else folder.absolute()
-        self._manager = ocp.CheckpointManager(self._orbax_folder, options=options)
+        opened = partial(ocp.CheckpointManager, self._orbax_folder, options=options)
+        is_patient = jax.process_count() == 1  # several processes open it together
+        self._manager = retrying(opened, folder, "opened", is_patient)
         self._saving: int | None = None  # the step of the save that is not known to be whole
 
     def steps(self) -> list[int]:

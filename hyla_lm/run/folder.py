@@ -28,6 +28,7 @@ from hyla_lm.storage import (
     bucket_of,
     exists,
     read_whole,
+    retrying,
     size_of,
     storage_errors,
     write_whole,
@@ -83,8 +84,12 @@ class RunFolder:
     def _open(self, opened: ExitStack) -> None:
         """Takes the lock, and in a bucket begins to mirror; `opened` closes what it opens."""
         in_bucket = bool(bucket_of(self.path))
+
+        def lock() -> DiskLock | BucketLease:
+            return BucketLease(self.path) if in_bucket else DiskLock(self.path)
+
         with self._using("written"):
-            self._lock = BucketLease(self.path) if in_bucket else DiskLock(self.path)
+            self._lock = retrying(lock, self.path, "written")
         opened.callback(self._lock.release)
         if in_bucket:
             temporary = tempfile.TemporaryDirectory(prefix="hyla_lm-")
@@ -93,11 +98,13 @@ class RunFolder:
             opened.callback(self._mirror.close)
 
     def _check_files(self) -> None:
-        with self._using("used"):
+        def list_names() -> set[str]:
             if not exists(self.path):
                 self.path.mkdir(parents=True, exist_ok=True)
-            entries = self.path.iterdir() if exists(self.path) else ()
-            names = {entry.name for entry in entries}
+            return {entry.name for entry in self.path.iterdir()} if exists(self.path) else set()
+
+        with self._using("used"):
+            names = retrying(list_names, self.path, "used")
         strange = sorted(name for name in names - OURS if not name.startswith((".", EVENTS)))
         if strange and not names & OURS:
             raise UserError(
@@ -109,11 +116,8 @@ class RunFolder:
         """Writes a file, whole or not at all; only process 0 does."""
         if self._lock is not None:
             self._lock.check()
-            path = self.path / name
-            if not bucket_of(path):
-                with self._using("written"):
-                    path.parent.mkdir(exist_ok=True)
-            write_whole(path, content.encode() if isinstance(content, str) else content)
+            content = content.encode() if isinstance(content, str) else content
+            write_whole(self.path / name, content)
 
     def take(self, name: str) -> bytes | None:
         """The content of a file that a person put here, which is then removed; None without one."""

@@ -51,7 +51,7 @@ assert ctypes.CDLL(None).inject(call.encode(), where.encode(), *numbers, record.
 ending.process(cli.main)
 """
 MOST_AFTER = 3  # calls that go well first
-ONCE, LASTING, FOR_EVER = 1, 4, -1  # a follower waits for a store, however long
+ONCE, LASTING, FOR_EVER = 1, 4, -1  # a follower waits, however long
 PATH_ERRORS = ("EIO", "ESTALE", "EACCES", "ENOENT", "ENOMEM")
 OPEN_ERRORS = (*PATH_ERRORS, "EMFILE", "ENFILE")
 CHANGE_ERRORS = ("EIO", "ESTALE", "ENOSPC", "EDQUOT", "EROFS", "EACCES")
@@ -141,7 +141,7 @@ class Disk:
         call = rng.choice(sorted({call for call, _ in calls} & self.errors.keys()))
         where, count = rng.choice(sorted((w, n) for (c, w), n in calls.items() if c == call))
         error = rng.choice(self.errors[call])
-        lasting = LASTING if command == FOLLOW and getattr(errno, error, 0) else FOR_EVER
+        lasting = LASTING if command == FOLLOW else FOR_EVER
         after, times = rng.randrange(min(count, MOST_AFTER)), rng.choice((ONCE, lasting))
         return Fault(command, call, f"^{where}$", error, after, times)
 
