@@ -135,12 +135,12 @@ def parser() -> argparse.ArgumentParser:
         _add_job(command)
         if name == "supervise":
             command.add_argument("--dry-run", action="store_true", help="print commands, run none")
-            command.add_argument("--delete-after", action="store_true", help="delete the slice")
+            command.add_argument("--delete-after", action="store_true", help="delete it at the end")
             command.add_argument(
-                "--idle-minutes", type=float, default=120, help="billed without training, to end"
+                "--idle-minutes", type=float, default=120, help="billed minutes without training"
             )
         if name == "logs":
-            command.add_argument("--worker", default="0", help="whose log")
+            command.add_argument("--worker", default="0", help="number of the host")
             command.add_argument("--no-follow", dest="follow", action="store_false")
     return parser
 
@@ -148,25 +148,25 @@ def parser() -> argparse.ArgumentParser:
 def _add_job(parser: argparse.ArgumentParser) -> None:
     """Adds options of a job, spelled as gcloud and hyla-lm spell them."""
     cloud = parser.add_argument_group("the slice")
-    cloud.add_argument("--name", required=True, help="of the queued resource and of its node")
-    cloud.add_argument("--project", required=True)
-    cloud.add_argument("--zone", required=True)
-    cloud.add_argument("--accelerator-type", default="v5litepod-16", choices=SLICES)
-    cloud.add_argument("--runtime-version", default="v2-alpha-tpuv5-lite")
+    cloud.add_argument("--name", required=True, help="name of the request and of its node")
+    cloud.add_argument("--project", required=True, help="project of Google Cloud")
+    cloud.add_argument("--zone", required=True, help="zone with v5e, such as us-west4-a")
+    cloud.add_argument("--accelerator-type", default="v5litepod-16", choices=SLICES, help="chips")
+    cloud.add_argument("--runtime-version", default="v2-alpha-tpuv5-lite", help="hosts' image")
     capacity = cloud.add_mutually_exclusive_group()
     capacity.add_argument("--spot", action="store_true", help="cheaper, may be taken away")
     capacity.add_argument("--reserved", action="store_true", help="from the project's reservation")
-    cloud.add_argument("--network", default="")
-    cloud.add_argument("--subnetwork", default="")
-    cloud.add_argument("--service-account", default="", help="what the hosts act as")
+    cloud.add_argument("--network", default="", help="network of the hosts")
+    cloud.add_argument("--subnetwork", default="", help="subnetwork of the hosts")
+    cloud.add_argument("--service-account", default="", help="account of the hosts")
     cloud.add_argument(
         "--internal-ips", action="store_true", help="no external addresses: Cloud NAT, SSH by IAP"
     )
-    cloud.add_argument("--slices", type=int, default=1, help="of this type, joined by the network")
+    cloud.add_argument("--slices", type=int, default=1, help="slices of this type")
     code = parser.add_argument_group("the package")
-    code.add_argument("--repository", default="", help="that git on the hosts can read")
-    code.add_argument("--revision", default="", help="whole commit")
+    code.add_argument("--repository", default="", help="address that git reads")
+    code.add_argument("--revision", default="", help="whole commit, 40 digits")
     training = parser.add_argument_group("the training; --gin.Class.field=value sets a binding")
     training.add_argument("--gin_file", action="append", default=[], help="may be repeated")
-    training.add_argument("--workdir", default="", help="gs:// folder of the run, or one all mount")
-    training.add_argument("--env", action="append", default=[], help="NAME=VALUE for the trainer")
+    training.add_argument("--workdir", default="", help="folder of the run that all hosts see")
+    training.add_argument("--env", action="append", default=[], help="NAME=VALUE on the hosts")

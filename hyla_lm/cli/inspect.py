@@ -33,7 +33,8 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
     print(f"step {step}: {len(arrays)} arrays, data and meta equal their checksums")
     print(f"not finite: {', '.join(bad)}" if bad else "all numbers are finite")
     print(f"saved with {_in_line(meta['versions'])}")
-    print(f"computed on (devices as process.device): {_in_line(meta['numerics'])}")
+    numerics = _in_line(meta["numerics"]).replace("device_kind", "device")
+    print(f"computed on (devices as process.number): {numerics}")
     print(f"data position: {json.dumps(data['streams'])}")
     width = max(len(name) for name in arrays)
     for name, array in arrays.items():
@@ -44,5 +45,4 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
 
 
 def _in_line(values: Mapping[str, Any]) -> str:
-    known = {name.replace("_", " "): value for name, value in values.items()}
-    return ", ".join(f"{name} {value}" for name, value in known.items() if value not in ("", None))
+    return ", ".join(f"{name} {value}" for name, value in values.items() if value not in ("", None))
