@@ -80,6 +80,7 @@ LINES: dict[str, list[tuple[str, str]]] = {
         ("train", "arguments are required: --workdir"),
         ("train --workdir={new} --gin_flie={tiny}", "did you mean --gin_file?"),
         ("train {tiny} --workdir={new}", "write --gin_file={tiny}"),
+        ("sample --workdir={run} --prompt=Once there is", "put a value that has spaces in quotes"),
         (TRAIN + " --gin ModelConfig.num_layers=1", "write --gin.ModelConfig.num_layers=1"),
         (TRAIN + " ModelConfig.num_layers=1", "write --gin.ModelConfig.num_layers=1"),
         (TRAIN + " --gin.ModelConfig.num_layers 1", "write --gin.ModelConfig.num_layers=VALUE"),

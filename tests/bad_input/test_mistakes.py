@@ -84,3 +84,12 @@ def test_a_mistake_is_told_in_one_sentence(
     sentence = err.splitlines()[-1]
     assert sentence.startswith(("hyla-lm", "tpu.")) and fragment.format_map(places) in sentence
     assert len(sentence) < LONGEST
+
+
+@pytest.mark.parametrize("command", ["", "sample"])
+def test_help_is_the_help_of_the_command(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    for line in (f"help {command}", f"{command} --help"):
+        assert status_of(*line.split()) == 0
+    first, second = capsys.readouterr().out.split("usage: ")[1:]
+    assert first == second
+    assert command == "" or ("(default: 0.8)" in first and "Example: hyla-lm sample" in first)
