@@ -6,11 +6,13 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from docs.studies.records import METHODS, RATES, RESULTS, STEPS, Setting
 from docs.studies.records_numbers import cells_of, pairs
 from docs.studies.records_page import PAGE, page
+from docs.studies.text_recall import seen_before
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
 from hyla_lm.model.config import Tokens
@@ -46,3 +48,8 @@ def test_methods_of_a_size_have_equal_parameters(size: str) -> None:
         found.add(count_parameters(shapes["params"]))
     (count,) = found
     assert round(count / 1e6, 2) == SIZES_TOLD[size]
+
+
+def test_a_pair_was_seen_if_it_stood_earlier_in_the_document() -> None:
+    inputs, targets, documents = np.array([[[1, 2, 1, 1]], [[2, 1, 2, 2]], [[1, 1, 1, 2]]])
+    assert seen_before(inputs, targets, documents).tolist() == [[False, False, True, False]]
