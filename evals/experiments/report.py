@@ -36,17 +36,18 @@ def section_lines(section: Section) -> list[str]:
     lines = [f"## {benchmark.title}: {experiment.title}", "", *conditions(section), ""]
     if experiment.note:
         lines += [experiment.note, ""]
-    of_point = "Each row at its point of the grid with the best mean"
+    chosen, main = benchmark.chosen_by, benchmark.main
     if section.has_grid:
-        lines += [f"{of_point} {benchmark.chosen_by.title} figure:", ""]
-    lines += [*table(section, section.best(benchmark.chosen_by)), ""]
+        lines += [
+            f"Each row at its point of the grid with the best mean {chosen.title} figure:",
+            "",
+        ]
+    lines += [*table(section, section.best(chosen)), ""]
     if section.has_grid:
         unsaid = " (the paper does not say by which it chose)" * benchmark.is_published
         looks = f"which looks at what is to be predicted{unsaid}"
-        lines += [
-            f"Each row at its point with the best mean {benchmark.main.title} figure, {looks}:"
-        ]
-        lines += ["", *table(section, section.best(benchmark.main)), ""]
+        lines += [f"Each row at its point with the best mean {main.title} figure, {looks}:", ""]
+        lines += [*table(section, section.best(main)), ""]
     commands = dict.fromkeys(run.command for run in section.runs)
     return [*lines, f"![{benchmark.metric}]({section.name}.png)", "", "```", *commands, "```", ""]
 

@@ -8,7 +8,7 @@ L layers.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -63,15 +63,15 @@ class Subject:
         self._params, self._seed = run.params, seed
         self.table_CxK = np.asarray(task.tables[SET])
         self._key = task.evaluation_key(SET)
-        self._draw = jax.jit(partial(task.draw, combinations_CxM=jnp.asarray(self.table_CxK)))
-        self._observe = jax.jit(partial(operands_of, model))
+        table_CxK = jnp.asarray(self.table_CxK)
+        self._draw: Callable[..., Batch] = jax.jit(partial(task.draw, combinations_CxM=table_CxK))
+        self._observe: Callable[..., Layers] = jax.jit(partial(operands_of, model))
         self._predict = jax.jit(partial(_predict, model))
-        self._example = jax.jit(jax.vmap(example_of))
+        self.sequences: Callable[..., Batch] = jax.jit(jax.vmap(example_of))
 
     def examples(self, start: int, count: int) -> Batch:
         """Rows of the evaluation set, as evaluation draws them."""
-        drawn: Batch = self._draw(self._key, jnp.arange(start, start + count))
-        return drawn
+        return self._draw(self._key, jnp.arange(start, start + count))
 
     def donors(self, batch: Batch, shared: int, start: int) -> Batch:
         """Sequences at the same points of held-out functions that share so many terms."""
@@ -89,14 +89,9 @@ class Subject:
         x_BxNxL = jax.random.uniform(key, batch["features"][..., :-1].shape)
         return self.sequences(x_BxNxL, batch["terms"])
 
-    def sequences(self, x_BxNxL: jax.Array, terms_BxK: Any) -> Batch:
-        made: Batch = self._example(x_BxNxL, jnp.asarray(terms_BxK))
-        return made
-
     def observe(self, batch: Batch) -> Layers:
         """The operands of all layers when nothing is changed."""
-        layers: Layers = self._observe(self._params, batch["features"])
-        return layers
+        return self._observe(self._params, batch["features"])
 
     def predict(
         self, batch: Batch, other: Layers, codes: Any = True, values: Any = False
@@ -127,23 +122,18 @@ def _predict(
 def measure(subject: Subject, examples: int) -> dict[str, dict[str, float]]:
     """R2 by intervention over the first examples of the evaluation set, in whole batches."""
     means = _means(subject)
-    answers: dict[str, list[np.ndarray]] = defaultdict(list)
-    targets: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+    pairs: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for start in range(0, examples, EXAMPLES_AT_ONCE):
         batch = subject.examples(start, EXAMPLES_AT_ONCE)
         for change in _changes(subject, batch, means, start):
             answer_B = subject.predict(batch, change.other, change.codes, change.values)
-            answers[change.name].append(answer_B)
-            targets[change.name]["own_r2"].append(batch["target"])
+            pairs[change.name, "own_r2"].append((answer_B, batch["target"]))
             if change.target is not None:
-                targets[change.name]["donor_r2"].append(change.target)
-    return {
-        name: {
-            toward: r2(np.concatenate(parts), np.concatenate(target))
-            for toward, target in targets[name].items()
-        }
-        for name, parts in answers.items()
-    }
+                pairs[change.name, "donor_r2"].append((answer_B, change.target))
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    for (name, toward), parts in pairs.items():
+        found[name][toward] = r2(*map(np.concatenate, zip(*parts, strict=True)))
+    return found
 
 
 def r2(answer: np.ndarray, target: np.ndarray) -> float:

@@ -24,7 +24,7 @@ from hyla_lm.config.declare import configurable, setting
 from hyla_lm.errors import UserError
 from hyla_lm.evals.tasks.draws import below, random_bits
 from hyla_lm.evals.tasks.generated import GeneratedConfig
-from hyla_lm.evals.tasks.regression import RegressionTask
+from hyla_lm.evals.tasks.regression import RegressionTask, in_context
 from hyla_lm.evals.tasks.splits import make_split
 from hyla_lm.model.config import Features
 
@@ -128,15 +128,5 @@ def fuzzy_function(x_NxL: jax.Array, terms_K: jax.Array) -> jax.Array:
 
 
 def example_of(x_NxL: jax.Array, terms_K: jax.Array) -> dict[str, jax.Array]:
-    """The sequence of these points: `features` NxL+1, the `target` of the query, and more.
-
-    A token has inputs and target; the query's target is shown as 0. `variance` is of all targets.
-    """
-    target_N = fuzzy_function(x_NxL, terms_K)
-    shown_N = target_N.at[-1].set(0)
-    return {
-        "features": jnp.concatenate([x_NxL, shown_N[:, None]], axis=1),
-        "target": target_N[-1],
-        "variance": jnp.var(target_N),
-        "terms": terms_K,
-    }
+    """The sequence of these points under the function with these terms."""
+    return {**in_context(x_NxL, fuzzy_function(x_NxL, terms_K)), "terms": terms_K}

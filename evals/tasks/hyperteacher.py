@@ -27,7 +27,7 @@ from hyla_lm.config.declare import configurable, setting
 from hyla_lm.errors import UserError
 from hyla_lm.evals.tasks.draws import below, fraction, random_bits
 from hyla_lm.evals.tasks.generated import GeneratedConfig
-from hyla_lm.evals.tasks.regression import RegressionTask
+from hyla_lm.evals.tasks.regression import RegressionTask, in_context
 from hyla_lm.evals.tasks.splits import make_split
 from hyla_lm.model.config import Features
 
@@ -93,13 +93,7 @@ class HyperteacherTask(RegressionTask):
         x_NxL = of_variance_one(x_bits)
         theta_KxHxL = jax.vmap(lambda m: module(m, c.hidden_dim, c.input_dim))(modules_K)
         target_N = network(x_NxL, theta_KxHxL, z_K / jnp.linalg.norm(z_K))
-        return {
-            "features": jnp.column_stack([x_NxL, target_N.at[-1].set(0)]),
-            "target": target_N[-1],
-            "variance": jnp.var(target_N),
-            "modules": modules_K,
-            "z": z_K,
-        }
+        return {**in_context(x_NxL, target_N), "modules": modules_K, "z": z_K}
 
 
 def module(number: jax.Array, hidden_dim: int, input_dim: int) -> jax.Array:

@@ -12,7 +12,7 @@ from hyla_lm.tasks.protocol import Batch
 
 
 class RegressionTask(GeneratedTask):
-    """Examples have the `target` of the query, which is last, and the `variance` of all targets."""
+    """Examples are those of `in_context`."""
 
     described: ClassVar[tuple[str, str]] = ("mse", "r2")
     closing: ClassVar[Mapping[str, str]] = {"R2 of sequences": "r2", "pooled R2": "r2_pooled"}
@@ -30,6 +30,18 @@ class RegressionTask(GeneratedTask):
         shown = dict(means)
         spread = shown.pop("target_squared") - shown.pop("target") ** 2
         return {**shown, "r2_pooled": 1 - shown["mse"] / spread if spread > 0 else float("nan")}
+
+
+def in_context(x_NxL: jax.Array, target_N: jax.Array) -> dict[str, jax.Array]:
+    """The sequence of these points: `features` NxL+1, the `target` of the query, which is last.
+
+    A token has inputs and target; the query's target is shown as 0. `variance` is of all targets.
+    """
+    return {
+        "features": jnp.column_stack([x_NxL, target_N.at[-1].set(0)]),
+        "target": target_N[-1],
+        "variance": jnp.var(target_N),
+    }
 
 
 def regression_metrics(
