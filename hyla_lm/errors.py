@@ -32,7 +32,9 @@ PASSING_WORDS = re.compile(
         )
     )
 )
-FORBIDDEN_WORDS = re.compile(r"Permission denied|PERMISSION_DENIED|\b40[13]\b")
+FORBIDDEN_WORDS = re.compile(
+    r"Permission denied|PERMISSION_DENIED|Forbidden|Unauthorized|\b40[13]\b"
+)
 WORDS_FOR_A_PERSON = re.compile(
     "|".join(
         (

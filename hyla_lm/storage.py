@@ -1,5 +1,6 @@
 """Files on a disk or in a bucket: paths, whole sets of shards, retries, and atomic writes."""
 
+import errno
 import logging
 import os
 import random
@@ -267,7 +268,9 @@ def chunks(path: epath.Path) -> Iterator[bytes]:
 def _read_at(path: epath.Path, offset: int) -> bytes:
     with path.open("rb") as file:
         file.seek(offset)
-        return file.read(CHUNK_BYTES)
+        if (content := file.read(CHUNK_BYTES)) is None:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return content
 
 
 def retrying(

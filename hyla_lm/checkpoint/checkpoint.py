@@ -76,6 +76,7 @@ class Checkpointer:
         is_patient = jax.process_count() == 1  # several processes open it together
         self._manager = retrying(opened, folder, "opened", is_patient)
         self._saving: int | None = None  # the step of the save that is not known to be whole
+        self._has_failed = False
 
     def steps(self) -> list[int]:
         """The steps with a whole checkpoint; Orbax takes what it cannot look at for missing."""
@@ -214,7 +215,11 @@ class Checkpointer:
     def close(self) -> None:
         """Waits for background saves, raises the error of a failed one, and closes."""
         self.wait()
-        self._manager.close()
+        try:
+            self._manager.close()
+        except Exception:
+            if not self._has_failed:  # else Orbax raises again what is raised already
+                raise
 
     def _state_folder(self, step: int) -> epath.Path:
         return self._orbax_folder / str(step) / "state"
@@ -257,7 +262,8 @@ class Checkpointer:
         except UserError:
             raise
         except Exception as error:
-            path, self._saving = self.folder / str(self._saving), None
+            path = self.folder / str(self._saving)
+            self._saving, self._has_failed = None, True
             sentence = f"checkpoint {path} could not be saved ({reason_of(error)})"
             if passes(error) is False:
                 raise UserError(f"{sentence}: make room or mend that, and start again.") from error

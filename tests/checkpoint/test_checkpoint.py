@@ -13,6 +13,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 from etils import epath
+from orbax.checkpoint._src.metadata import checkpoint as metadata
 from orbax.checkpoint._src.path.atomicity import AtomicRenameTemporaryPath as Commits
 
 from hyla_lm import storage
@@ -125,6 +126,22 @@ def test_a_save_whose_arrays_were_not_merged_is_none_and_the_step_is_saved_again
         checkpoints.save(3, state, {}, {})
         checkpoints.wait()
         assert checkpoints.contents(3, checkpoints.meta(3))[0]["x"].tolist() == [1, 1, 1]
+
+
+def test_a_failed_save_is_raised_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Orbax raises it again when it closes."""
+
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise ValueError("injected, 500")
+
+    for call in ("write", "update"):
+        monkeypatch.setattr(metadata._MetadataStoreImpl, call, fail)
+    with (
+        pytest.raises(Unavailable, match="checkpoint .*/3 could not be saved"),
+        closing(Checkpointer(epath.Path(tmp_path), keep=2)) as checkpoints,
+    ):
+        checkpoints.save(3, {"x": jnp.ones(3)}, {}, {})
+        checkpoints.wait()
 
 
 def test_a_save_without_a_checkpoint_does_not_count(

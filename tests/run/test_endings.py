@@ -20,7 +20,7 @@ from hyla_lm.errors import Unavailable, UserError, passes
         (OSError(errno.EIO, "Input/output error", "run/x"), 69, "run/x: Input/output error"),
         (OSError(errno.EMFILE, "Too many open files"), 69, "Too many open files, which may pass"),
         (OSError("HttpError: injected, 429"), 69, "HttpError: injected, 429, which may pass"),
-        (OSError("HttpError: injected, 403"), 2, "HttpError: injected, 403: mend that"),
+        (OSError("Forbidden: https://store/b\nno access"), 2, "https://store/b: mend that"),
         (JaxRuntimeError("UNAVAILABLE: halted"), 69, "UNAVAILABLE: halted, which may pass"),
         (BrokenProcessPool("terminated abruptly"), 69, "the system killed a helper process"),
         (RuntimeError("RESOURCE_EXHAUSTED: Out of memory"), 2, "TrainConfig.batch_size"),
