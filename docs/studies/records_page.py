@@ -106,7 +106,7 @@ and other text is refused. The documents were read with Python 3.11; a Python th
 files finds another text.
 """
 COSTS = """± is the standard error over seeds. CPU seconds are those of a process: with compiling
-and evaluations in a run, of the step alone in a step. They were measured on a shared machine
+and evaluations in a run, of the step only in a step. They were measured on a shared machine
 ({machines}), so read them as ratios within a size: sizes were measured on different days, and
 270k on the slowest. The step is the median of 15 rounds, the methods in turn.
 Memory is the most that the process held. Revisions: {revisions}.
@@ -315,11 +315,11 @@ def tuning_table(folder: Path, sizes: Sequence[str]) -> str:
     for size in sizes:
         for method in METHODS:
             tuning = tuning_of(results, size, method)
-            told = {run["learning_rate"]: bits_text(run["bits_per_byte"]) for run in tuning}
-            if len(told) == len(RATES):
+            shown = {run["learning_rate"]: bits_text(run["bits_per_byte"]) for run in tuning}
+            if len(shown) == len(RATES):
                 best = best_rate(results, size, method)
-                told[best] = f"**{told[best]}**"
-            rows.append([size, method, *(told.get(rate, "to come") for rate in RATES)])
+                shown[best] = f"**{shown[best]}**"
+            rows.append([size, method, *(shown.get(rate, "to come") for rate in RATES)])
     return table(["size", "attention", *(f"{rate:g}" for rate in RATES)], rows)
 
 
