@@ -84,8 +84,8 @@ class Manifest:
         return (
             f"{self.split}: {self.documents:,} documents, {self.text_bytes / 1e6:,.2f} MB of text, "
             f"{self.tokens:,} tokens, {self.text_bytes / self.tokens:.2f} bytes per token, "
-            f"{self.rows:,} rows of {self.sequence_length} in {len(self.shards)} shards of "
-            f"{size / 1e6:,.1f} MB in all"
+            f"{self.rows:,} rows of {self.sequence_length} tokens ({size / 1e6:,.1f} MB, shards: "
+            f"{len(self.shards)})"
         )
 
 

@@ -89,7 +89,7 @@ def test_train_documents_are_shuffled_by_seed_and_repeat_bytewise(
 
 def test_rows_that_do_not_fit_a_run_are_named(packed_once: Packed, tokenizer: Tokenizer) -> None:
     folder, _ = packed_once
-    with pytest.raises(UserError, match="rows of 16 tokens, which is not .* = 32"):
+    with pytest.raises(UserError, match="16 tokens, which is not .* = 32"):
         open_rows(str(folder), tokenizer, 32, 8)
     with pytest.raises(UserError, match="fewer than TrainConfig.batch_size"):
         open_rows(str(folder), tokenizer, 16, 10**6)
