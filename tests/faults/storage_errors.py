@@ -37,13 +37,14 @@ from hyla_lm.run import follow
 storage.RETRY_SECONDS, storage.GIVE_UP_SECONDS, follow.POLL_SECONDS = (0.01, 0.05), 0.4, 0.05
 if "STORAGE_EMULATOR_HOST" in os.environ:  # clients that try again themselves do so at once
     from gcsfs import retry
-    from google.api_core.retry import retry_unary
+    from google.api_core.retry import retry_base, retry_unary
     from orbax.checkpoint._src.serialization import tensorstore_utils as ts
     for context in (ts._BASE_TS_CONTEXT, ts._DEFAULT_OCDBT_TS_CONTEXT):
         delays = {"initial_delay": "1ms", "max_delay": "1ms"}
         context["gcs_request_retries"] = {"max_retries": 3, **delays}
     retry.asyncio = Fake(sleep=lambda _: asyncio.sleep(1e-3))
-    retry_unary.time = Fake(sleep=lambda _: None, monotonic=lambda: 300 * time.monotonic())
+    fast = Fake(sleep=lambda _: None, monotonic=lambda: 300 * time.monotonic())
+    retry_base.time = retry_unary.time = fast
 call, where, number, after, count, record = sys.argv[1:7]
 del sys.argv[1:7]
 numbers = map(int, (number, after, count))
