@@ -165,7 +165,7 @@ def _quiet(name: str) -> Iterator[Collection[str]]:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("hyla_lm").setLevel(logging.INFO)
     # What they say of errors is in what they raise.
-    for library in ("absl", "asyncio", "gcsfs"):
+    for library in ("absl", "asyncio", "gcsfs", "fsspec"):
         logging.getLogger(library).setLevel(logging.CRITICAL)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     before = threading.excepthook, sys.excepthook, sys.unraisablehook

@@ -1,7 +1,9 @@
 """What an error that nobody expected ends with: one sentence and a status by what mends it."""
 
 import errno
+import logging
 import os
+import threading
 from concurrent.futures.process import BrokenProcessPool
 from typing import NoReturn
 
@@ -59,3 +61,20 @@ def test_errors_are_classed_by_what_mends_them_however_libraries_wrap_them(
     assert passes(error) is passes(wrapped) is may_pass
     assert isinstance(ending.classed(UserError("x")), UserError)
     assert not isinstance(ending.classed(UserError("x")), Unavailable)
+
+
+def test_what_clients_leave_behind_when_a_try_fails_is_not_printed(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> NoReturn:
+        raise RuntimeError("Event loop is closed")
+
+    def succeed() -> None:
+        for client in ("gcsfs", "fsspec.prefetcher"):
+            logging.getLogger(client).error("a traceback")
+        thread = threading.Thread(target=fail)
+        thread.start()
+        thread.join()
+
+    assert ending.run("hyla-lm", succeed) == 0
+    assert capsys.readouterr().err == caplog.text == ""
