@@ -43,13 +43,15 @@ class OptimizerConfig:
 
     learning_rate: float = setting(1e-3, "peak learning rate", minimum=0)
     warmup_steps: int = setting(1000, "steps of the linear rise from 0", minimum=0)
-    final_fraction: float = setting(0.1, "learning rate at the end, as a share of the peak")
+    final_fraction: float = setting(
+        0.1, "learning rate at the end, as a share of the peak", minimum=0, maximum=1
+    )
     weight_decay: float = setting(
         0.1, "decoupled decay, multiplied by the learning rate", minimum=0
     )
-    b1: float = setting(0.9, "decay of the mean of gradients")
-    b2: float = setting(0.999, "decay of the mean of squared gradients")
-    epsilon: float = setting(1e-8, "added to the root of the second moment")
+    b1: float = setting(0.9, "decay of the mean of gradients", minimum=0, below=1)
+    b2: float = setting(0.999, "decay of the mean of squared gradients", minimum=0, below=1)
+    epsilon: float = setting(1e-8, "added to the root of the second moment", above=0)
     cosine_ends_early: bool = setting(
         False, "end the cosine warmup_steps before the last step, as the paper's code did"
     )
@@ -59,7 +61,9 @@ class OptimizerConfig:
     cosine_begins: int | None = setting(
         None, "step at which the cosine begins; None begins it after the warm-up", minimum=0
     )
-    clip_norm: float | None = setting(None, "largest global gradient norm; None does not clip")
+    clip_norm: float | None = setting(
+        None, "largest global gradient norm; None does not clip", above=0
+    )
     optimizer: str = setting(
         "adamw",
         "what makes an update of the gradients",
@@ -78,7 +82,7 @@ class OptimizerConfig:
             "wsd": "the peak, and a decay in the last decay_share of the steps",
         },
     )
-    decay_share: float = setting(0.2, "share of all steps in which wsd decays")
+    decay_share: float = setting(0.2, "share of all steps in which wsd decays", above=0, below=1)
     decay_shape: str = setting(
         "linear", "how wsd decays: a line, or 1 - sqrt of the share that is over", choices=DECAYS
     )
@@ -95,10 +99,6 @@ class OptimizerConfig:
                         f"OptimizerConfig.{name} = {value!r} goes with OptimizerConfig.schedule = "
                         f"{schedule!r} only: set both or neither."
                     )
-        if not 0 < self.decay_share < 1:
-            raise UserError(
-                f"OptimizerConfig.decay_share = {self.decay_share} must be between 0 and 1."
-            )
 
 
 def decay_mask(params: Any, attention_biases: bool = False) -> Any:

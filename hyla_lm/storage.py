@@ -191,6 +191,11 @@ def read_whole(path: PathLike) -> bytes | None:
     return None if size_of(path) is None else b"".join(chunks(as_path(path)))
 
 
+def pieces(path: PathLike) -> Iterator[bytes]:
+    """A file's bytes in order, read in pieces; none if it is missing. Errors as of `read_whole`."""
+    return iter(()) if size_of(path) is None else chunks(as_path(path))
+
+
 @contextmanager
 def written_aside(path: PathLike) -> Iterator[Path]:
     """A local file to write, which appears as `path`, whole, when the block ends.

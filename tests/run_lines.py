@@ -14,7 +14,7 @@ def measured(workdir: Path, prefix: str = "") -> list[dict[str, Any]]:
 
 def measured_in(content: bytes) -> list[dict[str, Any]]:
     """The same of the content of metrics.jsonl."""
-    return [_without_speeds(line) for line in parse_lines(content)]
+    return [_without_speeds(line) for line in parse_lines([content])]
 
 
 def _without_speeds(line: dict[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from hyla_lm.parallel.preemption import PreemptionGuard
 from hyla_lm.run.due_actions import VALIDATION, at_checkpoint, at_evaluation
 from hyla_lm.run.folder import RunFolder, read_summary
 from hyla_lm.run.profiling import Profiler
-from hyla_lm.run.program import Program, make_program
+from hyla_lm.run.program import Program, check_memory, make_program
 from hyla_lm.run.run import Run
 from hyla_lm.run.store import RunStore
 from hyla_lm.run.summary import summary_of
@@ -70,6 +70,7 @@ class PopulationRun(Run):
     def __init__(self, members: Sequence[Member], until: int | None = None):
         self.population = Population([member.program for member in members])
         program = self.population.program
+        check_memory(program, len(members))
         self.program = replace(program, train_step=self.population.train_step)
         self.experiment = e = program.experiment
         self.last = e.train.steps if until is None else until

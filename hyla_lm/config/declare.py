@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import operator
 import re
 import types
 import typing
@@ -15,6 +16,14 @@ from hyla_lm.errors import UserError
 
 T = TypeVar("T")
 REGISTRY: dict[str, type] = {}
+# How the bounds of a number are named in errors, by their names in `setting`.
+BOUNDS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
+    "minimum": (operator.ge, "at least"),
+    "above": (operator.gt, "above"),
+    "below": (operator.lt, "below"),
+    "maximum": (operator.le, "at most"),
+}
+LARGEST = 2**31 - 1  # of numbers without a bound above: programs count in 32 bits
 _MODULES = re.compile(r"(?:\w+\.)+(?=\w)")
 
 
@@ -23,18 +32,18 @@ def setting(
     doc: str,
     *,
     choices: Sequence[Any] | None = None,
-    minimum: float | None = None,
     imports: bool = False,
     explained: Mapping[str, str] | None = None,
+    **bounds: float,
 ) -> Any:
-    """A documented dataclass field; `choices` and `minimum` are checked on construction.
+    """A documented dataclass field; `choices` and `bounds`, of BOUNDS, are checked on construction.
 
     A field that names modules to import says so with `imports`. `explained` says in a line what
     each of some values means, for those who read the documentation; it checks nothing.
     """
     metadata = {
-        **{"doc": doc, "choices": choices, "minimum": minimum, "imports": imports},
-        "explained": explained or {},
+        **{"doc": doc, "choices": choices, "imports": imports, "explained": explained or {}},
+        "bounds": {"maximum": LARGEST} | bounds,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -60,17 +69,20 @@ def configurable(cls: type[T]) -> type[T]:
 
 
 def check_fields(config: Any) -> None:
-    """Raises UserError for a field of the wrong type, outside its choices or below its minimum."""
+    """Raises UserError for a field of the wrong type, outside its choices or its bounds."""
     hints = typing.get_type_hints(type(config))
     for field in dataclasses.fields(config):
         value, binding = getattr(config, field.name), f"{type(config).__name__}.{field.name}"
         if not has_type(value, hints[field.name]):
             raise _wrong_type(binding, value, hints[field.name])
-        choices, minimum = field.metadata.get("choices"), field.metadata.get("minimum")
+        choices, bounds = field.metadata.get("choices"), field.metadata.get("bounds", {})
         if choices is not None and value not in choices:
             raise wrong_choice(f"{binding} = {value!r}", choices)
-        if minimum is not None and value is not None and value < minimum:
-            raise UserError(f"{binding} = {value!r} must be at least {minimum}.")
+        numbers = value if isinstance(value, tuple) else (value,)
+        for name, bound in bounds.items():
+            is_within, words = BOUNDS[name]
+            if any(is_number(one) and not is_within(one, bound) for one in numbers):
+                raise UserError(f"{binding} = {value!r} must be {words} {bound}.")
 
 
 def _wrong_type(binding: str, value: Any, hint: Any) -> UserError:
@@ -127,11 +139,15 @@ def has_type(value: Any, hint: Any) -> bool:
     if hint is Any:
         return True
     if hint is float:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return is_number and math.isfinite(value)
+        return is_number(value) and math.isfinite(value)
     if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        return is_number(value) and isinstance(value, int)
     return isinstance(value, hint) and not isinstance(value, type)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number, which a bool is not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def type_name(hint: Any) -> str:

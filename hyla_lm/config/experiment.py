@@ -24,7 +24,9 @@ class TrainConfig:
         (), "small models trained with the same attention, such as (@FuzzyLogicSuite(),)"
     )
     accumulate_steps: int = setting(1, "micro-batches whose gradients an update sums", minimum=1)
-    seed: int = setting(0, "seed of initialisation, data order and dropout", minimum=0)
+    seed: int = setting(
+        0, "seed of initialisation, data order and dropout", minimum=0, maximum=2**32 - 1
+    )
     eval_every: int = setting(
         1000,
         "steps between evaluations; the last step is always evaluated; 0 evaluates no other",

@@ -9,7 +9,7 @@ import numpy as np
 
 from hyla_lm.errors import UserError
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.model.config import ModelConfig
+from hyla_lm.model.config import LONGEST_ROW, ModelConfig
 from hyla_lm.model.layers import EPSILON, ROTARY_BASE, relative_buckets
 from hyla_lm.model.width import tied_logit_scale
 
@@ -106,6 +106,8 @@ def model_config_of(entries: Mapping[str, Any], source: str) -> ModelConfig:
         sizes = entries["vocab_size"], entries["sequence_length"], entries.get("step", 0)
         if any(type(size) is not int or size < 0 for size in sizes):
             raise TypeError(f"{sizes} are no sizes and step")
+        if sizes[1] > LONGEST_ROW:
+            raise TypeError(f"sequence_length {sizes[1]} is above {LONGEST_ROW}")
     except (LookupError, TypeError) as error:
         raise UserError(
             f"{source} describes no model of hyla_lm ({error}): export again."

@@ -33,6 +33,12 @@ def from_tensors(
 ) -> dict[str, np.ndarray]:
     """Parameters by path; raises UserError, naming the source, for tensors of another model."""
     tensors = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
+    numbers = sum(tensor.size for tensor in tensors.values())
+    if config.num_layers * config.model_dim > numbers:
+        raise UserError(
+            f"{source} has {numbers:,} numbers, and by config.json {config.num_layers:,} layers of "
+            f"width {config.model_dim:,}: export again."
+        )
     shapes = shapes_of(config, vocab_size)
     found = {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
     wanted = {

@@ -35,7 +35,9 @@ class RowMixture:
     rows: tuple[Rows, ...] = setting((), "the folders, such as (@web/Rows(), @books/Rows())")
     names: tuple[str, ...] = setting((), "a name for each, such as ('web', 'books')")
     weights: tuple[float, ...] = setting(
-        (), "the share of each in the rows trained on, such as (0.7, 0.3); they may have any sum"
+        (),
+        "the share of each in the rows trained on, such as (0.7, 0.3); they may have any sum",
+        above=0,
     )
 
     def check(self) -> None:
@@ -45,14 +47,12 @@ class RowMixture:
                 "RowMixture has {} rows, {} names and {} weights: give one of each for every "
                 "source.".format(*counts)
             )
-        for name, weight in zip(self.names, self.weights, strict=True):
+        for name in self.names:
             if not NAME.fullmatch(name) or self.names.count(name) > 1:
                 raise UserError(
                     f"RowMixture.names has {name!r}: give each source a different name, of "
                     "letters, digits, _ and -."
                 )
-            if weight <= 0:
-                raise UserError(f"RowMixture.weights has {weight}: give numbers above 0.")
 
     @property
     def tokenizer(self) -> str:

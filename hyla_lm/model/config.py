@@ -8,6 +8,7 @@ from hyla_lm.config.declare import configurable, setting, wrong_choice
 from hyla_lm.errors import UserError
 from hyla_lm.model.layers import FEEDFORWARDS, NORMS
 
+LONGEST_ROW = 2**20  # tokens
 POSITIONS = ("rotary", "relative", "learned", "none")
 
 
@@ -16,7 +17,7 @@ POSITIONS = ("rotary", "relative", "learned", "none")
 class ModelConfig:
     """A pre-norm decoder: sizes, attention pattern, positions, feed-forward and precision."""
 
-    num_layers: int = setting(6, "N, blocks", minimum=1)
+    num_layers: int = setting(6, "N, blocks", minimum=1, maximum=1000)
     model_dim: int = setting(512, "D, width of the residual stream", minimum=1)
     num_heads: int = setting(8, "H, heads; in HYLA the size of the latent code", minimum=1)
     head_dim: int = setting(64, "K, size of a query and key head", minimum=1)
@@ -42,7 +43,9 @@ class ModelConfig:
         "how attention is computed; all but auto are for comparisons",
         choices=IMPLEMENTATIONS,
     )
-    attention_dropout: float = setting(0.0, "share of codes dropped, one mask for all heads")
+    attention_dropout: float = setting(
+        0.0, "share of codes dropped, one mask for all heads", minimum=0, below=1
+    )
     qk_norm: bool = setting(False, "RMS-normalise queries and keys over K, with learned scales")
     gated_attention: bool = setting(
         False, "multiply each unit of each head by sigmoid(x W_g), before the output projection"
@@ -51,7 +54,7 @@ class ModelConfig:
     positions: str = setting("rotary", "kind of positions", choices=POSITIONS)
     relative_buckets: int = setting(32, "buckets of the T5 bias of each layer", minimum=2)
     relative_max_distance: int = setting(
-        128, "distance from which T5 buckets do not differ", minimum=1
+        128, "distance from which T5 buckets do not differ", minimum=1, maximum=LONGEST_ROW
     )
     max_length: int = setting(512, "rows of the table of learned positions", minimum=1)
     feedforward: str = setting("gelu", "kind of feed-forward layer", choices=FEEDFORWARDS)
@@ -64,7 +67,7 @@ class ModelConfig:
     tie_embeddings: bool = setting(True, "whether the head is the token table")
     scale_tied_logits: bool = setting(True, "whether tied logits are divided by sqrt(D)")
     logit_soft_cap: float | None = setting(
-        None, "cap of logits over a vocabulary: cap * tanh(logits / cap); None has none"
+        None, "cap of logits over a vocabulary: cap * tanh(logits / cap); None has none", above=0
     )
     base_width: int | None = setting(
         None,
@@ -105,10 +108,6 @@ class ModelConfig:
                 f"ModelConfig.base_head_dim = {self.base_head_dim} has no rules for "
                 "ModelConfig.qk_norm: keep head_dim and let the number of heads grow."
             )
-        if not 0 <= self.attention_dropout < 1:
-            raise UserError("ModelConfig.attention_dropout must be at least 0 and below 1.")
-        if self.logit_soft_cap is not None and self.logit_soft_cap <= 0:
-            raise UserError(f"ModelConfig.logit_soft_cap = {self.logit_soft_cap} must be above 0.")
         if self.num_kv_heads and {*self.pattern} != {"softmax"}:
             raise UserError(
                 f"ModelConfig.num_kv_heads = {self.num_kv_heads} is for softmax attention only, "

@@ -12,6 +12,7 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
+from hyla_lm.attention.chips import CHIPS
 from hyla_lm.config.declare import configurable, setting
 from hyla_lm.ending import reason_of
 from hyla_lm.errors import Unavailable, UserError
@@ -90,6 +91,17 @@ def dividing_mesh() -> AbstractMesh | None:
     """The mesh in use; None without a mesh or on local arrays, where nothing is split."""
     mesh = jax.sharding.get_abstract_mesh()
     return None if mesh.empty or mesh.size == 1 or mesh.manual_axes else mesh
+
+
+def memory_of(device: jax.Device) -> float:
+    """Bytes that programs may use of a device; devices of a CPU share the memory of the machine."""
+    if device.platform == "cpu":
+        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return pages / jax.local_device_count("cpu")
+    known = {chip.device_kind: chip.hbm_bytes for chip in CHIPS.values()}
+    if device.device_kind in known:
+        return known[device.device_kind]
+    return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", math.inf)
 
 
 @functools.cache

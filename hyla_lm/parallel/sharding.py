@@ -109,11 +109,9 @@ def shard_of(mesh: Mesh, batch_size: int, seed: int = 0) -> BatchShard:
     return BatchShard(batch_size, seed, parts.index(mine), len(parts), mine)
 
 
-def bytes_on_device(params: Any, mesh: Mesh) -> int:
-    """What each device holds of the parameters, which may be arrays or shapes."""
+def bytes_on_device(tree: Any) -> int:
+    """What each device holds of arrays, or of shapes with shardings, without padding to tiles."""
     return sum(
-        leaf.dtype.itemsize * math.prod(sharding.shard_shape(leaf.shape))
-        for leaf, sharding in zip(
-            jax.tree.leaves(params), jax.tree.leaves(state_sharding(params, mesh)), strict=True
-        )
+        leaf.dtype.itemsize * math.prod(leaf.sharding.shard_shape(leaf.shape))
+        for leaf in jax.tree.leaves(tree)
     )

@@ -6,12 +6,15 @@ mirrored: before every checkpoint, every minute and at the end.
 
 import json
 import logging
+import os
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from datetime import UTC, datetime
+from itertools import chain, pairwise
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +30,13 @@ from hyla_lm.storage import (
     as_path,
     bucket_of,
     exists,
+    pieces,
     read_whole,
     retrying,
     size_of,
     storage_errors,
     write_whole,
+    written_aside,
 )
 
 LINES, SUMMARY = "metrics.jsonl", "summary.json"
@@ -39,6 +44,7 @@ MOVED_TO = "set_aside"  # checkpoints that a run went back behind
 PROFILE = "profile"  # a file by which a person asks for a trace
 EVALUATOR = "evaluator"  # what a process wrote that follows the run
 EVENTS = "events."
+AFTER, UNTIL = "lost_lines/after", "lost_lines/until"  # tags of steps between which lines are gone
 OURS = {
     "config.gin",
     CHECKPOINTS,
@@ -71,6 +77,8 @@ class RunFolder:
         self.checkpoints = self.path / CHECKPOINTS
         # Where files are written that grow: this folder, or one that is mirrored to it.
         self.logs = Path(self.path)
+        self.names: set[str] = set()  # of the files when it was opened
+        self.logged = 0  # bytes of the run's lines, also of those that somebody removes
         self._writes = writes
         self._lock: DiskLock | BucketLease | None = None
         self._mirror: Mirror | None = None
@@ -104,9 +112,9 @@ class RunFolder:
             return {entry.name for entry in self.path.iterdir()} if exists(self.path) else set()
 
         with self._using("used"):
-            names = retrying(list_names, self.path, "used")
-        strange = sorted(name for name in names - OURS if not name.startswith((".", EVENTS)))
-        if strange and not names & OURS:
+            self.names = retrying(list_names, self.path, "used")
+        strange = sorted(name for name in self.names - OURS if not name.startswith((".", EVENTS)))
+        if strange and not self.names & OURS:
             raise UserError(
                 f"--workdir={self.path} holds {strange[0]!r} and no run: give an empty or new "
                 "folder."
@@ -140,32 +148,59 @@ class RunFolder:
                 (self.checkpoints / str(step)).rename(folder / str(step))
         log.info("checkpoints %s are moved to %s", ", ".join(map(str, steps)), folder)
 
-    def lines(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl; empty except in process 0."""
-        return read_lines(self.logs) if self._writes else []
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """The lines of metrics.jsonl; none except in process 0."""
+        return read_lines(self.logs) if self._writes else iter(())
 
     def append_line(self, step: int, values: Mapping[str, float]) -> None:
         """Appends an object as one line, which is on disk when this returns."""
         if self._writes:
-            line = json.dumps({"step": step, **values}) + "\n"
-            append(self.logs / LINES, line.encode())
+            line = _text([{"step": step, **values}])
+            append(self.logs / LINES, line)
+            self.logged += len(line)
 
-    def keep_lines_until(self, step: int, redone: Sequence[str] = ()) -> list[dict[str, Any]]:
-        """Drops lines that will be written again, or that a kill cut short; returns the lines kept.
+    def keep_lines_until(
+        self, step: int, redone: Sequence[str] = (), logged: int = 0
+    ) -> list[dict[str, Any]]:
+        """Drops lines that will be written again, or that a kill cut short; returns those of step.
 
         Lines of later steps are written again, and lines of this step whose tags begin with one of
-        `redone`, such as "validation/".
+        `redone`, such as "validation/". If fewer bytes of lines are left than were `logged`, it
+        warns once, and adds a line that says between which steps lines are gone.
         """
         if not self._writes:
             return []
 
-        def is_kept(line: Mapping[str, Any]) -> bool:
-            is_redone = any(name.startswith(tuple(redone)) for name in line)
-            return line["step"] < step or (line["step"] == step and not is_redone)
+        def cut() -> list[dict[str, Any]]:
+            kept, earlier, path = list[dict[str, Any]](), 0, self.path / LINES
+            with written_aside(self.logs / LINES) as aside:
+                with aside.open("wb") as file:
+                    file.writelines(pieces(path))
+                for end, line in lines_from_end(aside, f"{path}"):
+                    if line["step"] < step:
+                        earlier = end
+                        break
+                    is_redone = any(name.startswith(tuple(redone)) for name in line)
+                    if line["step"] == step and not is_redone:
+                        kept.insert(0, line)
+                os.truncate(aside, earlier)
+                with aside.open("ab") as file:
+                    file.write(_text(kept))
+            self.logged = earlier + len(_text(kept))
+            return kept
 
-        kept = list(filter(is_kept, read_lines(self.path)))
-        text = "".join(f"{json.dumps(line)}\n" for line in kept)
-        write_whole(self.logs / LINES, text.encode())
+        with self._using("written"):
+            kept = retrying(cut, self.logs, "written")
+        if self.logged < logged and not any(AFTER in line for line in kept):
+            steps = chain([0], (line["step"] for line in self.lines()), [step])
+            after, until = max(pairwise(steps), key=lambda ends: (ends[1] - ends[0], ends[1]))
+            log.warning(
+                "%s has lost lines, most between the steps %d and %d: training continues",
+                *(self.path / LINES, after, until),
+            )
+            gap = {AFTER: after, UNTIL: until}
+            self.append_line(step, gap)
+            kept.append({"step": step, **gap})
         return kept
 
     def check(self) -> None:
@@ -268,10 +303,26 @@ class Mirror:
                 self.copy()
 
 
-def read_lines(run: PathLike) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl; raises UserError for a damaged one."""
+def read_lines(run: PathLike) -> Iterator[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl, read in pieces; raises UserError for a damaged one."""
     path = as_path(run) / LINES
-    return parse_lines(read_whole(path) or b"", f"{path}")
+    return parse_lines(pieces(path), f"{path}")
+
+
+def lines_from_end(path: Path, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The byte after each line and the line, from the last one; errors as of `parse_lines`."""
+    if not path.stat().st_size:
+        return
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+        end = content.rfind(b"\n") + 1
+        while end:
+            begin = content.rfind(b"\n", 0, end - 1) + 1
+            yield end, _parse_object(content[begin:end], f"{name} at byte {begin}", "step")
+            end = begin
+
+
+def _text(lines: Iterable[Mapping[str, Any]]) -> bytes:
+    return "".join(f"{json.dumps(line)}\n" for line in lines).encode()
 
 
 def read_summary(run: PathLike) -> dict[str, Any]:
@@ -285,13 +336,18 @@ def read_object(path: epath.Path) -> dict[str, Any]:
     return {} if content is None else _parse_object(content, f"{path}")
 
 
-def parse_lines(content: bytes, name: str = LINES) -> list[dict[str, Any]]:
+def parse_lines(content: Iterable[bytes], name: str = LINES) -> Iterator[dict[str, Any]]:
     """Parses lines of JSON, each with a step; drops a last line that a kill cut short.
 
-    Raises UserError for a damaged line; `name` is the file's in the error.
+    `content` comes in pieces of any size. Raises UserError for a damaged line; `name` is the file's
+    in the error.
     """
-    lines = content.split(b"\n")[:-1]
-    return [_parse_object(line, f"{name} line {n}", "step") for n, line in enumerate(lines, 1)]
+    number, rest = 0, b""
+    for piece in content:
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            number += 1
+            yield _parse_object(line, f"{name} line {number}", "step")
 
 
 def _parse_object(content: bytes, where: str, *needed: str) -> dict[str, Any]:

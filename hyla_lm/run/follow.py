@@ -105,11 +105,13 @@ class _Records:
 
     def __init__(self, run: epath.Path):
         self._folder = RunFolder(str(run / EVALUATOR))
-        lines = self._folder.keep_lines_until(sys.maxsize)
-        self.steps = {line["step"] for line in lines}
+        self._folder.keep_lines_until(sys.maxsize)
+        self.steps: set[int] = set()
         self._board = TensorBoard(self._folder.logs, 0)
-        for line in lines:  # again, since a kill may have lost points of lines that are there
-            self._board.write(line.pop("step"), line)
+        # Again, since a kill may have lost points of lines that are there.
+        for line in self._folder.lines():
+            self.steps.add(step := line.pop("step"))
+            self._board.write(step, line)
 
     def write(self, evaluation: Evaluation) -> None:
         """Losses of documents, a line and its points, stored when this returns."""

@@ -19,11 +19,17 @@ from hyla_lm.errors import UserError
 from hyla_lm.metrics import Metrics
 from hyla_lm.model.config import Features, ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder
+from hyla_lm.model.flops import count_parameters
 from hyla_lm.model.width import rate_of, scale_initial
 from hyla_lm.optim import make_optimizer, make_schedule
-from hyla_lm.parallel.mesh import make_mesh
+from hyla_lm.parallel.mesh import make_mesh, memory_of
 from hyla_lm.parallel.sharded_attention import check_mesh
-from hyla_lm.parallel.sharding import batch_sharding, batch_ways, state_sharding
+from hyla_lm.parallel.sharding import (
+    batch_sharding,
+    batch_ways,
+    bytes_on_device,
+    state_sharding,
+)
 from hyla_lm.tasks.language_model import LanguageModelTask
 from hyla_lm.tasks.protocol import Batch, Objective, Task
 from hyla_lm.train_step import TrainState, TrainStep, init_state, make_train_step
@@ -138,6 +144,27 @@ def lay_out(experiment: Experiment, task: ObjectiveT, mesh: Mesh) -> Program[Obj
         jax.jit(evaluation_step),
         token_step,
     )
+
+
+def check_memory(program: Program[Objective], runs: int = 1) -> None:
+    """Raises UserError where no device can hold so many runs, before anything is compiled.
+
+    A step holds the state and what the backward pass begins from: the input of each block.
+    """
+    c, devices = program.experiment.model, program.mesh.devices
+    rows = program.experiment.train.batch_size / program.experiment.train.accumulate_steps
+    tokens = rows * program.task.sequence_length / devices.size
+    inputs = tokens * c.model_dim * c.num_layers * jnp.dtype(c.dtype).itemsize
+    needed = runs * (bytes_on_device(program.abstract_state) + inputs)
+    available = memory_of(devices.flat[0])
+    if needed > available:
+        parameters = runs * count_parameters(program.abstract_state.params)
+        raise UserError(
+            f"a step needs at least {needed / 1e9:,.1f} GB on each device, which has "
+            f"{available / 1e9:,.1f} GB ({parameters:,} parameters with the optimizer's state, and "
+            f"micro-batches of {rows:,.0f} rows): lower sizes of ModelConfig or "
+            "TrainConfig.batch_size, or raise TrainConfig.accumulate_steps or MeshConfig.fsdp."
+        )
 
 
 def compile_step(program: Program[Task]) -> Program[Task]:

@@ -20,7 +20,7 @@ from hyla_lm.parallel.preemption import PreemptionGuard
 from hyla_lm.parallel.sharding import shard_of
 from hyla_lm.run.folder import RunFolder
 from hyla_lm.run.profiling import Profiler
-from hyla_lm.run.program import Program, compile_step, identity
+from hyla_lm.run.program import Program, check_memory, compile_step, identity
 from hyla_lm.run.store import RunStore
 from hyla_lm.run.summary import startup_lines
 from hyla_lm.run.watchdog import Watchdog
@@ -76,6 +76,7 @@ class Run:
         with ExitStack() as stack:
             with watchdog.paused():  # a barrier has a time limit, and names the missing process
                 _check_agreement(program)
+            check_memory(program)
             stack.enter_context(jax.set_mesh(program.mesh))
             stop_seconds = experiment.checkpoint.stop_seconds
             self.guard = stack.enter_context(PreemptionGuard(stop_seconds))

@@ -1,6 +1,7 @@
 """What a run writes, whoever trains it: checkpoints, lines with their curves, its summary."""
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -11,13 +12,17 @@ from hyla_lm.errors import UserError
 from hyla_lm.logs.sinks import LoggedRun, Sink, Value
 from hyla_lm.logs.tensorboard import TensorBoard
 from hyla_lm.parallel import processes
-from hyla_lm.run.folder import SUMMARY, RunFolder, read_object, read_summary
+from hyla_lm.run.folder import EVENTS, SUMMARY, RunFolder, read_object, read_summary
 from hyla_lm.run.program import Program, identity, meta_of
+from hyla_lm.run.summary import LEARNING_RATE
 from hyla_lm.storage import exists, read_whole
 from hyla_lm.tasks.protocol import Task
 from hyla_lm.train_step import TrainState
 
 SAVED = ".saved"  # the newest step that was saved whole: a later loss of all is noticed
+LOGGED = "logged_bytes"  # in the meta of a checkpoint, of the lines that a resumed run keeps
+
+log = logging.getLogger(__name__)
 
 
 class RunStore:
@@ -30,6 +35,9 @@ class RunStore:
     def __init__(self, program: Program[Task], folder: RunFolder):
         self.folder, self._program = folder, program
         self.origin: dict[str, Any] | None = None
+        self._meta: dict[str, Any] = {}
+        # The step of the last line, and the bytes of lines that no due action of it writes again.
+        self._step, self._stay = 0, 0
         self._sinks: list[Sink] = []
         keep = program.experiment.checkpoint.keep
         self.checkpoints = Checkpointer(folder.checkpoints, keep)
@@ -73,13 +81,19 @@ class RunStore:
         """Begins to write from a step on; lines after it go, and its own of tags that are redone.
 
         Checkpoints of later steps are moved to a folder of their own. A tag is redone that begins
-        with one of `redone`, such as "validation/".
+        with one of `redone`, such as "validation/". It warns of lines and curves that are gone.
         """
         program = self._program
         self._move_checkpoints_after(first)
         self.folder.write("config.gin", program.experiment.text)
-        lines = self.folder.keep_lines_until(first, redone)
+        names = self.folder.names  # without config.gin where only a checkpoint was copied
+        is_resumed = first > 0 and "config.gin" in names
+        logged = self._meta.get(LOGGED, 0) if is_resumed else 0
+        lines = self.folder.keep_lines_until(first, redone, logged)
+        self._step, self._stay = first, self.folder.logged
         if processes.is_process_0():
+            if is_resumed and not any(name.startswith(EVENTS) for name in names):
+                log.warning("%s has lost its curves until step %d", self.folder.path, first)
             self._add_sink(TensorBoard(self.folder.logs, first))
             run = LoggedRun(self.folder.path, first)
             for config in program.experiment.log.sinks:
@@ -102,7 +116,11 @@ class RunStore:
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """A line and its curves, on disk when this returns."""
+        if step > self._step:
+            self._step, self._stay = step, self.folder.logged
         self.folder.append_line(step, values)
+        if LEARNING_RATE in values:
+            self._stay = self.folder.logged
         self.show(step, values)
 
     def show(self, step: int, values: Mapping[str, Value]) -> None:
@@ -118,7 +136,8 @@ class RunStore:
         """Starts saving a step in the background, once the bucket has the logs up to it."""
         self.folder.mirror()
         origin = {ORIGIN: self.origin} if self.origin else {}
-        self.checkpoints.save(step, state, data, {**meta_of(self._program), **origin})
+        more = {LOGGED: self.folder.logged if step > self._step else self._stay, **origin}
+        self.checkpoints.save(step, state, data, {**meta_of(self._program), **more})
         self._saved = step
 
     def check(self) -> None:

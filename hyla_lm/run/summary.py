@@ -1,7 +1,6 @@
 """What a run says of itself: rows at its start, summary.json."""
 
-from collections.abc import Mapping, Sequence
-from statistics import fmean
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -26,7 +25,7 @@ STEP_SECONDS = "perf/step_seconds"
 
 def startup_lines(program: Program[Task], params: Any, first_step: int) -> dict[str, str]:
     """What a person wants to know before the first step; config.gin has the settings."""
-    held = bytes_on_device(program.abstract_state.params, program.mesh) / 1e6
+    held = bytes_on_device(program.abstract_state.params) / 1e6
     kernels = ", ".join(dict.fromkeys(training_kernels(program)))
     axes = ", ".join(f"{axis} {program.mesh.shape[axis]}" for axis in AXES)
     start = f"from the checkpoint of step {first_step}" if first_step else "from the start"
@@ -49,15 +48,15 @@ def training_kernels(program: Program[Objective]) -> list[str]:
 
 
 def summary_of(
-    program: Program[Task], params: Any, lines: Sequence[Mapping[str, Any]]
+    program: Program[Task], params: Any, lines: Iterable[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """What training adds to summary.json, from its lines of metrics."""
     e, t = program.experiment, program.experiment.train
-    seconds = seconds_per_step(lines)
+    last, seconds = last_metrics_and_speed(lines)
     tokens_per_second = program.tokens_per_step / seconds if seconds else 0.0
     summary: dict[str, Any] = {
         "step": t.steps,
-        "train": last_training_metrics(lines),
+        "train": last,
         "tokens_seen": t.steps * program.tokens_per_step,
         "tokens_per_second": tokens_per_second,
         "attention": list(e.model.pattern),
@@ -78,21 +77,27 @@ def window_tags(values: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def last_training_metrics(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The means of the last window of training steps, but not those of each layer."""
-    last: Mapping[str, Any] = next((line for line in reversed(lines) if LEARNING_RATE in line), {})
+def last_metrics_and_speed(
+    lines: Iterable[Mapping[str, Any]],
+) -> tuple[dict[str, float], float]:
+    """The means of the last window of training steps, but not those of each layer, and the speed.
+
+    That is seconds per step, the mean over the lines that were timed; 0 where none was.
+    """
+    last: Mapping[str, Any] = {}
+    seconds, timed = 0.0, 0
+    for line in lines:
+        if LEARNING_RATE in line:
+            last = line
+        if STEP_SECONDS in line:
+            seconds, timed = seconds + line[STEP_SECONDS], timed + 1
     names = {tag: tag.split("/") for tag in last if tag != LEARNING_RATE}
-    return {
+    metrics = {
         name[1]: last[tag]
         for tag, name in names.items()
         if name[0] in (TRAIN, OPTIM) and len(name) == 2
     }
-
-
-def seconds_per_step(lines: Sequence[Mapping[str, Any]]) -> float:
-    """The mean over the lines of training that were timed; 0 where none was."""
-    timed = [line[STEP_SECONDS] for line in lines if STEP_SECONDS in line]
-    return fmean(timed) if timed else 0.0
+    return metrics, seconds / max(timed, 1)
 
 
 def flops_per_token(program: Program[Task]) -> float:

@@ -23,7 +23,7 @@ from hyla_lm.input.source import (
 )
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.metrics import Metrics, Pair
-from hyla_lm.model.config import Tokens
+from hyla_lm.model.config import LONGEST_ROW, Tokens
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.model.layers import Head
 from hyla_lm.model.loss import CrossEntropy, cross_entropy, cross_entropy_by_token
@@ -42,8 +42,10 @@ class LanguageModel:
     ranked_by: ClassVar[str] = "validation/bits_per_byte"
 
     data: DataSource | None = setting(None, "where rows come from, such as @Rows()")
-    sequence_length: int = setting(512, "T, tokens per row", minimum=1)
-    vocab_size: int | None = setting(None, "pieces the tokenizer must have; None takes what it has")
+    sequence_length: int = setting(512, "T, tokens per row", minimum=1, maximum=LONGEST_ROW)
+    vocab_size: int | None = setting(
+        None, "pieces the tokenizer must have; None takes what it has", minimum=1
+    )
     validation_rows: int | None = setting(
         None,
         "rows of a periodic evaluation; None takes all, as the last evaluation does",
@@ -63,8 +65,10 @@ class LanguageModel:
     )
     z_loss: float = setting(0.0, "weight of log(Z)^2 in the objective", minimum=0)
     logit_chunk: int = setting(128, "positions whose logits are in memory at a time", minimum=1)
-    read_threads: int = setting(1, "threads that read; 1 for a disk, 64 for a bucket", minimum=1)
-    read_ahead: int = setting(8, "batches read ahead of training", minimum=1)
+    read_threads: int = setting(
+        1, "threads that read; 1 for a disk, 64 for a bucket", minimum=1, maximum=1000
+    )
+    read_ahead: int = setting(8, "batches read ahead of training", minimum=1, maximum=1000)
 
     def check(self) -> None:
         if self.samples and self.closing_prompt is None:

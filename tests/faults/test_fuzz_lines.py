@@ -39,12 +39,13 @@ def test_a_file_cut_anywhere_loses_only_the_line_it_is_cut_in(
     lines: list[dict[str, Any]], data: st.DataObject
 ) -> None:
     content = text(lines)
-    cut = data.draw(st.integers(0, len(content)))
-    assert is_same(parse_lines(content[:cut]), lines[: content[:cut].count(b"\n")])
+    cut, size = data.draw(st.integers(0, len(content))), data.draw(st.integers(1, 40))
+    pieces = [content[begin : min(begin + size, cut)] for begin in range(0, cut, size)]
+    assert is_same(list(parse_lines(pieces)), lines[: content[:cut].count(b"\n")])
 
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_line_that_is_none_is_named(name: str) -> None:
     content = b'{"step": 1}\n{"step": 2}\n' + DAMAGES[name] + b'\n{"step": 3}\n'
     with pytest.raises(UserError, match=f"{NAME} line 3 is damaged: "):
-        parse_lines(content, NAME)
+        list(parse_lines([content], NAME))

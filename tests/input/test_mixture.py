@@ -146,7 +146,7 @@ def test_sources_that_do_not_go_together_are_one_sentence(tiny_rows: Rows, tmp_p
         (0, (), (), "RowMixture.rows is not set"),
         (2, ("web",), (1, 2), "2 rows, 1 names and 2 weights"),
         (2, ("web", "web"), (1, 2), "has 'web'"),
-        (2, ("web", "books"), (1, 0.0), "has 0.0: give numbers above 0"),
+        (2, ("web", "books"), (1, 0.0), r"weights = \(1, 0.0\) must be above 0"),
     ],
 )
 def test_settings_that_do_not_go_together_are_one_sentence(

@@ -9,7 +9,7 @@ import pytest
 from hyla_lm.model.config import ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.parallel.mesh import AXES
-from hyla_lm.parallel.sharding import bytes_on_device, parameter_spec, path_of
+from hyla_lm.parallel.sharding import bytes_on_device, parameter_spec, path_of, state_sharding
 
 SIZES = {"num_layers": 1, "model_dim": 32, "num_heads": 4, "head_dim": 8, "mlp_dim": 64}
 VOCABULARY = 48
@@ -87,4 +87,8 @@ def test_heads_of_keys_and_values_that_the_model_axis_does_not_divide_stay_whole
 
 def test_a_device_holds_its_part_of_what_is_split() -> None:
     params = {"head": {"kernel": jnp.zeros((32, 6))}, "out": {"bias": jnp.zeros(7)}}
-    assert bytes_on_device(params, MESH) == 4 * (32 * 6 // 4 + 7)
+    layout = state_sharding(params, MESH)
+    params = jax.tree.map(
+        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), params, layout
+    )
+    assert bytes_on_device(params) == 4 * (32 * 6 // 4 + 7)

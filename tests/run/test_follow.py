@@ -95,7 +95,7 @@ def files_of_the_run(workdir: Path) -> dict[str, bytes]:
 def test_each_checkpoint_is_evaluated_and_nothing_of_the_run_is_touched(
     trained: Path, followed: Path
 ) -> None:
-    lines = read_lines(followed / "evaluator")
+    lines = list(read_lines(followed / "evaluator"))
     assert [line["step"] for line in lines] == STEPS
     assert lines[-1] == measured(trained, "validation/")[-1]
     assert files_of_the_run(followed) == files_of_the_run(trained)
@@ -122,7 +122,7 @@ def test_an_evaluator_that_was_killed_resumes_behind_its_last_whole_line(
     first, second, _ = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(first + second[:20])
     assert [line[:7] for line in evaluated(workdir)[:-1]] == ["step 10", "step 12"]
-    assert read_lines(workdir / "evaluator") == read_lines(followed / "evaluator")
+    assert measured(workdir / "evaluator") == measured(followed / "evaluator")
 
 
 def test_a_checkpoint_that_vanishes_is_left_out_and_a_damaged_one_is_named_at_the_end(
@@ -176,7 +176,7 @@ def test_what_it_waits_for_is_said_once_until_it_is_interrupted(run: Path) -> No
 
     with pytest.raises(Preempted, match="stopped"):
         evaluated(run, stop)
-    assert len(read_lines(run / "evaluator")) == 3
+    assert len(list(read_lines(run / "evaluator"))) == 3
 
 
 def test_only_one_evaluator_follows_a_run(run: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_process_beside_waits_for_the_run_and_ends_with_it(
         assert train(gin_file, workdir, *often) == 0
         rest = p.stdout.read()
         assert p.wait() == 0, rest
-    lines = read_lines(workdir / "evaluator")
+    lines = list(read_lines(workdir / "evaluator"))
     steps = [line["step"] for line in lines]
     assert steps[-1] == 12 and set(steps) <= {4, 8, 12}
     summary = json.loads((workdir / "summary.json").read_text())

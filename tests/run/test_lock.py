@@ -35,7 +35,7 @@ def test_a_second_run_is_refused_and_does_not_disturb_the_first(
                 err,
             )
         assert sorted(os.listdir(workdir)) == [LOCK, "metrics.jsonl"]
-        assert first.lines() == [{"step": 8, "x": 1.0}]
+        assert list(first.lines()) == [{"step": 8, "x": 1.0}]
 
 
 def test_a_folder_is_refused_until_it_is_closed(tmp_path: Path) -> None:

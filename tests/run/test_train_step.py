@@ -12,8 +12,10 @@ import pytest
 
 from hyla_lm.config.experiment import Experiment
 from hyla_lm.config.read_experiment import read_experiment
+from hyla_lm.errors import UserError
 from hyla_lm.parallel.sharding import BatchShard
-from hyla_lm.run.program import make_program
+from hyla_lm.run import program as programs
+from hyla_lm.run.program import check_memory, make_program
 from hyla_lm.train_step import TrainState, make_train_step
 
 # The same float32 sums in another order; Adam divides by a root near epsilon only at exact zeros.
@@ -85,3 +87,19 @@ def test_each_micro_batch_draws_its_own_dropout() -> None:
     _, output = make_train_step(loss, optimizer, 2, seed=0)(state, {"row": jnp.arange(2)})
     mean, squared = output.objective[0] / 2, output.metrics["squared"][0] / 2
     assert squared - mean**2 > 1e-3
+
+
+def test_more_than_a_device_holds_is_refused_with_figures(
+    tiny_gin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step holds the state, and the input of each block of 8 rows of 16 tokens of 16 numbers."""
+    program = make_program(experiment_of(tiny_gin, "ModelConfig.num_layers = 2"))
+    needed = sum(leaf.nbytes for leaf in jax.tree.leaves(program.init())) + 2 * 8 * 16 * 16 * 4
+    monkeypatch.setattr(programs, "memory_of", lambda device: needed)
+    check_memory(program)
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(program.abstract_state.params))
+    with pytest.raises(UserError, match=f"{2 * parameters:,} parameters .* of 8 rows"):
+        check_memory(program, runs=2)
+    monkeypatch.setattr(programs, "memory_of", lambda device: needed - 1)
+    with pytest.raises(UserError, match="needs at least 0.0 GB on each device"):
+        check_memory(program)

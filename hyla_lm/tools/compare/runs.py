@@ -5,6 +5,7 @@ Runs whose settings differ only in the seed are a group, named by the settings t
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import PurePath
 from typing import Any
 
@@ -18,7 +19,7 @@ from hyla_lm.config.gin_text import Reference
 from hyla_lm.errors import UserError
 from hyla_lm.run.evaluation import DocumentLosses, read_documents
 from hyla_lm.run.folder import EVALUATOR, read_lines
-from hyla_lm.run.summary import seconds_per_step
+from hyla_lm.run.summary import last_metrics_and_speed
 from hyla_lm.storage import as_path, read_whole
 
 BUDGETS = {
@@ -34,11 +35,10 @@ LONGEST_NAME = 48
 
 @dataclass(frozen=True)
 class ReadRun:
-    """A run with saved losses: its settings by name, its lines, and its evaluations by step."""
+    """A run with saved losses: its settings by name and its evaluations by step."""
 
     path: str
     settings: Mapping[str, str]
-    lines: Sequence[Mapping[str, Any]]
     evaluations: Sequence[DocumentLosses]
 
     @property
@@ -53,18 +53,22 @@ class ReadRun:
     def facts(self) -> Mapping[str, Any]:
         return self.evaluations[-1].facts
 
+    @cached_property
+    def seconds_per_step(self) -> float:
+        """The mean of its lines; raises UserError if they have no times."""
+        if seconds := last_metrics_and_speed(read_lines(self.path))[1]:
+            return seconds
+        raise UserError(
+            f"{self.path} has no perf/step_seconds in metrics.jsonl: give another --at."
+        )
+
     def budgets(self, at: str) -> np.ndarray:
         """What each evaluation's step had cost; raises UserError where seconds are not known."""
         steps = np.array([evaluation.step for evaluation in self.evaluations], np.float64)
         if at == "steps":
             return steps
         if at == "seconds":
-            seconds = seconds_per_step(self.lines)
-            if not seconds:
-                raise UserError(
-                    f"{self.path} has no perf/step_seconds in metrics.jsonl: give another --at."
-                )
-            return steps * seconds
+            return steps * self.seconds_per_step
         tokens = [evaluation.facts["tokens_per_step"] for evaluation in self.evaluations]
         spent = np.cumsum(np.diff(steps, prepend=0) * tokens)
         return spent if at == "tokens" else spent * self.facts["flops_per_token"]
@@ -76,10 +80,9 @@ def read_run(workdir: str) -> ReadRun:
     config = read_whole(path / "config.gin")
     if config is None:
         raise UserError(f"{workdir} holds no run: give folders of trained runs.")
-    lines = read_lines(path)
     evaluations = {**_losses(path / EVALUATOR), **_losses(path)}
     settings = read_settings(config.decode(errors="replace"), str(path / "config.gin"))
-    return ReadRun(str(path), settings, lines, [evaluations[step] for step in sorted(evaluations)])
+    return ReadRun(str(path), settings, [evaluations[step] for step in sorted(evaluations)])
 
 
 def _losses(folder: epath.Path) -> dict[int, DocumentLosses]:

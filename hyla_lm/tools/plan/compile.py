@@ -11,6 +11,8 @@ import jax
 
 from hyla_lm.config.experiment import Experiment
 from hyla_lm.errors import UserError
+from hyla_lm.parallel.mesh import memory_of
+from hyla_lm.parallel.sharding import bytes_on_device
 from hyla_lm.run.program import Program, abstract_batch, checked_mesh, lay_out, lower_step
 from hyla_lm.tasks.protocol import Objective
 
@@ -55,6 +57,9 @@ def compile_step(experiment: Experiment, devices: list[Any]) -> CompiledStep:
     assert experiment.train.task is not None
     objective = experiment.train.task.planned_objective()
     program = lay_out(experiment, objective, checked_mesh(experiment, devices))
+    needed, available = bytes_on_device(program.abstract_state), memory_of(devices[0])
+    if needed > available:
+        raise OutOfMemory(needed, available)
     with jax.set_mesh(program.mesh):
         lowered = lower_step(program)
         try:
@@ -82,21 +87,13 @@ def _memory(program: Program[Objective], analysis: Any) -> Memory:
     state = program.abstract_state
     arguments = analysis.argument_size_in_bytes
     total = arguments + analysis.output_size_in_bytes - analysis.alias_size_in_bytes
-    parameters, optimizer = bytes_per_chip(state.params), bytes_per_chip(state.opt_state)
+    parameters, optimizer = bytes_on_device(state.params), bytes_on_device(state.opt_state)
     return Memory(
         parameters,
         optimizer,
-        bytes_per_chip(abstract_batch(program)),
+        bytes_on_device(abstract_batch(program)),
         analysis.temp_size_in_bytes,
         total + analysis.temp_size_in_bytes + analysis.generated_code_size_in_bytes,
-    )
-
-
-def bytes_per_chip(tree: Any) -> int:
-    """Bytes of the shard that one chip holds, without padding to tiles."""
-    return sum(
-        leaf.dtype.itemsize * math.prod(leaf.sharding.shard_shape(leaf.shape))
-        for leaf in jax.tree.leaves(tree)
     )
 
 
