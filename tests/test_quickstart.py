@@ -33,7 +33,7 @@ def test_every_config_loads_from_any_folder(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    others = ("own_text", "quickstart_muon", "coordcheck")
+    others = ("own_text", "coordcheck")
     named = {**dict.fromkeys(others, "hyla"), **VARIANTS}
     plain = path.stem.removesuffix("_modern")
     attention = named.get(path.stem, plain.rsplit("_", 1)[-1])
