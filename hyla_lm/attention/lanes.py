@@ -49,13 +49,12 @@ class Problem:
     """Sizes and options of one call, all known when it is traced.
 
     The arrays have `heads`, `key_dim` and `value_dim` (multiples of 16), and whole blocks of 128
-    queries and keys; a query has `weights` numbers for its pair network; `true_heads` and
-    `true_key_dim` are the sizes before padding. `q_offset` is None if it is an operand.
+    queries and keys; a query has `weights` numbers for its pair network; `true_key_dim` is the
+    size before padding. `q_offset` is None if it is an operand.
     """
 
     batch: int
     heads: int
-    true_heads: int
     key_dim: int
     true_key_dim: int
     value_dim: int
@@ -105,14 +104,13 @@ class Problem:
         return self.head(head, self.value_dim)
 
 
-def problem_of(request: Request, heads: int) -> Problem:
-    """The problem of a request, with heads that pad its own to `heads`."""
-    _, q_length, true_heads, key_dim = request.q_BxTxHxK.shape
+def problem_of(request: Request) -> Problem:
+    """The problem of a request."""
+    _, q_length, heads, key_dim = request.q_BxTxHxK.shape
     batch, k_length, _, value_dim = request.v_BxSxHxU.shape
     return Problem(
         batch=batch,
         heads=heads,
-        true_heads=true_heads,
         key_dim=round_up(key_dim, ROW_TILE),
         true_key_dim=key_dim,
         value_dim=round_up(value_dim, ROW_TILE),
@@ -128,29 +126,29 @@ def problem_of(request: Request, heads: int) -> Problem:
     )
 
 
-def rows_of_time(x_BxTxHxK: jax.Array, heads: int, size: int, dtype: jnp.dtype) -> jax.Array:
-    """The array as B x (heads * size) x T, padded with zeros."""
-    batch, length, true_heads, dim = x_BxTxHxK.shape
+def rows_of_time(x_BxTxHxK: jax.Array, size: int, dtype: jnp.dtype) -> jax.Array:
+    """The array as B x (H * size) x T, padded with zeros."""
+    batch, length, heads, dim = x_BxTxHxK.shape
     x = x_BxTxHxK.astype(dtype).transpose(0, 2, 3, 1)
-    x = jnp.pad(x, [(0, 0), (0, heads - true_heads), (0, size - dim), (0, -length % LANES)])
+    x = jnp.pad(x, [(0, 0), (0, 0), (0, size - dim), (0, -length % LANES)])
     return x.reshape(batch, heads * size, -1)
 
 
 def operand_rows(request: Request, p: Problem) -> tuple[jax.Array, jax.Array, jax.Array]:
     """q, k and v as rows of time; phi of v if the value network is linear."""
     v = request.v_BxSxHxU
-    q = rows_of_time(request.q_BxTxHxK, p.heads, p.key_dim, p.dtype)
-    k = rows_of_time(request.k_BxSxHxK, p.heads, p.key_dim, p.dtype)
+    q = rows_of_time(request.q_BxTxHxK, p.key_dim, p.dtype)
+    k = rows_of_time(request.k_BxSxHxK, p.key_dim, p.dtype)
     if request.spec.value_network == "linear":
         v = ACTIVATIONS[request.spec.activation](v)
-    return q, k, rows_of_time(v, p.heads, p.value_dim, p.dtype)
+    return q, k, rows_of_time(v, p.value_dim, p.dtype)
 
 
 def output_of_rows(y_BxHUxT: jax.Array, request: Request, p: Problem) -> jax.Array:
     """The output as BxTxHxU, without the padding."""
     y = y_BxHUxT.reshape(p.batch, p.heads, -1, y_BxHUxT.shape[2])
     length, value_dim = request.q_BxTxHxK.shape[1], request.v_BxSxHxU.shape[3]
-    return y[:, : p.true_heads, :value_dim, :length].transpose(0, 3, 1, 2)
+    return y[:, :, :value_dim, :length].transpose(0, 3, 1, 2)
 
 
 def time_row(segment_BxT: jax.Array, padding: int = 0) -> jax.Array:

@@ -48,7 +48,7 @@ def supports(request: Request) -> bool:
 
 def attend_pairs(request: Request) -> jax.Array:
     """Attention by a pair network for a supported request, shape BxTxHxU."""
-    p = problem_of(request, request.q_BxTxHxK.shape[2])
+    p = problem_of(request)
     segments, weights = segment_rows(request), weight_rows(request)
     y_BxHUxT = _attend(p, segments, *operand_rows(request, p), weights)
     return output_of_rows(y_BxHUxT, request, p)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,12 @@ from tests.attention.comparison import assert_close, documents, normal, output_a
 # RMSHead grows as 1 / |s| where all scores of a pair are small, and with it the rounding of s.
 OUTPUT_TOLERANCE = 1e-5
 GRADIENT_TOLERANCE = 2e-4
+# bfloat16 keeps 8 bits. An entry of y, a sum of products of three rounded terms, is within 2 % of
+# the largest. Gradients sum products of up to five and go through RMSHead: reference and kernel err
+# by 2 to 3 % in root mean square. A pair wrongly hidden or seen is one of the about 65 that a query
+# sees, so it changes the query's gradient by 12 %, and there is one for many queries.
+ROUNDED_OUTPUT_TOLERANCE = 0.02
+ROUNDED_GRADIENT_TOLERANCE = 0.04
 HYLA = VARIANTS["hyla"]
 LINEAR_CODE = VARIANTS["hyla_no_rms_head"]
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -49,6 +56,7 @@ CASES = [
     Case(1, heads=1, spec=LINEAR_CODE),  # RMSHead of one score is its sign, without a gradient
     Case(130, heads=2, keys=260, offset=100),
     Case(128, heads=8, key_dim=16, value_dim=32),
+    Case(100, heads=2, value_dim=100),
     Case(200, heads=9, key_dim=7, value_dim=33, segments=True, batch=2),
     Case(100, heads=32, key_dim=4, value_dim=16, spec=VARIANTS["hyla_no_nonlinearity"]),
     Case(100, spec=replace(HYLA, activation="sigmoid")),
@@ -113,7 +121,7 @@ def test_a_span_takes_the_keys_that_it_may_see(
     monkeypatch.setattr(pallas_tpu, "DQ_BYTES", 1)
     q, k = jnp.zeros((1, 3 * 128, 2, 5)), jnp.zeros((1, 5 * 128, 2, 5))
     request = replace(make_request(q, k, k, HYLA, causal=causal), q_offset=offset)
-    spans = list(pallas_tpu._spans(problem_of(request, 4)))
+    spans = list(pallas_tpu._spans(problem_of(request)))
     assert [first for first, _ in spans] == [0, 1, 2]
     assert [span.key_blocks for _, span in spans] == keys
     assert [span.query_blocks for _, span in spans] == [1] * 3
@@ -126,13 +134,6 @@ def test_offset_known_only_at_run_time(length: int) -> None:
     traced = jax.jit(lambda offset: run(case, "pallas_tpu", *operands(case), offset=offset))
     expected = run(case, "reference", *operands(case))
     assert_close(traced(jnp.int32(100)), expected, OUTPUT_TOLERANCE)
-
-
-@pytest.mark.full
-def test_the_codes_of_many_heads_fill_several_tiles() -> None:
-    case = Case(20, heads=9)
-    found, wanted = (run(case, name, *operands(case)) for name in ("pallas_tpu", "reference"))
-    assert_close(found, wanted, OUTPUT_TOLERANCE)
 
 
 def seen(case: Case) -> jax.Array:
@@ -190,9 +191,41 @@ def test_error_of_float32() -> None:
         assert np.max(np.abs(got - exact)) <= 1e-5 * np.max(np.abs(exact))
 
 
+def test_errors_are_the_reference_s() -> None:
+    """Every product rounds its operands as the reference rounds them, in rows of documents.
+
+    y is rounded once more as it is laid out and errs as the reference's rounded y. Within 1 %.
+    """
+    case = Case(130, heads=7, key_dim=16, value_dim=61, keys=140, offset=10, segments=True)
+    (error, plain, exact), *gradients = errors_against_float64(case, "bfloat16")
+    rounded = np.float64(jnp.asarray(plain + exact).astype(jnp.bfloat16)) - exact
+    assert root_mean_square(error) <= root_mean_square(rounded) * 1.01
+    assert root_mean_square(plain) <= ROUNDED_OUTPUT_TOLERANCE * root_mean_square(exact)
+    for error, plain, exact in gradients:
+        assert root_mean_square(error) <= root_mean_square(plain) * 1.01
+        assert root_mean_square(plain) <= ROUNDED_GRADIENT_TOLERANCE * root_mean_square(exact)
+
+
 @pytest.mark.full
-def test_error_of_bfloat16() -> None:
-    """No more than the reference loses by rounding in every product."""
-    case = Case(140, heads=4, key_dim=16, value_dim=16)
-    for error, plain, _ in errors_against_float64(case, "bfloat16"):
-        assert root_mean_square(error) <= root_mean_square(plain) * 1.001
+def test_codes_that_read_out_are_others() -> None:
+    """A gated readout's codes make z and read it out differently; its weights have a gradient."""
+    spec, case = VARIANTS["hyla_gated"], Case(100, heads=8, key_dim=8, value_dim=64)
+    qkv = [x.astype(jnp.bfloat16) for x in operands(case)]
+    weight = 0.5 * normal(7, 8, 8)
+    dy = normal(6, 1, 100, 8, 64).astype(jnp.bfloat16)
+
+    def outputs(implementation: str, dtype: Any) -> list[jax.Array]:
+        def attention(*x: jax.Array) -> jax.Array:
+            options = {"weights": {"gate": x[3]}, "implementation": implementation}
+            return attend(*x[:3], spec, causal=True, **options)
+
+        y, pull_back = jax.vjp(attention, *(x.astype(dtype) for x in qkv), weight)
+        return [y, *pull_back(dy.astype(dtype))]
+
+    y, *gradients = outputs("pallas_tpu", jnp.bfloat16)
+    exact_y, *exact = outputs("reference", jnp.float32)
+    assert_close(y.astype(jnp.float32), exact_y, ROUNDED_OUTPUT_TOLERANCE)
+    for got, gradient in zip(gradients, exact, strict=True):
+        error = np.float64(got) - np.float64(gradient)
+        limit = ROUNDED_GRADIENT_TOLERANCE * root_mean_square(np.float64(gradient))
+        assert root_mean_square(error) <= limit

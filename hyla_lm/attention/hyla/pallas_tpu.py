@@ -1,9 +1,7 @@
 """HYLA on TPU without T x T arrays: layout, padding and gradient around the Pallas kernels.
 
 Backward, dq, dk and dv come of one pass over the block pairs, from q, k, v and dy alone: the codes
-of each pair are computed again. The gradient of a pair has two forms, with units and with queries
-on lanes: units_backward.py, which is faster, and queries_backward.py, for every size and dtype.
-README.md has the maths, the blocking and the cost counted by hand.
+of each pair are computed again. README.md has the maths, the blocking and the cost counted by hand.
 """
 
 from collections.abc import Iterator
@@ -17,28 +15,31 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from hyla_lm.attention.chips import chip_in_use
-from hyla_lm.attention.hyla.codes import ScoresGradient
+from hyla_lm.attention.hyla.backward import PairGradient
+from hyla_lm.attention.hyla.codes import (
+    HiddenLayers,
+    ScoresGradient,
+    padded_heads,
+    power_of_two,
+)
+from hyla_lm.attention.hyla.forward import PairForward
 from hyla_lm.attention.hyla.grids import BackwardMaps, ForwardMaps, ForwardStep, operand_specs
-from hyla_lm.attention.hyla.queries_backward import QueriesGradient
-from hyla_lm.attention.hyla.queries_forward import QueriesForward, forward_blocks
-from hyla_lm.attention.hyla.units_backward import UnitsGradient
-from hyla_lm.attention.hyla.units_forward import UnitsForward, fits
 from hyla_lm.attention.lanes import (
     LANES,
-    ROW_TILE,
     Problem,
     fits_lanes,
     operand_rows,
     output_of_rows,
     problem_of,
-    round_up,
     time_row,
     weight_rows,
 )
 from hyla_lm.attention.request import Request
 
+MAX_HEADS = 32
 MAX_FLOAT32_WIDTH = 2048
-PADDED_HEADS = (4, 8, 16, 32)
+MIN_UNITS = 32
+SPAN_HEADS = 64  # heads of all query blocks that share a block of keys
 DQ_BYTES = 16 * 2**20
 
 
@@ -46,23 +47,26 @@ def supports(request: Request) -> bool:
     """Whether the kernel can do a request."""
     spec, (heads, value_dim) = request.spec, request.v_BxSxHxU.shape[2:]
     has_units = (spec.value_network, spec.value_depth) == ("hypernetwork", 1)
-    if heads > PADDED_HEADS[-1] or not has_units or spec.normalizes_over_keys:
+    if heads > MAX_HEADS or not has_units or spec.normalizes_over_keys:
         return False
-    width = _padded_heads(heads) * round_up(value_dim, ROW_TILE)
-    return fits_lanes(request) and (request.dtype == jnp.bfloat16 or width <= MAX_FLOAT32_WIDTH)
+    is_narrow = request.dtype == jnp.bfloat16 or heads * value_dim <= MAX_FLOAT32_WIDTH
+    return fits_lanes(request) and is_narrow
 
 
 def attend_pallas(request: Request) -> jax.Array:
     """HYLA for a supported request, shape BxTxHxU."""
-    p = problem_of(request, _padded_heads(request.q_BxTxHxK.shape[2]))
+    p = _problem(request)
     offset = () if p.q_offset is not None else (request.q_position_T[:1].astype(jnp.int32),)
     segments = tuple(map(time_row, request.segments or ()))
     operands = operand_rows(request, p)
     return output_of_rows(_attend(p, *operands, segments, offset, weight_rows(request)), request, p)
 
 
-def _padded_heads(heads: int) -> int:
-    return next(padded for padded in PADDED_HEADS if padded >= heads)
+def _problem(request: Request) -> Problem:
+    """The problem, with units so that sets of queries fill the lanes, and their heads fit."""
+    p = problem_of(request)
+    units = max(MIN_UNITS, power_of_two(p.value_dim), power_of_two(p.heads))
+    return replace(p, value_dim=units)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -149,16 +153,18 @@ def forward(
     q_offset: tuple[jax.Array, ...],
 ) -> jax.Array:
     """y, shape B x HU x T; segments are (Bx1xT, Bx1xS) or empty, then weights BxNxT."""
-    maps = ForwardMaps(p, min(forward_blocks(p)[0], p.query_blocks))
-    pairs, width = UnitsForward if fits(p) else QueriesForward, p.heads * p.value_dim
+    span = min(SPAN_HEADS // padded_heads(p), p.query_blocks)
+    maps, width = ForwardMaps(p, span), p.heads * p.value_dim
     call = pl.pallas_call(
-        partial(_forward_kernel, p, maps, pairs),
+        partial(_forward_kernel, p, maps),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(q_offset),
             grid=maps.grid,
             in_specs=operand_specs(p, maps.of_queries, maps.of_keys),
             out_specs=pl.BlockSpec((1, width, maps.span * LANES), maps.of_output),
-            scratch_shapes=[pairs.scratch(p, maps.span)],
+            scratch_shapes=[
+                dict(layers=HiddenLayers.scratch(p, 2), pair=PairForward.scratch(p, maps.span))
+            ],
         ),
         out_shape=jax.ShapeDtypeStruct((p.batch, width, p.query_blocks * LANES), p.dtype),
         compiler_params=pltpu.CompilerParams(vmem_limit_bytes=chip_in_use().kernel_vmem_bytes),
@@ -167,9 +173,7 @@ def forward(
     return call(*q_offset, q_BxHKxT, k_BxHKxS, v_BxHUxS, *segments)
 
 
-def _forward_kernel(
-    p: Problem, maps: ForwardMaps, layout: type[UnitsForward | QueriesForward], *refs: Any
-) -> None:
+def _forward_kernel(p: Problem, maps: ForwardMaps, *refs: Any) -> None:
     prefetched, refs = refs[: p.q_offset is None], refs[p.q_offset is None :]
     q_ref, k_ref, v_ref, *segment_refs, y_ref, scratch = refs
     m, j, i = (pl.program_id(axis) for axis in (1, 2, 3))
@@ -177,7 +181,7 @@ def _forward_kernel(
     last_block = maps.last_query_block(m)
     starts = (j == 0) & (i == 0)
     ends = (block == last_block) & (j == maps.last_key_block(m, offset))
-    pairs = layout(p, *scratch)
+    pairs = PairForward(p, HiddenLayers(p, **scratch["layers"]), **scratch["pair"])
 
     @pl.when(starts)
     def _() -> None:
@@ -219,9 +223,8 @@ def backward(
     specs = operand_specs(p, maps.of_queries, maps.of_keys)
     specs.insert(3, pl.BlockSpec((1, value_rows, LANES), maps.of_queries))
     weights_shape = (p.batch, p.weights, p.query_blocks * LANES)
-    gradient = UnitsGradient if fits(p) else QueriesGradient
     call = pl.pallas_call(
-        partial(_backward_kernel, p, maps, gradient),
+        partial(_backward_kernel, p, maps),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(q_offset),
             grid=(p.batch, p.key_blocks, p.query_blocks),
@@ -233,7 +236,11 @@ def backward(
                 pl.BlockSpec((1, *weights_shape[1:]), lambda b, j, i, *_: (b, 0, 0)),
             ][: 4 if p.weights else 3],
             scratch_shapes=[
-                dict(scores=ScoresGradient.scratch(p), pair=gradient.scratch(p)),
+                dict(
+                    layers=HiddenLayers.scratch(p, 1),
+                    scores=ScoresGradient.scratch(p),
+                    pair=PairGradient.scratch(p),
+                )
             ],
         ),
         out_shape=[
@@ -248,9 +255,7 @@ def backward(
     return call(*q_offset, q_BxHKxT, k_BxHKxS, v_BxHUxS, dy_BxHUxT, *segments)
 
 
-def _backward_kernel(
-    p: Problem, maps: BackwardMaps, gradient: type[UnitsGradient | QueriesGradient], *refs: Any
-) -> None:
+def _backward_kernel(p: Problem, maps: BackwardMaps, *refs: Any) -> None:
     prefetched, refs = refs[: p.q_offset is None], refs[p.q_offset is None :]
     outputs = 4 if p.weights else 3
     q_ref, k_ref, v_ref, dy_ref, *segment_refs = refs[: -outputs - 1]
@@ -258,8 +263,9 @@ def _backward_kernel(
     weight_refs = segment_refs[2 * p.has_segments :]
     j, i = pl.program_id(1), pl.program_id(2)
     offset = maps.offset(prefetched)
-    scores = ScoresGradient(p, q_ref, k_ref, weight_refs, dw_refs, **scratch["scores"])
-    pair = gradient(p, scores, **scratch["pair"])
+    layers = HiddenLayers(p, **scratch["layers"])
+    scores = ScoresGradient(p, q_ref, k_ref, weight_refs, dw_refs, layers.keys, **scratch["scores"])
+    pair = PairGradient(p, layers, scores, **scratch["pair"])
 
     @pl.when((j == 0) & (i == 0))
     def _() -> None:
@@ -269,7 +275,9 @@ def _backward_kernel(
     @pl.when(p.sees(i, j, offset))
     def _() -> None:
         starts_keys = i == p.first_query_block(j, offset)
-        pair.prepare(starts_keys, v_ref, segment_refs, (offset + i * LANES, j * LANES))
+        pl.when(starts_keys)(lambda: layers.write_keys(k_ref, v_ref))
+        positions = offset + i * LANES, j * LANES
+        layers.write_codes(q_ref, segment_refs, positions, scores.scale)
         pair.differentiate(i, dy_ref)
 
     @pl.when(i == p.query_blocks - 1)

@@ -87,7 +87,7 @@ def output_specs(p: Problem) -> list[pl.BlockSpec]:
 
 def attend_whole(request: Request) -> jax.Array:
     """Softmax attention for a supported request, shape BxTxHxU."""
-    p = problem_of(request, request.q_BxTxHxK.shape[2])
+    p = problem_of(request)
     segments = segment_rows(request)
     return output_of_rows(_attend(p, *operand_rows(request, p), *segments), request, p)
 
