@@ -100,7 +100,7 @@ class HiddenLayers:
         positions: tuple[Any, Any],
         scale_ref: Any = None,
     ) -> None:
-        """The codes of a pair in all orders; `scale_ref` receives what normalised each score."""
+        """The codes of a pair, queries on lanes; `scale_ref` receives what normalised scores."""
         p, heads = self.p, padded_heads(self.p)
         for start in range(0, LANES, CODE_KEYS):
             keys = slice(start, start + CODE_KEYS)
