@@ -1,5 +1,6 @@
 """Tiny runs: trained here, or by a process that is sent a signal somewhere."""
 
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -55,6 +56,12 @@ def write_gin(home: Path, rows: Rows, more: str = "") -> Path:
     path = home / "tiny.gin"
     path.write_text(TINY.format(rows=rows, sequence_length=SEQUENCE_LENGTH) + more)
     return path
+
+
+def copied(rows: Rows, home: Path) -> Rows:
+    """A copy of the rows to damage."""
+    shutil.copytree(Path(rows.train).parent, home)
+    return Rows(str(home / "train"), str(home / "validation"), str(home / "tokenizer.model"))
 
 
 def arguments(gin_file: Path, workdir: Path | str, *more: str) -> list[str]:

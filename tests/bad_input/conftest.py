@@ -1,6 +1,5 @@
 """Wrong commands: status 2, one sentence that names what to change, and no step is trained."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +7,8 @@ import pytest
 
 from hyla_lm.cli.main import main
 from hyla_lm.input.prepared import Rows
-from tests.tiny_runs import train, write_gin
+from tests.tiny_runs import arguments as train_arguments
+from tests.tiny_runs import copied, train, write_gin
 
 Reject = Callable[..., str]
 SMALLER = """
@@ -48,8 +48,7 @@ def reject_train(reject: Reject, tiny_gin: Path, tmp_path: Path) -> Reject:
 
     def run(*bindings: str) -> str:
         workdir = tmp_path / "run"
-        options = [f"--gin.{binding}" for binding in bindings]
-        line = reject("train", f"--gin_file={tiny_gin}", f"--workdir={workdir}", *options)
+        line = reject(*train_arguments(tiny_gin, workdir, *bindings))
         assert not (workdir / "metrics.jsonl").exists()
         return line
 
@@ -58,10 +57,7 @@ def reject_train(reject: Reject, tiny_gin: Path, tmp_path: Path) -> Reject:
 
 @pytest.fixture
 def damaged(tiny_rows: Rows, tmp_path: Path) -> Rows:
-    """A copy of the rows to damage."""
-    home = tmp_path / "damaged"
-    shutil.copytree(Path(tiny_rows.train).parent, home)
-    return Rows(str(home / "train"), str(home / "validation"), str(home / "tokenizer.model"))
+    return copied(tiny_rows, tmp_path / "damaged")
 
 
 def bound_to(rows: Rows) -> list[str]:

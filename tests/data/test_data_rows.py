@@ -1,4 +1,4 @@
-"""Packing documents into rows: tokens, bytes, order, and what a folder is refused for."""
+"""Packing documents into rows: tokens, bytes and order."""
 
 from pathlib import Path
 
@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 from hyla_lm.data.preparation import write_rows
-from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import Manifest, read_manifest
 from hyla_lm.input.packing import Packer, block_of, encode_texts
 from hyla_lm.input.rows import RowReader
-from hyla_lm.input.source import open_rows
 from hyla_lm.input.tokenizer import Tokenizer
 from tests.data.conftest import PACKED
 
@@ -85,11 +83,3 @@ def test_train_documents_are_shuffled_by_seed_and_repeat_bytewise(
     assert [*rows[0, :1], *rows[:, 1:].ravel()][: len(wanted)] == wanted
     again = write_rows(texts, tokenizer, tmp_path / "again", split="train", shards=3, **PACKED)
     assert again == manifest
-
-
-def test_rows_that_do_not_fit_a_run_are_named(packed_once: Packed, tokenizer: Tokenizer) -> None:
-    folder, _ = packed_once
-    with pytest.raises(UserError, match="16 tokens, which is not .* = 32"):
-        open_rows(str(folder), tokenizer, 32, 8)
-    with pytest.raises(UserError, match="fewer than TrainConfig.batch_size"):
-        open_rows(str(folder), tokenizer, 16, 10**6)

@@ -1,13 +1,11 @@
 """Buckets: reading from gs:// and writing to it gives the same bytes as on a disk."""
 
-import asyncio
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,7 +24,7 @@ from hyla_lm.parallel.sharding import BatchShard
 from hyla_lm.storage import as_path, chunks, list_files
 from tests.conftest import SEQUENCE_LENGTH, sentences
 from tests.data.c4_layouts import write_json_gz
-from tests.run.buckets.fake_bucket import DROPPED, FakeBucket, lead_here
+from tests.run.buckets.fake_bucket import DROPPED, FakeBucket, hurry, lead_here
 
 gcsfs = pytest.importorskip("gcsfs", reason="reading gs:// needs pip install 'hyla_lm[gcs]'")
 
@@ -45,11 +43,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBucket]:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets nobody wait between the tries of a read, except array_record's own client."""
-    monkeypatch.setattr(files, "RETRY_SECONDS", (1e-3,))
-    monkeypatch.setattr(files, "GIVE_UP_SECONDS", 1.0)
-    sleep = SimpleNamespace(sleep=lambda _: asyncio.sleep(1e-3))
-    monkeypatch.setattr("gcsfs.retry.asyncio", sleep)
+    hurry(monkeypatch)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Every shard is compared with its manifest's SHA-256 once a run, beside its steps."""
 
-import shutil
 import time
 from collections import Counter
 from pathlib import Path
@@ -8,7 +7,6 @@ from pathlib import Path
 import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
 
-from hyla_lm.cli.main import main
 from hyla_lm.data.row_writer import WRITER_OPTIONS
 from hyla_lm.input import manifest
 from hyla_lm.input.prepared import Rows
@@ -17,6 +15,7 @@ from hyla_lm.input.rows import Records
 from hyla_lm.input.source import Reading
 from hyla_lm.parallel.sharding import BatchShard
 from tests.conftest import SEQUENCE_LENGTH
+from tests.tiny_runs import copied, train
 
 pytestmark = pytest.mark.usefixtures("programs_once")
 
@@ -26,10 +25,7 @@ BATCH = 8
 
 @pytest.fixture
 def rows(tiny_rows: Rows, tmp_path: Path) -> Rows:
-    """A copy of the rows to damage."""
-    home = tmp_path / "rows"
-    shutil.copytree(Path(tiny_rows.train).parent, home)
-    return Rows(str(home / "train"), str(home / "validation"), tiny_rows.tokenizer)
+    return copied(tiny_rows, tmp_path / "rows")
 
 
 def reorder(folder: str) -> Path:
@@ -65,8 +61,8 @@ def test_another_shard_ends_a_run(
     rows: Rows, tiny_gin: Path, tmp_path: Path, split: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shard = reorder(getattr(rows, split))
-    named = [f'--gin.Rows.{name}="{getattr(rows, name)}"' for name in SPLITS]
-    assert main(["train", f"--gin_file={tiny_gin}", f"--workdir={tmp_path / 'run'}", *named]) == 2
+    named = [f'Rows.{name}="{getattr(rows, name)}"' for name in SPLITS]
+    assert train(tiny_gin, tmp_path / "run", *named) == 2
     assert capsys.readouterr().err.splitlines()[-1] == (
         f"hyla-lm: {shard} is not the shard its manifest describes (sha256): copy it again"
         "; every step so far may have read it."

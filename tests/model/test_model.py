@@ -1,8 +1,7 @@
-"""The decoder: who sees whom (by gradient), positions, dropout, logits, size, configuration."""
+"""The decoder: who sees whom (by gradient), positions, dropout, logits, size."""
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 
 from hyla_lm.attention.spec import VARIANTS
-from hyla_lm.errors import UserError
 from hyla_lm.model.config import Features, ModelConfig, Tokens
 from hyla_lm.model.decoder import Decoder, SelfAttention
 from tests.model.small_model import (
@@ -119,31 +117,3 @@ def test_bfloat16_activations_give_float32_logits(io: Tokens | Features) -> None
     hidden = partial(model.apply, method=Decoder.hidden)
     assert jax.eval_shape(hidden, {"params": params}, inputs).dtype == jnp.bfloat16
     assert jax.eval_shape(model.apply, {"params": params}, inputs).dtype == jnp.float32
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"head_dim": 5}, r"ModelConfig\.head_dim = 5 is odd, so rotary"),
-        (
-            {"attention": "hyper"},
-            r"ModelConfig\.attention = 'hyper' must be one of 'softmax', 'linear'",
-        ),
-        ({"num_layers": 3, "attention": ("hyla", "softmax")}, "3 is no multiple of the 2 entries"),
-        ({"attention_dropout": 1.0}, r"ModelConfig\.attention_dropout must be"),
-        (
-            {"feedforward": "moe", "num_experts": 2, "experts_per_token": 3},
-            r"ModelConfig\.experts_per_token exceeds",
-        ),
-        ({"base_head_dim": 2}, r"base_head_dim = 2 needs ModelConfig\.base_width"),
-        (
-            {"attention": ("softmax", "hyla"), "num_kv_heads": 2},
-            "num_kv_heads = 2 is for softmax .*: take one out",
-        ),
-        ({"attention": "softmax", "num_kv_heads": 3}, "num_kv_heads = 3 does not divide .* = 2"),
-        ({"logit_soft_cap": 0.0}, "logit_soft_cap = 0.0 must be above 0"),
-    ],
-)
-def test_a_wrong_configuration_names_the_binding(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        small(**fields)

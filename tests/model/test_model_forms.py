@@ -163,9 +163,7 @@ def test_remat_recomputes_blocks_in_the_backward_pass() -> None:
     ],
     ids=["softmax", "linear", "hyla", "scanned"],
 )
-def test_last_answers_and_their_gradients_equal_those_of_all(
-    fields: dict[str, Any],
-) -> None:
+def test_last_answers_and_their_gradients_equal_those_of_all(fields: dict[str, Any]) -> None:
     answers = 7
     config = small(attention_dropout=0.3, **fields)
     whole = Decoder(config, Features(3, 2))

@@ -7,17 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hyla_lm.model.config import Features, ModelConfig, Tokens
-from hyla_lm.model.decoder import Decoder
+from hyla_lm.model.config import Features, Tokens
 from hyla_lm.muon import axes_of
 from hyla_lm.optim import OptimizerConfig, make_optimizer
 from hyla_lm.parallel.sharding import parameter_spec, path_of
+from tests.optim.small_params import params_of
 
 MUON = OptimizerConfig(optimizer="muon", weight_decay=0.1)
 RATE = 0.5
 # Fifteen products of float32 matrices; a wrong axis, momentum or size is off by 1e-1.
 RELATIVE, ABSOLUTE = 1e-3, 1e-4
-SIZES = dict(num_layers=2, model_dim=8, num_heads=2, head_dim=4, mlp_dim=12, num_experts=3)
 
 
 def newton_schulz(matrix: np.ndarray) -> np.ndarray:
@@ -85,16 +84,6 @@ def test_two_updates_are_those_of_the_formula(path: str, shape: tuple[int, ...])
         np.testing.assert_allclose(update, expected, rtol=RELATIVE, atol=ABSOLUTE)
 
 
-TEXT = Tokens(7)
-
-
-def params_of(io: Tokens | Features = TEXT, **fields: Any) -> Any:
-    model = Decoder(ModelConfig(**{**SIZES, **fields}), io)
-    shape = (1, 4, io.input_size) if isinstance(io, Features) else (1, 4)
-    inputs = jnp.zeros(shape, jnp.float32 if isinstance(io, Features) else jnp.int32)
-    return jax.eval_shape(model.init, jax.random.key(0), inputs)["params"]
-
-
 @pytest.mark.parametrize(
     ("io", "fields", "others"),
     [
@@ -123,7 +112,7 @@ def test_muon_trains_all_matrices_of_hidden_layers_and_no_others(
 
 
 def test_a_matrix_has_one_moment_that_is_split_as_it_is() -> None:
-    params = params_of(attention="hyla_deep")
+    params = params_of(Tokens(7), attention="hyla_deep")
     state = jax.eval_shape(make_optimizer(MUON, lambda _: 1.0).init, params)
     mesh = jax.sharding.AbstractMesh((1, 2, 2), ("data", "fsdp", "model"))
     moments: dict[str, list[Any]] = {}

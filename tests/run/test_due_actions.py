@@ -1,44 +1,24 @@
 """What a run does between its steps, and how a resumed run does it again."""
 
 import json
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hyla_lm.cli.main import main
 from hyla_lm.config.experiment import CheckpointConfig, Experiment, LogConfig, TrainConfig
 from hyla_lm.ending import STOPPED as EXIT_STATUS
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.optim import OptimizerConfig
 from hyla_lm.parallel.mesh import MeshConfig
-from hyla_lm.run import due_actions, evaluation
+from hyla_lm.run import evaluation
 from hyla_lm.run.due_actions import DUE_ACTIONS
 from hyla_lm.run.evaluation import evaluate
-from hyla_lm.run.run import redone_tags
 from hyla_lm.signals import signals
 from tests.run_lines import measured
+from tests.tiny_runs import train
 
 pytestmark = pytest.mark.usefixtures("programs_once")
-
-
-@dataclass(frozen=True)
-class NamedSuite:
-    """A suite that is never run."""
-
-    every: int | None
-
-    @property
-    def name(self) -> str:
-        return "named"
-
-    def check_model(self, model: ModelConfig) -> None:
-        raise AssertionError
-
-    def run(self, model: ModelConfig, folder: str, share: float) -> dict[str, float]:
-        raise AssertionError
-
 
 EXPERIMENT = Experiment(
     TrainConfig(steps=10, eval_every=4),
@@ -62,27 +42,6 @@ def test_what_is_due_follows_from_the_step() -> None:
     assert {step for step, names in named.items() if "save" in names} == {3, 6, 9}
     assert {step for step, names in named.items() if "evaluate" in names} == {4, 8}
     assert all(names[-1] == "stop_if_asked" for names in named.values())
-
-
-def test_suites_are_due_at_their_steps_and_at_the_end() -> None:
-    suites = (NamedSuite(every=6), NamedSuite(every=None))
-    experiment = replace(EXPERIMENT, train=replace(EXPERIMENT.train, suites=suites))
-    assert [s for s in range(11) if "train_suites" in due(experiment, s)] == [6, 10]
-    assert due_actions.due_suites(experiment, 6) == [suites[0]]
-    assert due_actions.due_suites(experiment, 10) == list(suites)
-    tags = {step: redone_tags(DUE_ACTIONS, experiment, step) for step in (0, 3, 4, 6, 10)}
-    assert tags == {
-        0: (),
-        3: (),
-        4: ("validation/",),
-        6: ("suites/",),
-        10: ("validation/", "suites/"),
-    }
-
-
-def train(tiny_gin: Path, workdir: Path, *bindings: str) -> int:
-    more = [f"--gin.{binding}" for binding in bindings]
-    return main(["train", f"--gin_file={tiny_gin}", f"--workdir={workdir}", *more])
 
 
 def test_the_last_step_is_evaluated_once_on_all_rows(

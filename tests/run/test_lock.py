@@ -27,13 +27,8 @@ def test_a_second_run_is_refused_and_does_not_disturb_the_first(
         for _ in range(2):
             assert train(gin_file, workdir) == 2
             out, err = capsys.readouterr()
-            assert out == ""
-            assert re.fullmatch(
-                rf"hyla-lm: --workdir={workdir} is being trained by process {os.getpid()} on "
-                r"\S+ since \d{4}-\d\d-\d\d \d\d:\d\d UTC: wait for it, end it, or give another "
-                r"folder\.\n",
-                err,
-            )
+            named = rf"--workdir={workdir} is being trained by process {os.getpid()} on \S+ since "
+            assert out == "" and re.fullmatch(rf"hyla-lm: {named}.*\n", err)
         assert sorted(os.listdir(workdir)) == [LOCK, "metrics.jsonl"]
         assert list(first.lines()) == [{"step": 8, "x": 1.0}]
 

@@ -8,14 +8,13 @@ from typing import Any
 import jax
 import pytest
 
-from hyla_lm.cli.main import main
 from hyla_lm.ending import STOPPED
 from hyla_lm.input.prepared import Rows
 from hyla_lm.logs.step_log import StepLog
 from hyla_lm.run.folder import read_lines
 from hyla_lm.run.profiling import DEFAULT_STEPS
-from tests.conftest import SEQUENCE_LENGTH, TINY
 from tests.run_lines import measured
+from tests.tiny_runs import train, write_gin
 
 pytestmark = pytest.mark.usefixtures("programs_once")
 
@@ -31,16 +30,8 @@ SCOPES = (
 
 @pytest.fixture(scope="module")
 def gin_file(tiny_rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("profiling") / "tiny.gin"
-    text = TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH)
-    text = text.replace("eval_every = 4", "eval_every = 0")
-    path.write_text(text + "OptimizerConfig.clip_norm = 1.0\n")
-    return path
-
-
-def train(gin_file: Path, workdir: Path, *bindings: str) -> int:
-    more = [f"--gin.{binding}" for binding in bindings]
-    return main(["train", f"--gin_file={gin_file}", f"--workdir={workdir}", *more])
+    more = "TrainConfig.eval_every = 0\nOptimizerConfig.clip_norm = 1.0\n"
+    return write_gin(tmp_path_factory.mktemp("profiling"), tiny_rows, more)
 
 
 @pytest.fixture(scope="module")

@@ -1,15 +1,12 @@
 """A stand-in for Google's store, and a small run that was never stopped to compare with."""
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from hyla_lm import storage
 from hyla_lm.input.prepared import Rows
-from tests.run.buckets.fake_bucket import FakeBucket, lead_here
+from tests.run.buckets.fake_bucket import FakeBucket, hurry, lead_here
 from tests.run.buckets.runs import SMALL
 from tests.tiny_runs import train_process, write_gin
 
@@ -25,10 +22,7 @@ def bucket() -> Iterator[FakeBucket]:
 def here(bucket: FakeBucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """This process's gs:// is the stand-in too, and nobody waits between tries."""
     lead_here(bucket, monkeypatch)
-    monkeypatch.setattr(storage, "RETRY_SECONDS", (1e-3,))
-    monkeypatch.setattr(storage, "GIVE_UP_SECONDS", 1.0)
-    sleep = SimpleNamespace(sleep=lambda _: asyncio.sleep(1e-3))
-    monkeypatch.setattr("gcsfs.retry.asyncio", sleep)
+    hurry(monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -1,15 +1,16 @@
 """Google Cloud Storage on loopback: as much of its API as gcsfs, array_record and Orbax use."""
 
+import asyncio
 import json
 import re
 import sys
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -50,17 +51,14 @@ def failure(status: int, message: str) -> Answer:
 class FakeBucket:
     """A store of all buckets: "bucket/name" to bytes. It serves while its context is open.
 
-    Each request waits `delay` seconds, a page of a listing has `page` names, `requests` are those
-    served so far, `watcher` is told of each before it is answered. The account may use objects and
-    list them; whether it may look at buckets says `buckets_can_be_seen`. Generations count writes.
-    `ahead` is by how much its clock is ahead of this machine's.
+    `requests` are those served so far, `watcher` is told of each before it is answered. The account
+    may use objects and list them; whether it may look at buckets says `buckets_can_be_seen`.
+    Generations count writes. `ahead` is by how much its clock is ahead of this machine's.
     """
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.requests: list[str] = []
-        self.delay = 0.0
-        self.page = 1000
         self.buckets_can_be_seen = False
         self.faults: list[Fault] = []
         self.watcher: Callable[[str], None] = lambda _: None
@@ -181,7 +179,7 @@ class FakeBucket:
         after, first = query.get("pageToken", ""), f"{bucket}/{query.get('startOffset', '')}"
         end = f"{bucket}/{query['endOffset']}" if "endOffset" in query else "\U0010ffff"
         names = [name for name in found if after < name and first <= name < end]
-        page = names[: min(self.page, int(query.get("maxResults", self.page)))]
+        page = names[: int(query.get("maxResults", 1000))]
         return {
             "kind": "storage#objects",
             "items": [self._metadata(name) for name in page if not found[name]],
@@ -270,6 +268,16 @@ def lead_here(store: FakeBucket, monkeypatch: Any) -> None:
     backend.fsspec_backend._get_filesystem.cache_clear()
 
 
+def hurry(monkeypatch: Any) -> None:
+    """Lets nobody wait between the tries of a read, except array_record's own client."""
+    from hyla_lm import storage
+
+    monkeypatch.setattr(storage, "RETRY_SECONDS", (1e-3,))
+    monkeypatch.setattr(storage, "GIVE_UP_SECONDS", 1.0)
+    sleep = SimpleNamespace(sleep=lambda _: asyncio.sleep(1e-3))
+    monkeypatch.setattr("gcsfs.retry.asyncio", sleep)
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
@@ -285,7 +293,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        time.sleep(self.store.delay)
         self.store.watcher(f"{self.command} {unquote(self.path)}")
         fault = self.store.fault_of(f"{self.command} {unquote(self.path)}")
         if fault:

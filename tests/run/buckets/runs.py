@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -58,6 +60,14 @@ def process(store: FakeBucket, *args: str) -> dict[str, Any]:
 
 def train(gin_file: Path, store: FakeBucket, script: str = "", *bindings: str) -> SimpleNamespace:
     return preloaded.run(**command(gin_file, store, script, *bindings), timeout=600)
+
+
+def wait_until(is_so: Callable[[], object]) -> None:
+    """Returns when the function returns something true; what it raises is raised."""
+    deadline = time.monotonic() + 120
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def whole_steps(store: FakeBucket) -> list[int]:

@@ -1,9 +1,6 @@
 """The mirror of a run's folder in a bucket, and buckets that cannot be used."""
 
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -15,7 +12,7 @@ from hyla_lm.run import folder as folders
 from hyla_lm.run.folder import Mirror, RunFolder
 from hyla_lm.storage import as_path
 from tests.run.buckets.fake_bucket import FakeBucket
-from tests.run.buckets.runs import WORKDIR
+from tests.run.buckets.runs import WORKDIR, wait_until
 
 pytest.importorskip("gcsfs", reason="runs in gs:// need pip install 'hyla_lm[gcs]'")
 pytestmark = pytest.mark.usefixtures("here")
@@ -23,14 +20,6 @@ pytestmark = pytest.mark.usefixtures("here")
 
 def mirror_of(local: Path) -> Mirror:
     return Mirror(local, as_path(WORKDIR), lambda: None)
-
-
-def wait_until(is_so: Callable[[], Any]) -> None:
-    """Returns when the function returns something true; what it raises is raised."""
-    deadline = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_objects_are_the_files_at_every_copy_and_only_what_has_grown_is_sent(
