@@ -146,6 +146,11 @@ def tiny_rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
     )
 
 
+@pytest.fixture(scope="session")
+def tokenizer(tiny_rows: Rows) -> Tokenizer:
+    return Tokenizer(tiny_rows.tokenizer)
+
+
 @pytest.fixture
 def tiny_gin(tiny_rows: Rows, tmp_path: Path) -> Path:
     """The gin file of a run of 12 steps."""

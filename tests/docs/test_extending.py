@@ -1,18 +1,13 @@
 """docs/extending.md holds: its edits, applied to a copy of the repository, and its commands."""
 
-import os
 import re
-import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests import preloaded
+from tests.docs.commands import ROOT, finished, output_of
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extending.md").read_text()
 EXAMPLES = {
     section.partition("\n")[0].partition(":")[0]: section for section in PAGE.split("\n## ")[1:]
@@ -20,7 +15,6 @@ EXAMPLES = {
 EDIT = re.compile(r"^In `([^`]+)`, before `([^`]+)`\n\n```\w*\n(.*?)```$", re.M | re.S)
 NEW_FILE = re.compile(r"^New file `([^`]+)`:\n\n```\w*\n(.*?)```$", re.M | re.S)
 COMMANDS = re.compile(r"^```\n(hyla-lm .*?)```$", re.M | re.S)
-PROGRAMS = {"hyla-lm": [sys.executable, "-m", "hyla_lm"], "grep": ["grep"]}
 
 
 @pytest.fixture
@@ -44,17 +38,7 @@ def apply(section: str, copy: Path) -> None:
 
 
 def run(command: str, copy: Path) -> str:
-    name, *arguments = shlex.split(command)
-    start = subprocess.run if name == "grep" else preloaded.run
-    done = start(
-        [*PROGRAMS[name], *arguments],
-        cwd=copy,
-        env={**os.environ, "PYTHONPATH": str(copy)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-    return done.stdout
+    return output_of(command, copy, root=copy)
 
 
 def outputs(section: str, copy: Path) -> list[str]:
@@ -112,17 +96,10 @@ def test_a_data_source_outside_a_clone(tmp_path: Path) -> None:
     [block] = COMMANDS.findall(section)
     describe, tokenizer, train, evaluate = block.splitlines()
 
-    def installed(command: str) -> subprocess.CompletedProcess[str]:
-        _, *arguments = shlex.split(command)
-        argv = [sys.executable, "-P", "-m", "hyla_lm", *arguments]
-        env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        return preloaded.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True)
-
-    assert "TextLines.path: str = ''" in installed(describe).stdout
-    assert installed(tokenizer).returncode == 0
-    trained = installed(train)
-    assert trained.returncode == 0, trained.stderr
-    assert "lines of notes.txt" in trained.stdout and "A run" in trained.stdout
-    assert "bits_per_byte" in installed(evaluate).stdout
-    refused = installed(evaluate.replace(" --trust_imports", ""))
+    assert "TextLines.path: str = ''" in output_of(describe, tmp_path)
+    output_of(tokenizer, tmp_path)
+    trained = output_of(train, tmp_path)
+    assert "lines of notes.txt" in trained and "A run" in trained
+    assert "bits_per_byte" in output_of(evaluate, tmp_path)
+    refused = finished(evaluate.replace(" --trust_imports", ""), tmp_path)
     assert refused.returncode == 2 and "imports my_lines" in refused.stderr

@@ -1,15 +1,12 @@
 """The README's commands for text of one's own, run as processes."""
 
 import json
-import os
 import random
 import shlex
-import sys
 from pathlib import Path
 
-from tests import preloaded
+from tests.docs.commands import ROOT, output_of
 
-ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 LOSS = "train/loss_nats"
 SMALL = (
@@ -38,31 +35,15 @@ def write_text(folder: Path) -> None:
         (folder / f"{index}.txt").write_text(lines)
 
 
-def run(command: str, place: Path, *more: str) -> str:
-    """Runs a command as a process in a folder; returns what it prints."""
-    program, *arguments = shlex.split(command)
-    assert program == "hyla-lm"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
-    done = preloaded.run(
-        [sys.executable, "-m", "hyla_lm", *arguments, *more],
-        cwd=place,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
-
-
 def test_the_commands_of_the_readme_make_a_model_of_a_folder_of_text(tmp_path: Path) -> None:
     section = README.partition("## Your own text")[2].partition("\n## ")[0]
     prepare, train, sample = section.split("```")[1].strip().splitlines()
     write_text(tmp_path / "my_text")
-    assert "documents: 40" in run(prepare, tmp_path)
-    run(train, tmp_path, *(f"--gin.{binding}" for binding in SMALL))
+    assert "documents: 40" in output_of(prepare, tmp_path)
+    output_of(train, tmp_path, *(f"--gin.{binding}" for binding in SMALL))
     lines = (tmp_path / "runs/mine/metrics.jsonl").read_text().splitlines()
     losses = [entry[LOSS] for entry in map(json.loads, lines) if LOSS in entry]
     assert losses[-1] < 0.7 * losses[0]
     prompt = shlex.split(sample)[-1].removeprefix("--prompt=")
-    text = run(sample, tmp_path, "--max_tokens=16")
+    text = output_of(sample, tmp_path, "--max_tokens=16")
     assert text.startswith(prompt) and len(text.strip()) > len(prompt) + 5

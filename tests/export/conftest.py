@@ -27,11 +27,6 @@ def trained_run(tiny_rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> st
     return str(home / "run")
 
 
-@pytest.fixture(scope="session")
-def tokenizer(tiny_rows: Rows) -> Tokenizer:
-    return Tokenizer(tiny_rows.tokenizer)
-
-
 def make_model(tokenizer: Tokenizer, **fields: Any) -> LoadedModel:
     """A small model with random values in every parameter, of a layer for each attention."""
     pattern = fields.get("attention")

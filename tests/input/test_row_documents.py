@@ -2,7 +2,6 @@
 
 import math
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -84,8 +83,9 @@ def test_a_missing_row_parts_a_document() -> None:
     assert found.place_N.tolist() == [0, CONTINUED]
 
 
-def test_bytes_are_exact_where_documents_fill_rows_and_add_up_to_the_text(tiny_rows) -> None:
-    tokenizer = Tokenizer(str(Path(tiny_rows.tokenizer)))
+def test_bytes_are_exact_where_documents_fill_rows_and_add_up_to_the_text(
+    tokenizer: Tokenizer,
+) -> None:
     texts = [sentences(seed, 3) for seed in range(6)]
     packer = Packer(8, tokenizer)
     rows = packer.push(encode_texts(texts, tokenizer))

@@ -24,18 +24,13 @@ State = dict[str, Any] | None
 
 
 @pytest.fixture(scope="module")
-def tokenizer_of_rows(tiny_rows: Rows) -> Tokenizer:
-    return Tokenizer(tiny_rows.tokenizer)
+def train_split(tiny_rows: Rows, tokenizer: Tokenizer) -> RowSet:
+    return open_rows(tiny_rows.train, tokenizer, LENGTH, BATCH)
 
 
 @pytest.fixture(scope="module")
-def train_split(tiny_rows: Rows, tokenizer_of_rows: Tokenizer) -> RowSet:
-    return open_rows(tiny_rows.train, tokenizer_of_rows, LENGTH, BATCH)
-
-
-@pytest.fixture(scope="module")
-def validation_split(tiny_rows: Rows, tokenizer_of_rows: Tokenizer) -> RowSet:
-    return open_rows(tiny_rows.validation, tokenizer_of_rows, LENGTH, 1)
+def validation_split(tiny_rows: Rows, tokenizer: Tokenizer) -> RowSet:
+    return open_rows(tiny_rows.validation, tokenizer, LENGTH, 1)
 
 
 def take(stream: RowStream, batches: int) -> np.ndarray:
@@ -117,13 +112,13 @@ def test_rows_in_order_are_each_read_once(validation_split: RowSet, limit: int |
 
 
 def test_what_fills_the_last_batch_weighs_nothing(
-    tiny_rows: Rows, validation_split: RowSet, tokenizer_of_rows: Tokenizer
+    tiny_rows: Rows, validation_split: RowSet, tokenizer: Tokenizer
 ) -> None:
-    batches = list(evaluation_rows(validation_split, BatchShard(BATCH), tokenizer_of_rows.bos))
+    batches = list(evaluation_rows(validation_split, BatchShard(BATCH), tokenizer.bos))
     fills = np.concatenate([batch["row"] for batch in batches]) == -1
     tokens = np.concatenate([batch["tokens"] for batch in batches])
     text_bytes = np.concatenate([batch["text_bytes"] for batch in batches])
-    weights = np.asarray(unpack(jnp.asarray(tokens), tokenizer_of_rows.bos)[2])
+    weights = np.asarray(unpack(jnp.asarray(tokens), tokenizer.bos)[2])
     manifest = read_manifest(tiny_rows.validation)
     assert fills.any() and not weights[fills].any() and not text_bytes[fills].any()
     assert (weights.sum(), text_bytes.sum()) == (manifest.tokens, manifest.text_bytes)

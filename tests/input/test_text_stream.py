@@ -12,7 +12,6 @@ from array_record.python.array_record_module import ArrayRecordWriter
 
 from hyla_lm.errors import UserError
 from hyla_lm.input import stream
-from hyla_lm.input.prepared import Rows
 from hyla_lm.input.source import LanguageData, Reading
 from hyla_lm.input.stream import C4Stream
 from hyla_lm.input.tokenizer import Tokenizer
@@ -31,11 +30,6 @@ TEXTS = [sentences(seed, 1 + seed % 5) for seed in range(150)] + [
 ]
 WRITERS = {"json.gz": write_json_gz, "ArrayRecord": write_array_records}
 Document = tuple[int, ...]
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_rows: Rows) -> Tokenizer:
-    return Tokenizer(tiny_rows.tokenizer)
 
 
 @pytest.fixture(scope="module")

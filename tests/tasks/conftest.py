@@ -1,19 +1,13 @@
-"""A tokenizer, and a sampler of a random model."""
+"""A sampler of a random model."""
 
 from typing import Any
 
 import pytest
 
-from hyla_lm.input.prepared import Rows
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.model.decoder import Decoder
 from hyla_lm.tasks.sampling import Sampler
 from tests.tasks.random_decoder import ROW, random_decoder
-
-
-@pytest.fixture(scope="session")
-def tokenizer(tiny_rows: Rows) -> Tokenizer:
-    return Tokenizer(tiny_rows.tokenizer)
 
 
 @pytest.fixture(scope="session")

@@ -5,15 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm.cli.main import main
 from hyla_lm.data.preparation import write_rows
 from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.errors import UserError
 from hyla_lm.input.prepared import Rows
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.tasks.language_model import LanguageModel
-from tests.conftest import SEQUENCE_LENGTH, TINY, VOCAB_SIZE, sentences
+from tests import tiny_runs
+from tests.conftest import SEQUENCE_LENGTH, VOCAB_SIZE, sentences
 from tests.run_lines import measured
+from tests.tiny_runs import write_gin
 
 pytestmark = pytest.mark.usefixtures("programs_once")
 
@@ -22,8 +23,7 @@ pytestmark = pytest.mark.usefixtures("programs_once")
 def home(tiny_rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run's gin file, rows `again` of the text of the main set, and other rows."""
     home = tmp_path_factory.mktemp("sets")
-    text = TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH)
-    (home / "tiny.gin").write_text(text.replace("eval_every = 4", "eval_every = 0"))
+    write_gin(home, tiny_rows, "TrainConfig.eval_every = 0\n")
     tokenizer = Tokenizer(tiny_rows.tokenizer)
     write(home / "again", [sentences(seed, 1 + seed % 9) for seed in range(180, 200)], tokenizer)
     write(home / "books", [sentences(seed, 4) for seed in range(300, 305)], tokenizer)
@@ -39,8 +39,7 @@ def write(folder: Path, texts: list[str], tokenizer: Tokenizer) -> None:
 
 
 def train(home: Path, workdir: Path, *sets: str) -> int:
-    binding = f"--gin.LanguageModel.validation_sets={sets!r}"
-    return main(["train", f"--gin_file={home}/tiny.gin", f"--workdir={workdir}", binding])
+    return tiny_runs.train(home / "tiny.gin", workdir, f"LanguageModel.validation_sets={sets!r}")
 
 
 def test_sets_come_and_go_while_a_run_goes_on(

@@ -8,8 +8,8 @@ import pytest
 from hyla_lm.input.prepared import Rows
 from hyla_lm.tools.coordcheck import MUP, STANDARD, family
 from tests.bad_input.conftest import status_of
-from tests.conftest import TINY
 from tests.model.small_model import small
+from tests.tiny_runs import write_gin
 
 WIDER = """
 ModelConfig.num_layers = 1
@@ -34,12 +34,10 @@ def test_heads_grow_and_the_base_of_mup_is_the_first_width_or_the_configs() -> N
 def test_mup_keeps_what_the_standard_parametrisation_lets_grow(
     tiny_rows: Rows, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tiny = TINY.format(rows=tiny_rows, sequence_length=16)
-    (tmp_path / "model.gin").write_text(tiny)
-    line = f"coordcheck --gin_file={tmp_path}/model.gin --widths=32,256 --steps=3"
+    gin_file = write_gin(tmp_path, tiny_rows, WIDER)
+    line = f"coordcheck --gin_file={gin_file} --widths=32,256 --steps=3"
     line += f" --seeds=1 --output={tmp_path}/out --bound=0.001"
-    own = [f"--gin.{setting.replace(' ', '')}" for setting in WIDER.strip().splitlines()]
-    assert status_of(*line.split(), *own) == 1
+    assert status_of(*line.split()) == 1
     out = capsys.readouterr().out
     assert "judged slopes are not within 0.001 of flat" in out
     report = json.loads((tmp_path / "out" / "coordcheck.json").read_text())

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hyla_lm.cli.main import main
-from tests.conftest import SEQUENCE_LENGTH, TINY
+from tests.tiny_runs import train, write_gin
 
 pytestmark = pytest.mark.usefixtures("programs_once")
 
@@ -15,12 +15,9 @@ pytestmark = pytest.mark.usefixtures("programs_once")
 def runs(tiny_rows, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A run, and one that hardly learns."""
     home = tmp_path_factory.mktemp("runs")
-    (home / "run.gin").write_text(
-        TINY.format(rows=tiny_rows, sequence_length=SEQUENCE_LENGTH).replace('"hyla"', '"softmax"')
-    )
+    gin_file = write_gin(home, tiny_rows, 'ModelConfig.attention = "softmax"')
     for name, rate in (("good", "1e-2"), ("worse", "1e-4")):
-        line = ["train", f"--gin_file={home / 'run.gin'}", f"--workdir={home / name}"]
-        assert main([*line, f"--gin.OptimizerConfig.learning_rate={rate}"]) == 0
+        assert train(gin_file, home / name, f"OptimizerConfig.learning_rate={rate}") == 0
     return {name: str(home / name) for name in ("good", "worse")}
 
 
