@@ -159,19 +159,14 @@ def test_the_validation_set_is_whole_documents_with_exact_bytes(
     assert first.text_bytes < split.text_bytes and first.identity != split.identity
 
 
-@pytest.mark.parametrize("damage", ["cut short", "flipped", "missing"])
-def test_a_damaged_shard_is_named(
-    folder: Path, tmp_path: Path, tokenizer: Tokenizer, damage: str
-) -> None:
+def test_a_damaged_shard_is_named(folder: Path, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """tests/data/test_data_mistakes.py has every damage of a file."""
     damaged = Path(shutil.copytree(folder, tmp_path / "copy"))
     shard = sorted(damaged.glob("c4-train*"))[1]
     content = bytearray(shard.read_bytes())
-    if damage == "missing":
-        shard.unlink()
-    else:
-        content[len(content) // 2] ^= 16
-        shard.write_bytes(content[: len(content) * 2 // 3] if damage == "cut short" else content)
-    with pytest.raises(UserError, match="00001 of the 4" if damage == "missing" else shard.name):
+    content[len(content) // 2] ^= 16
+    shard.write_bytes(content)
+    with pytest.raises(UserError, match=shard.name):
         batches(opened(source_of(damaged, tokenizer)), 400)
 
 

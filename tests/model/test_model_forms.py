@@ -1,4 +1,7 @@
-"""Forms of the same decoder: with a cache, scanned, rematerialised, of the last positions alone."""
+"""Forms of the same decoder: with a cache, scanned, rematerialised, of the last positions alone.
+
+tests/tasks/test_sampling.py decodes with the cache.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -21,48 +24,6 @@ from tests.model.small_model import (
     small,
     tokens,
 )
-
-
-def assert_decoding_is_the_full_forward_pass(model: Decoder, *ways: list[int]) -> None:
-    """Logits of a row fed to the cache in pieces of the lengths of each way are those of all."""
-    row = tokens()
-    params = parameters(model, row)
-    expected = jax.jit(model.apply)({"params": params}, row)
-
-    @jax.jit
-    def step(variables: dict, piece: jax.Array, index: jax.Array) -> tuple[jax.Array, dict]:
-        return model.apply(variables, piece, cache_index=index, mutable=["cache"])
-
-    for lengths in ways:
-        variables: dict = {"params": params}
-        start, logits = 0, []
-        for length in lengths:
-            piece = row[:, start : start + length]
-            part, changed = step(variables, piece, jnp.asarray(start))
-            variables = {"params": params, **changed}
-            logits.append(part)
-            start += length
-        actual = np.concatenate(logits, axis=1)
-        np.testing.assert_allclose(actual, expected, rtol=TOLERANCE, atol=TOLERANCE)
-
-
-GROUPED: dict[str, Any] = dict(attention="softmax", num_heads=4, num_kv_heads=2)
-MODERN: dict[str, Any] = dict(norm="rms", qk_norm=True, gated_attention=True, logit_soft_cap=0.4)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"attention": "softmax", "num_layers": 1, "positions": "relative"},
-        {"attention": ("linear", "hyla")},
-        {**GROUPED, **MODERN, "scan_layers": True, "feedforward": "moe"},
-    ],
-    ids=str,
-)
-def test_decoding_against_the_cache_is_the_full_forward_pass(fields: dict[str, Any]) -> None:
-    """Token by token, and after a prompt of several."""
-    model = Decoder(small(**fields), Tokens(VOCABULARY), cache_length=LENGTH + 3)
-    assert_decoding_is_the_full_forward_pass(model, [1] * LENGTH, [5] + [1] * 7)
 
 
 @pytest.mark.parametrize(

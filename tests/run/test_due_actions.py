@@ -1,6 +1,5 @@
 """What a run does between its steps, and how a resumed run does it again."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -31,38 +30,17 @@ EXPERIMENT = Experiment(
 )
 
 
-def due(experiment: Experiment, step: int) -> list[str]:
-    return [action.do.__name__ for action in DUE_ACTIONS if action.is_due(experiment, step)]
+def due(step: int) -> list[str]:
+    return [action.do.__name__ for action in DUE_ACTIONS if action.is_due(step)]
 
 
 def test_what_is_due_follows_from_the_step() -> None:
-    named = {step: due(EXPERIMENT, step)[1:] for step in range(11)}
-    assert {due(EXPERIMENT, step)[0] for step in range(11)} == {"check_background"}
+    named = {step: due(step)[1:] for step in range(11)}
+    assert {due(step)[0] for step in range(11)} == {"check_background"}
     assert named.pop(10) == ["save", "evaluate", "write_summary"]
     assert {step for step, names in named.items() if "save" in names} == {3, 6, 9}
     assert {step for step, names in named.items() if "evaluate" in names} == {4, 8}
     assert all(names[-1] == "stop_if_asked" for names in named.values())
-
-
-def test_the_last_step_is_evaluated_once_on_all_rows(
-    tiny_gin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes: list[int] = []
-
-    def counted(
-        program: Any, params: Any, step: int, shard: Any, is_final: bool, *rest: Any
-    ) -> Any:
-        batches = program.task.evaluation_sets(shard, is_final)[""]
-        sizes.append(sum(int((batch["row"] >= 0).sum()) for batch in batches))
-        return evaluate(program, params, step, shard, is_final, *rest)
-
-    monkeypatch.setattr(evaluation, "evaluate", counted)
-    workdir = tmp_path / "run"
-    assert train(tiny_gin, workdir, "LanguageModel.validation_rows = 8") == 0
-    assert sizes[:2] == [8, 8] and len(sizes) == 3 and sizes[2] > 8
-    found = json.loads((workdir / "summary.json").read_text())["validation"]
-    last = measured(workdir, "validation/")[-1]
-    assert last == {"step": 12} | {f"validation/{name}": value for name, value in found.items()}
 
 
 def test_a_stop_in_any_evaluation_loses_and_doubles_nothing(

@@ -33,16 +33,6 @@ def test_a_second_run_is_refused_and_does_not_disturb_the_first(
         assert list(first.lines()) == [{"step": 8, "x": 1.0}]
 
 
-def test_a_folder_is_refused_until_it_is_closed(tmp_path: Path) -> None:
-    for _ in range(2):
-        folder = RunFolder(str(tmp_path))
-        RunFolder(str(tmp_path), writes=False).close()
-        with pytest.raises(UserError, match=f"trained by process {os.getpid()} on"):
-            RunFolder(str(tmp_path))
-        folder.close()
-        assert os.listdir(tmp_path) == [LOCK]
-
-
 def test_a_child_of_the_trainer_does_not_keep_the_lock(tmp_path: Path) -> None:
     folder = RunFolder(str(tmp_path))
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1, close_fds=False)
