@@ -3,10 +3,7 @@
 import random
 import string
 
-from hyla_lm.data.train_tokenizer import (
-    MAX_PIECE_CHARACTERS,
-    distinct_lines,
-)
+from hyla_lm.data.train_tokenizer import MAX_PIECE_CHARACTERS, distinct_lines
 from hyla_lm.input.tokenizer import Tokenizer
 
 

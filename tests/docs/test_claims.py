@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from docs.studies import experiments_page, records_page
+from docs.studies import experiments_page, quickstart_optimizers, records_page
 from docs.studies.claims import DOCS, Claim, claims, figure
 
 WRITTEN = ("reproduction.md", "does_hyla_help.md")
@@ -29,7 +29,11 @@ def test_each_decimal_of_a_sentence_is_of_a_claim(page: str) -> None:
     assert set(DECIMAL.findall(NOT_PROSE.sub(" ", (DOCS / page).read_text()))) <= stated
 
 
-def test_reports_are_those_of_the_results() -> None:
+def test_pages_and_reports_are_those_of_the_results() -> None:
+    choices = (DOCS / "choices.md").read_text()
+    optimizers = DOCS / "results" / "quickstart_optimizers"
+    assert quickstart_optimizers.with_tables(choices, optimizers) == choices
+    assert records_page.PAGE.read_text() == records_page.page(records_page.RESULTS)
     made = experiments_page.FOLDER / "report.md"
     assert made.read_text() == experiments_page.page()
     assert records_page.REPORT.read_text() == records_page.report(records_page.RESULTS)

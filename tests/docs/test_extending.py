@@ -81,11 +81,8 @@ def test_a_sink(copy: Path) -> None:
     command = COMMANDS.findall(EXAMPLES["A sink"])[0].splitlines()[0]
     run(command.replace("steps=4", "steps=6"), copy)
     again = run("grep train/ runs/sink/values.csv", copy).splitlines()
-    assert len(again) == len(set(again)) and {line.split(",")[0] for line in again} == {
-        "2",
-        "4",
-        "6",
-    }
+    assert len(again) == len(set(again))
+    assert {line.split(",")[0] for line in again} == {"2", "4", "6"}
 
 
 def test_a_data_source_outside_a_clone(tmp_path: Path) -> None:

@@ -67,9 +67,7 @@ def expected(mixture: RowMixture) -> dict[str, np.ndarray]:
 
 
 def batches_of(
-    mixture: RowMixture,
-    processes: int,
-    reading: Reading = PLAIN,
+    mixture: RowMixture, processes: int, reading: Reading = PLAIN
 ) -> dict[str, np.ndarray]:
     """Global batches, put together from those of all processes, of which each opens the data."""
     streams = [

@@ -89,14 +89,9 @@ def assert_same_bits(one: Any, other: Any) -> None:
     assert all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in pairs)
 
 
-@pytest.mark.parametrize(
-    ("factor", "policy"),
-    [(math.nan, [SKIP]), (1e4, SPIKES)],
-)
+@pytest.mark.parametrize(("factor", "policy"), [(math.nan, [SKIP]), (1e4, SPIKES)])
 def test_a_skipped_update_leaves_all_but_the_step_and_the_count(
-    factor: float,
-    policy: Sequence[str],
-    tiny_gin: Path,
+    factor: float, policy: Sequence[str], tiny_gin: Path
 ) -> None:
     """One row is spoiled, so one of the micro-batches."""
     spoil_a_row_of_each(tiny_gin, [5], factor)
@@ -133,9 +128,7 @@ def test_a_spike_before_the_mean_has_seen_enough_is_none(tiny_gin: Path) -> None
 
 
 def test_skipped_updates_are_logged_told_and_left_out_of_the_means(
-    tiny_gin: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    tiny_gin: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spoil_a_row_of_each(tiny_gin, [5, 9], math.nan)
     workdir = tmp_path / "run"

@@ -148,10 +148,8 @@ def test_what_cannot_be_read_for_a_while_is_read_later(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Errors that pass, of the storage and of a damaged read, leave no step out."""
-    restore, errors = (
-        Checkpointer.restore_parameters,
-        {5: [Unavailable("an outage.")] * 2, 10: [Damaged("half a file.")]},
-    )
+    restore = Checkpointer.restore_parameters
+    errors = {5: [Unavailable("an outage.")] * 2, 10: [Damaged("half a file.")]}
 
     def restore_later(checkpoints: Checkpointer, step: int, *more: Any) -> Any:
         if errors.get(step):

@@ -41,10 +41,7 @@ def test_the_folder_of_a_run(run: tuple[Path, str], tiny_gin: Path) -> None:
 
 
 def test_a_run_ends_with_a_sample_if_it_has_a_prompt(
-    run: tuple[Path, str],
-    tiny_gin: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    run: tuple[Path, str], tiny_gin: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "closing_prompt = None" in tiny_gin.read_text() and "sample:" not in run[1]
     assert train(tiny_gin, tmp_path / "other", "LanguageModel.closing_prompt=ba") == 0

@@ -99,7 +99,6 @@ def test_the_grid_is_the_published_one(training: FakeTraining, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--variants=softmax,hylla"], "--variants=hylla is not known: use one of softmax,"),
         (["--seeds=0,3", "--runs_at_once=1"], "seeds 0, 1, 2 and 2024, not for 66 and 3"),
         (['--gin.ModelConfig.attention="linear"'], "attention sets what the suite, the row"),
         (["--grid", "--gin.OptimizerConfig.learning_rate=1e-2"], "learning_rate sets what"),

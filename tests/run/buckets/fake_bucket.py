@@ -201,10 +201,8 @@ class FakeBucket:
         return Answer(206, content[first:end], headers | place)
 
     def _copy(self, bucket: str, move: re.Match[str]) -> Answer:
-        source, target = (
-            f"{bucket}/{unquote(move['source'])}",
-            f"{bucket}/{unquote(move['target'])}",
-        )
+        source = f"{bucket}/{unquote(move['source'])}"
+        target = f"{bucket}/{unquote(move['target'])}"
         if source not in self.objects:
             return failure(404, f"No such object: {source}")
         self._write(target, self.objects[source])

@@ -1,4 +1,7 @@
-"""A run whose folder is in a bucket: what is there is whole, and a kill loses nothing."""
+"""A run whose folder is in a bucket: what is there is whole, and a kill loses nothing.
+
+tests/faults/test_storage_errors.py fails requests, once or for as long as the run lasts.
+"""
 
 import json
 import signal
@@ -54,6 +57,23 @@ def test_a_run_asked_to_stop_saves_in_the_bucket_and_resumes(
     assert lines[-1]["step"] == newest and newest > 2
     done = train(gin_file, bucket)
     assert done.returncode == 0, done.stderr
+    assert_equal(bucket, whole, tmp_path)
+
+
+@pytest.mark.full
+def test_a_checkpoint_that_cannot_be_saved_ends_the_run_and_is_never_restored(
+    bucket: FakeBucket, gin_file: Path, whole: Path, tmp_path: Path
+) -> None:
+    bucket.fail(403, 10**9, "name=run/checkpoints/4/state/ocdbt")
+    done = train(gin_file, bucket)
+    assert done.returncode not in (0, STOPPED)
+    assert "checkpoint gs://bucket/run/checkpoints/4 could not be saved (PERM" in done.stderr
+    assert whole_steps(bucket) == [2]
+    assert "bucket/run/summary.json" not in bucket.objects
+    bucket.faults.clear()
+    done = train(gin_file, bucket)
+    assert done.returncode == 0, done.stderr
+    assert "from the checkpoint of step 2" in done.stdout
     assert_equal(bucket, whole, tmp_path)
 
 

@@ -1,5 +1,6 @@
 """The search for the largest batch brackets it with few compiles, whatever it starts from."""
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -10,13 +11,16 @@ GIB = 2**30
 STEP = 16
 
 
-def run(fixed: float, slope: float, start: int) -> tuple[LargestBatch, Callable[[int], float]]:
-    """Memory that grows with the batch, a little unevenly, as compilers are."""
+def run(
+    fixed: float, slope: float, start: int, jump_at: float = math.inf
+) -> tuple[LargestBatch, Callable[[int], float]]:
+    """Memory that grows with the batch, a little unevenly, as compilers are, and may jump."""
     tried: list[int] = []
 
     def needed(rows: int) -> float:
         tried.append(rows)
-        return fixed + slope * rows * (1 + 0.01 * (rows // STEP % 3))
+        jump = 99 * GIB if rows > jump_at else 0
+        return fixed + slope * rows * (1 + 0.01 * (rows // STEP % 3)) + jump
 
     known = {0: fixed, start: needed(start)}
     tried.clear()
@@ -42,11 +46,5 @@ def test_a_state_that_alone_is_too_large_fits_no_batch() -> None:
 
 def test_a_jump_in_memory_is_bracketed_too() -> None:
     """Past 300 rows another layout needs 99 GiB more, so the line points beyond what fails."""
-    tried: list[int] = []
-
-    def needed(rows: int) -> float:
-        tried.append(rows)
-        return GIB + rows * GIB / 100 + (99 * GIB if rows > 300 else 0)
-
-    found = search(needed, STEP, {0: GIB, 16: 1.16 * GIB}, 16 * GIB, 10)
+    found, _ = run(GIB, GIB / 100, 16, jump_at=300)
     assert (found.rows, found.too_many) == (288, 304)
