@@ -31,7 +31,7 @@ EXPERIMENT = Experiment(
 
 
 def due(step: int) -> list[str]:
-    return [action.do.__name__ for action in DUE_ACTIONS if action.is_due(step)]
+    return [action.do.__name__ for action in DUE_ACTIONS if action.is_due(EXPERIMENT, step)]
 
 
 def test_what_is_due_follows_from_the_step() -> None:
