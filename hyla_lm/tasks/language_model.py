@@ -61,7 +61,10 @@ class LanguageModel:
         "Return the", "prompt of samples, while a run trains and at its end; None samples none"
     )
     samples: int = setting(
-        0, "texts sampled at each evaluation, shown in TensorBoard; 0 samples none", minimum=0
+        0,
+        "texts sampled at each evaluation, shown in TensorBoard; 0 samples none",
+        minimum=0,
+        maximum=1000,
     )
     z_loss: float = setting(0.0, "weight of log(Z)^2 in the objective", minimum=0)
     logit_chunk: int = setting(128, "positions whose logits are in memory at a time", minimum=1)
