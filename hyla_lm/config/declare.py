@@ -23,7 +23,7 @@ BOUNDS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
     "below": (operator.lt, "below"),
     "maximum": (operator.le, "at most"),
 }
-LARGEST = 2**31 - 1  # of numbers without a bound above: programs count in 32 bits
+LARGEST = 2**31 - 1  # of whole numbers without a bound above: programs count in 32 bits
 _MODULES = re.compile(r"(?:\w+\.)+(?=\w)")
 
 
@@ -41,9 +41,10 @@ def setting(
     A field that names modules to import says so with `imports`. `explained` says in a line what
     each of some values means, for those who read the documentation; it checks nothing.
     """
+    is_real = isinstance(default, float)
     metadata = {
         **{"doc": doc, "choices": choices, "imports": imports, "explained": explained or {}},
-        "bounds": {"maximum": LARGEST} | bounds,
+        "bounds": bounds if is_real else {"maximum": LARGEST} | bounds,
     }
     return dataclasses.field(default=default, metadata=metadata)
 

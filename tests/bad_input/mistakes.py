@@ -55,7 +55,7 @@ SETTINGS: list[tuple[str, str]] = [
     ("ModelConfig.num_layers=1000000", "num_layers = 1000000 must be at most 1000"),
     ("TrainConfig.steps=4294967296", "steps = 4294967296 must be at most 2147483647"),
     ("ModelConfig.head_dim=7", "ModelConfig.head_dim = 7"),
-    ("ModelConfig.attention_dropout=1.0", "ModelConfig.attention_dropout must be"),
+    ("ModelConfig.attention_dropout=1.0", "ModelConfig.attention_dropout = 1.0"),
     (
         "ModelConfig.feedforward=moe --gin.ModelConfig.num_experts=2"
         " --gin.ModelConfig.experts_per_token=3",

@@ -271,7 +271,7 @@ class FailingBucket(FakeBucket):
 
 def faults_of(fault: Any, status: int, errors: str) -> list[str]:
     """What is wrong with how a command ended."""
-    lines = errors.splitlines()
+    lines = [line for line in errors.splitlines() if "trying again in" not in line]
     sentences = [line for line in lines if line.startswith("hyla-lm: ")]
     found = []
     if status not in fault.statuses:

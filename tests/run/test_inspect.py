@@ -24,7 +24,7 @@ def test_a_checkpoint_is_described(
     assert lines[1].endswith("arrays, data and meta equal their checksums")
     assert lines[2] == "all numbers are finite"
     assert "jaxlib " in lines[3]
-    assert "device_kind cpu" in lines[4]
+    assert "device cpu" in lines[4]
     assert lines[5] == 'data position: [{"rows_read": 48}]'
     table = {line.split()[0]: line.split()[1:] for line in lines[6:]}
     assert table["params/embed/table"] == ["float32", "320", "x", "16", "0.020", "MB"]
