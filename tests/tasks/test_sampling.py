@@ -38,7 +38,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
         {"attention": ("hyla", "softmax"), "num_layers": 2, "positions": "learned"},
         {"attention": ("linear", "hyla"), "num_layers": 4, "scan_layers": True},
         {"attention": "softmax", "num_kv_heads": 1, "positions": "relative", **MODERN},
-        {"attention": ("linear", "hyla"), "num_layers": 2, **MODERN},
+        {"attention": ("linear", "hyla"), "num_layers": 2, "feedforward": "moe", **MODERN},
     ],
     ids=lambda fields: f"{fields['attention']}-{fields.get('positions', 'scanned')}-{len(fields)}",
 )
