@@ -18,17 +18,19 @@ from hyla_lm.data.text_files import TextFiles, find_text_files
 from hyla_lm.errors import UserError
 from hyla_lm.input.documents import TEXT_FIELD
 from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.signals import signals
 
 HELP = "make rows of text files or of a SeqIO task"
 
 
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
     _check_flags(options)
-    if options.train_tokenizer:
-        _run_own_text(options, bindings)
-    else:
-        preparation = preparation_of(options, bindings)
-        print(prepare(preparation, options.workers).summary())
+    with signals():
+        if options.train_tokenizer:
+            _run_own_text(options, bindings)
+        else:
+            preparation = preparation_of(options, bindings)
+            print(prepare(preparation, options.workers).summary())
 
 
 def _files(options: argparse.Namespace, bindings: Sequence[str]) -> TextFiles:

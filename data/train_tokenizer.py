@@ -5,9 +5,11 @@ import hashlib
 import heapq
 import io
 import re
+import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from hyla_lm.config import gin_files
 from hyla_lm.data.text_files import TextFiles, find_text_files
 from hyla_lm.errors import UserError
 from hyla_lm.input.documents import TEXT_FIELD
+from hyla_lm.signals import signals
 from hyla_lm.storage import PathLike, as_path, bucket_of, storage_errors, write_whole
 
 HELP = "train a SentencePiece tokenizer"
@@ -27,6 +30,13 @@ MAX_LINE_BYTES = 4 * MAX_LINE_CHARACTERS
 PASSAGE_CHARACTERS = 65_536  # so that a sample of one long document is no longer than wanted
 MAX_PIECE_CHARACTERS = 200
 MOST_COPIES = 16
+# SentencePiece has no pieces with tabs, and takes U+2581 for a space: other characters stand for
+# them while it trains and encodes, and decoding gives them back.
+ESCAPE, TAB = "\x1b", "\x0b"
+STAND_INS = {"\t": TAB, TAB: ESCAPE + TAB, "\u2581": ESCAPE + "_", ESCAPE: ESCAPE + ESCAPE}
+FIXED_PIECES = 4 + 256 + 1  # special ones, bytes and the newline
+MOST_CHARACTERS = 0.75  # of the other pieces, where a text has more characters than pieces
+PROGRESS_SECONDS = 5
 LONG_WORD = re.compile(r"([!-~]{64})[!-~]+")
 
 
@@ -42,9 +52,11 @@ def train_tokenizer(
     """Writes a unigram model with byte fallback that keeps spaces and newlines.
 
     Trains on a fixed sample of the texts; the same texts give the same bytes. `for_code` gives runs
-    of spaces pieces of their own, and trains in a time that is linear in any text. With `at_most`
-    a text that gives fewer pieces gets fewer. Raises UserError if vocab_size does not suit.
+    of spaces and tabs their own pieces, and trains in a time that is linear in any text. With
+    `at_most` a text that gives fewer pieces gets fewer. Characters beyond the room in `vocab_size`
+    are written as bytes, the rarest first. Raises UserError if vocab_size does not suit.
     """
+    sentencepiece.SetMinLogLevel(2)
     model = io.BytesIO()
     if for_code:
         passages = (part for text in texts for part in _cut(text, PASSAGE_CHARACTERS))
@@ -54,11 +66,19 @@ def train_tokenizer(
         short = (_cut(line, MAX_LINE_CHARACTERS) for text in chosen for line in text.splitlines())
         lines = list(chain.from_iterable(short))
     # An option that is given, be it its default, is a part of the model's bytes.
-    options: dict[str, Any] = {"allow_whitespace_only_pieces": True} if for_code else {}
-    options |= {"hard_vocab_limit": False} if at_most else {}
+    options: dict[str, Any] = {"hard_vocab_limit": False} if at_most else {}
+    if for_code:
+        as_stand_ins = sentencepiece.SentencePieceNormalizer(
+            norm_map=[*STAND_INS.items()], add_dummy_prefix=True, escape_whitespaces=True
+        )
+        options |= {"allow_whitespace_only_pieces": True, "normalizer": as_stand_ins}
+    else:
+        options |= {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
     if not any(map(str.strip, lines)):
         raise UserError(f"{output} cannot be trained without text: give --input files with text.")
-    try:
+    lines = _without_rare_characters(lines, vocab_size)
+
+    def train() -> None:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(lines),
             model_writer=model,
@@ -70,21 +90,50 @@ def train_tokenizer(
             unk_id=3,
             byte_fallback=True,
             user_defined_symbols=["\n"],
-            normalization_rule_name="identity",
-            remove_extra_whitespaces=False,
             max_sentence_length=MAX_LINE_BYTES,
             num_threads=2,
-            minloglevel=2,
             **options,
         )
+
+    try:
+        _show_progress(train, sum(map(len, lines)))
     except RuntimeError as error:
         reason = str(error).strip().rpartition("] ")[2].rstrip(".")
         raise UserError(f"vocab_size = {vocab_size} does not suit this text: {reason}.") from error
+    if for_code:
+        back = [(stand_in, own) for own, stand_in in STAND_INS.items()]
+        spec = sentencepiece.SentencePieceNormalizer(norm_map=back).serialized_normalizer_spec()
+        # Field 5 of a model, its denormalizer, with a length of two bytes.
+        model.write(bytes([5 << 3 | 2, len(spec) & 127 | 128, len(spec) >> 7]) + spec)
     path = as_path(output)
     with storage_errors(path, "written", "change --output"):
         if not bucket_of(path):
             path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, model.getvalue())
+
+
+def _without_rare_characters(lines: list[str], vocab_size: int) -> list[str]:
+    """Lines with a newline, a fixed piece, for the rarest characters if not all can be pieces."""
+    room = vocab_size - FIXED_PIECES
+    if len({" "}.union(*lines)) <= room:
+        return lines
+    if room < 2:
+        raise UserError(f"vocab_size = {vocab_size} must be at least {FIXED_PIECES + 2}.")
+    counts = Counter(chain.from_iterable(lines))
+    ranked = sorted(counts, key=lambda character: (-counts[character], character))
+    rare = str.maketrans(dict.fromkeys(ranked[int(room * MOST_CHARACTERS) :], "\n"))
+    return [line.translate(rare) for line in lines]
+
+
+def _show_progress(train: Callable[[], None], characters: int) -> None:
+    """Trains in a thread, and prints the time every few seconds."""
+    with ThreadPoolExecutor(1) as pool:
+        training = pool.submit(train)
+        for tick in count():
+            line = f"training the tokenizer on {characters / 1e6:,.2f} million characters"
+            print(f"{line}: {tick * PROGRESS_SECONDS} s", file=sys.stderr)
+            if wait([training], PROGRESS_SECONDS).done:
+                return training.result()
 
 
 def sample(texts: Iterable[str], limit: int) -> list[str]:
@@ -135,5 +184,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
     gin_files.read([], bindings)  # refuses bindings: text files have no settings
     texts = TextFiles(find_text_files(options.input), options.field).texts()
-    train_tokenizer(texts, options.vocab_size, options.output, options.sample_bytes, for_code=True)
+    asked = (options.vocab_size, options.output, options.sample_bytes)
+    with signals():
+        train_tokenizer(texts, *asked, for_code=True)
     print(options.output)
