@@ -40,7 +40,8 @@ log = logging.getLogger(__name__)
 def as_path(path: PathLike) -> epath.Path:
     """A path of the local disk or of a bucket (gs://).
 
-    Raises UserError for a bucket that has no client or does not answer when first used.
+    Raises UserError for a bucket that has no client or cannot be used, and Unavailable for one that
+    does not answer when first used.
     """
     parsed = epath.Path(str(path)).expanduser()
     bucket = bucket_of(path)
@@ -93,21 +94,21 @@ def _ask(path: epath.Path) -> None:
     except ImportError as error:
         raise UserError(f"{path} needs a bucket client: pip install 'hyla_lm[gcs]'.") from error
     except OSError as error:
-        raise UserError(
+        raise (Unavailable if passes(error) else UserError)(
             f"{path} cannot be reached ({error}): check the path, the network and the credentials "
             "(gcloud auth application-default login)."
         ) from error
 
 
 def check_bucket_access(path: PathLike) -> None:
-    """Asks for the bucket itself, as Orbax does; raises UserError without permission for it."""
+    """Asks for the bucket itself, as Orbax does; raises UserError where that is refused."""
     from google.cloud import storage
 
     bucket = bucket_of(path)
     try:
         storage.Client().get_bucket(bucket.removeprefix("gs://"))
     except Exception as error:
-        raise UserError(
+        raise (Unavailable if passes(error) else UserError)(
             f"{bucket} cannot be looked at ({error}), which Orbax does to keep checkpoints in it: "
             "make the bucket, give this account roles/storage.legacyBucketReader on it, "
             "and set GOOGLE_CLOUD_PROJECT where no project is known."

@@ -94,9 +94,11 @@ class Fault:
         number = getattr(errno, self.error, None)
         if self.error not in FOR_A_PERSON_OF_STORES and number not in FOR_A_PERSON:
             return (DONE, UNAVAILABLE)
-        # Orbax takes what it cannot look at for missing, and does not say why.
-        is_hidden = self.call in ("list", "stat") and "/checkpoints/" in self.where
-        return (DONE, MISTAKE, UNAVAILABLE) if is_hidden else (DONE, MISTAKE)
+        # Orbax takes what it cannot look at for missing, and does not say why. One "not found" of a
+        # bucket during a save is tried again: the next start asks whether the bucket exists.
+        is_unsure = self.call in ("list", "stat") or self.error == "404"
+        is_orbax = "/checkpoints/" in self.where
+        return (DONE, MISTAKE, UNAVAILABLE) if is_unsure and is_orbax else (DONE, MISTAKE)
 
 
 @dataclass

@@ -6,7 +6,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hyla_lm.checkpoint.checkpoint import Checkpointer
-from hyla_lm.errors import UserError
+from hyla_lm.errors import Unavailable, UserError
 from hyla_lm.logs.tensorboard import TensorBoard
 from hyla_lm.run import folder as folders
 from hyla_lm.run.folder import Mirror, RunFolder
@@ -95,3 +95,9 @@ def test_a_bucket_that_orbax_may_not_look_at_is_named_at_once(bucket: FakeBucket
     bucket.buckets_can_be_seen = False
     with pytest.raises(UserError, match="gs://bucket cannot be looked at .*legacyBucketReader"):
         Checkpointer(as_path(f"{WORKDIR}/checkpoints"), 1)
+
+
+def test_a_bucket_that_does_not_answer_may_answer_later(bucket: FakeBucket) -> None:
+    bucket.fail(500, 10**9)
+    with pytest.raises(Unavailable, match="gs://bucket/run cannot be reached .*500"):
+        RunFolder(WORKDIR)
