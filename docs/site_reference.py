@@ -12,7 +12,6 @@ from typing import Any
 from hyla_lm.attention.spec import VARIANTS
 from hyla_lm.cli.main import parser as parser_of_all
 from hyla_lm.config.settings import Setting, classes, settings_of, summary_of
-from hyla_lm.ending import ENDS
 from hyla_lm.tpu import worker
 
 API = {
@@ -132,16 +131,9 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def ends() -> str:
-    """How commands end: statuses, what they mean and what to do."""
-    rows = ((str(status), *texts) for status, texts in ENDS.items())
-    return _table(("Status", "Meaning", "What to do"), rows)
-
-
 REFERENCE: Mapping[str, Callable[[], str]] = {
     "settings": settings,
     "commands": commands,
     "variants": variants,
     "api": api,
-    "ends": ends,
 }

@@ -18,30 +18,7 @@ from contextlib import contextmanager
 from hyla_lm.errors import Unavailable, UserError, passes
 
 DONE, FAILED, MISTAKE, UNAVAILABLE, STOPPED, INTERRUPTED, UNREAD = 0, 1, 2, 69, 75, 130, 141
-# What each status means, and what to do: docs/exit_statuses.md. 69 and 75 are names of sysexits.h.
-ENDS = {
-    DONE: ("done", ""),
-    FAILED: (
-        "an error of the program; `hyla-lm plan`: the step does not fit; `hyla-lm sweep`: a run "
-        "failed",
-        "read the traceback",
-    ),
-    MISTAKE: (
-        "a mistake that you can mend, or damage in bytes that were read whole",
-        "change the setting or file that the sentence names",
-    ),
-    UNAVAILABLE: (
-        "a disk, a store, a device, a helper process or another process of the run failed in a way "
-        "that may pass, or the run hung",
-        "run the same command again",
-    ),
-    STOPPED: ("the run was interrupted, and has saved", "run the same command again"),
-    INTERRUPTED: (
-        "interrupted a second time, or a command that saves nothing was interrupted",
-        "run the same command again",
-    ),
-    UNREAD: ("whoever reads the output has gone, as `head` does", ""),
-}
+# What each means: docs/exit_statuses.md. 69 and 75 are names of sysexits.h.
 LONGEST_REASON = 300
 # Packages whose classes of errors are of a store, a network or a device.
 CLIENTS = ("jax", "google.", "gcsfs", "aiohttp", "requests", "urllib3", "orbax", "grain")

@@ -146,7 +146,7 @@ def tables(output: Path) -> list[str]:
     steps = json.loads((output / "step_time.json").read_text())
     times = steps["processor_milliseconds"]
     of_step = (
-        f"A step takes {times['muon']} ms of the processor with Muon and {times['adamw']} ms "
+        f"A step takes {times['muon']} ms of CPU time with Muon and {times['adamw']} ms "
         f"with AdamW: {steps['ratio']} times as much."
     )
     return ["\n".join(of_runs), "\n".join(of_pairs), of_step]
