@@ -1,4 +1,4 @@
-"""Reference pages of the site, written from the code: settings, commands, variants, the API."""
+"""Reference pages of the site, written from the code: settings, commands, the API."""
 
 import argparse
 import importlib
@@ -9,7 +9,6 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from hyla_lm.attention.spec import VARIANTS
 from hyla_lm.cli.main import parser as parser_of_all
 from hyla_lm.config.settings import Setting, classes, settings_of, summary_of
 from hyla_lm.tpu import worker
@@ -84,16 +83,6 @@ def _meaning(action: argparse.Action) -> str:
     return "; ".join(said)
 
 
-def variants() -> str:
-    """The named attention variants."""
-    head = ("Name", "Code", "Value network", "Activation", "Hidden layers")
-    rows = []
-    for name, spec in VARIANTS.items():
-        depth = str(spec.value_depth) if spec.value_network == "hypernetwork" else "none"
-        rows.append((f"`{name}`", spec.normalization, spec.value_network, spec.activation, depth))
-    return _table(head, rows)
-
-
 def api() -> str:
     """Signatures and docstrings of what other programs call."""
     parts = []
@@ -134,6 +123,5 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 REFERENCE: Mapping[str, Callable[[], str]] = {
     "settings": settings,
     "commands": commands,
-    "variants": variants,
     "api": api,
 }

@@ -46,7 +46,8 @@ REPORT = RESULTS / "report.md"
 SIGNIFICANT = 0.05
 HEAD = """# Record book
 
-Small language models that differ only in their attention: which has the fewest bits per byte?
+Which attention has the fewest bits per byte in small language models that differ in nothing else?
+A hybrid has softmax and HYLA layers in turn.
 
 {verdict}
 
@@ -62,31 +63,31 @@ the size.
 
 {results}
 Differences are from softmax: below 0 is better. ± is the standard error over seeds; intervals are
-Welch's over seeds, of 95 %. CPU time is that of a step, and FLOPs are those of
-[`perf/mfu`](curves.md#speed-and-cost).
+Welch's over seeds, of 95 %. [FLOPs](curves.md#speed-and-cost) and CPU time are per step, relative
+to softmax.
 
 ## HYLA against linear attention
 
 {against_linear}
-At equal FLOPs and CPU time the costlier runs are read earlier, before their learning rate has
-fallen. That makes HYLA look a little worse than a shorter run of it would.
+For equal FLOPs or CPU time we take an earlier checkpoint of the slower model, at a higher learning
+rate. This disfavours HYLA a little.
 
 ## What is equal, and what is not
 
 Equal are the tokens ({tokens}M per run, {steps:,} steps), their order for a seed, the schedule
-and the number of parameters. FLOPs and time differ. Each method and size has the best of four
-learning rates, from runs of another seed and half the length. Layers of the hybrid are softmax and
-HYLA in turn.
+and the number of parameters. FLOPs and time differ. The learning rate is the best of four for each
+method and size, chosen in shorter runs with another seed.
 
-The text is prose of the docstrings of {packages} packages, in rows of 128 tokens of 2,048 pieces.
+The text is prose of the docstrings of {packages} packages. Rows have 128 tokens. The vocabulary has
+2,048 pieces.
 
-[All tables](results/records/report.md): intervals over documents, equal budgets, learning rates,
-memory, corpus. [Further experiments](results/experiments/report.md): softmax keys, recall.
+[All tables](results/records/report.md) and [further experiments](results/experiments/report.md)
+have the rest.
 
 ## Repeat it
 
-`make records` makes corpus, runs without a result, and these pages. Committed results are in
-`docs/results/records`; delete them to measure all anew.
+`make records` builds the corpus, trains the missing runs and writes this page. Committed results
+are in `docs/results/records`; delete them to measure all anew.
 """
 REPORT_HEAD = """# Record book, all tables
 
@@ -195,13 +196,17 @@ def verdict(cells: Mapping[str, Sequence[Cell]]) -> str:
     leads = [[-x for x in less(found, "hyla", "linear")] for found in of]
     every = [lead for of_size in leads for lead in of_size]
     gaps = [f"{np.mean(of_size):.3f}" for of_size in leads]
+    intervals = {name: hyla_less_linear(found) for name, found in cells.items()}
+    unsure = [name for name, found in intervals.items() if found and found.low <= 0 <= found.high]
+    doubt = f" At {' and '.join(unsure)} the interval includes 0." if unsure else ""
     return f"""**{" or ".join(best).capitalize()} leads at each size.** HYLA is behind by
 {min(behind):.2f} to {max(behind):.2f} bits per byte.
 
 **HYLA beats linear attention in {sum(x > 0 for x in every)} of {len(every)} pairs of seeds** at
 equal tokens. Its lead is {", ".join(gaps[:-1])} and {gaps[-1]} bits per byte at
-{", ".join(names[:-1])} and {names[-1]} parameters. From the smallest size to the largest the lead
-grows by {np.mean(leads[-1]) - np.mean(leads[0]):.3f} ({interval(welch(leads[-1], leads[0]), 3)}).
+{", ".join(names[:-1])} and {names[-1]} parameters.{doubt} From the smallest size to the
+largest the lead grows by {np.mean(leads[-1]) - np.mean(leads[0]):.3f}
+({interval(welch(leads[-1], leads[0]), 3)}).
 
 **At equal CPU time it does not.** A step of HYLA takes longer."""
 
@@ -229,11 +234,16 @@ def against_linear(cells: Mapping[str, Sequence[Cell]]) -> str:
     for size, found in cells.items():
         of = {cell.method: cell for cell in found}
         hyla, linear = of["hyla"], of["linear"]
-        ours, theirs = ([run["bits_per_byte"] for run in cell.runs] for cell in (hyla, linear))
         budgets = {at: budget([hyla, linear], at) for at in BUDGETS}
         read = [f"{hyla.bits_at(a, b) - linear.bits_at(a, b):+.3f}" for a, b in budgets.items()]
-        rows.append([size, read[0], interval(welch(ours, theirs), 3), *read[1:]])
+        rows.append([size, read[0], interval(hyla_less_linear(found), 3), *read[1:]])
     return table(head, rows)
+
+
+def hyla_less_linear(cells: Sequence[Cell]) -> Interval | None:
+    """The interval over seeds of HYLA less linear attention at one size, at equal tokens."""
+    of = {cell.method: [run["bits_per_byte"] for run in cell.runs] for cell in cells}
+    return welch(of["hyla"], of["linear"])
 
 
 def state(folder: Path, sizes: Sequence[str]) -> str:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from hyla_lm.attention.spec import VARIANTS
+
 ROOT = Path(__file__).parents[2]
 CONFIGURABLE = re.compile(r"^@configurable\n@dataclass\(frozen=True\)\nclass (\w+)", re.M)
 SETTING = re.compile(r"^    (\w+): .*= setting\(", re.M)
@@ -54,6 +56,11 @@ def test_every_flag_is_in_the_reference(site: Path) -> None:
     told = unescape((site / "commands" / "index.html").read_text())
     missing = {flag for flag in FLAG.findall(sources("hyla_lm", "data", "evals", "tpu"))}
     assert {flag for flag in missing if f"<code>{flag}" not in told} == set()
+
+
+def test_every_variant_is_in_the_reference() -> None:
+    page = (ROOT / "docs" / "variants.md").read_text()
+    assert [name for name in VARIANTS if f"| `{name}` | " not in page] == []
 
 
 def test_pages_are_whole(site: Path) -> None:
