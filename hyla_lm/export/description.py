@@ -92,7 +92,6 @@ def describe_model(config: ModelConfig, vocab_size: int, sequence_length: int) -
         "max_position_embeddings": rows,
         "sequence_length": sequence_length,
         "dtype": "float32",
-        "use_cache": False,
     }
 
 
@@ -137,14 +136,18 @@ def _first_distances(config: ModelConfig) -> list[int] | None:
 
 
 def special_ids(tokenizer: Tokenizer) -> dict[str, int | None]:
-    """The ids that begin, end and pad a text, by the names that transformers uses."""
+    """The ids that begin, end and pad a text, by the names that transformers uses.
+
+    Where PAD begins texts, EOS pads: `generate` hides all PADs of ids that come without a mask.
+    """
     pad = tokenizer.special_ids["pad"]
+    pad = tokenizer.eos if pad == tokenizer.bos else pad
     named = {"bos": tokenizer.bos, "eos": tokenizer.eos, "pad": None if pad < 0 else pad}
     return {f"{name}_token_id": index for name, index in named.items()}
 
 
-def tokenizer_config(tokenizer: Tokenizer) -> dict[str, Any]:
-    """The content of tokenizer_config.json, which names the special pieces."""
+def tokenizer_config(tokenizer: Tokenizer, longest: int) -> dict[str, Any]:
+    """The content of tokenizer_config.json: special pieces, and the longest row in tokens."""
     ids = {**tokenizer.special_ids, "bos": tokenizer.bos}
     special = {
         f"{name}_token": tokenizer.processor.IdToPiece(index)
@@ -154,5 +157,6 @@ def tokenizer_config(tokenizer: Tokenizer) -> dict[str, Any]:
     return {
         "tokenizer_class": "HylaTokenizer",
         "auto_map": {"AutoTokenizer": ["transformers_hyla.HylaTokenizer", None]},
+        "model_max_length": longest,
         **special,
     }

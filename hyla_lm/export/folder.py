@@ -45,8 +45,10 @@ def write_folder(model: LoadedModel, output: str) -> int:
     described = describe_model(model.config, model.tokenizer.vocab_size, model.sequence_length)
     texts = {
         CONFIG: {**described, **special, "step": model.step},
-        "generation_config.json": {**special, "use_cache": False},
-        "tokenizer_config.json": tokenizer_config(model.tokenizer),
+        "generation_config.json": special,
+        "tokenizer_config.json": tokenizer_config(
+            model.tokenizer, described["max_position_embeddings"]
+        ),
     }
     folder = Path(output).expanduser().absolute()
     with storage_errors(output, "written", "give another folder"):

@@ -52,22 +52,50 @@ class HylaDecoder(nn.Module):
         self.final_norm = norm(c)
         if not c.tie_word_embeddings:
             self.head = nn.Linear(c.hidden_size, c.vocab_size, bias=c.use_bias)
+        # transformers sets it, and then _gradient_checkpointing_func too.
+        self.gradient_checkpointing = False
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """float32 logits BxTxV of ids BxT; the mask is 0 where a row is padded."""
-        c, length = self.config, input_ids.shape[1]
-        visible = torch.ones(length, length, dtype=torch.bool, device=input_ids.device).tril()
-        visible = visible[None, None]
-        position_BxT = torch.arange(length, device=input_ids.device).expand(input_ids.shape)
+        return self.logits(self.states(self.embed(input_ids), attention_mask)[-1])
+
+    def states(
+        self,
+        y_BxTxD: Tensor,
+        attention_mask: Tensor | None = None,
+        cache: Any = None,
+        codes: list[Tensor] | None = None,
+    ) -> list[Tensor]:
+        """What each block reads and then what the head reads, BxTxD each, from embedded tokens.
+
+        `cache`, a Cache of transformers, holds the keys and values of the tokens before these; the
+        mask covers those too. The list `codes` gets the latent code of each block, BxHxTxS.
+        """
+        past = 0 if cache is None else cache.get_seq_length()
+        position_S = torch.arange(past + y_BxTxD.shape[1], device=y_BxTxD.device)
+        position_T = position_S[past:]
+        visible = (position_S <= position_T[:, None])[None, None]
+        position_BxT = position_T.expand(y_BxTxD.shape[:2])
         if attention_mask is not None:
             visible = visible & attention_mask.bool()[:, None, None, :]
-            position_BxT = (attention_mask.long().cumsum(1) - 1).clamp(min=0)
-        y_BxTxD = self.embed(input_ids)
-        if c.position_embedding_type == "learned":
+            position_BxT = (attention_mask.long().cumsum(1) - 1).clamp(min=0)[:, past:]
+        if self.config.position_embedding_type == "learned":
             y_BxTxD = y_BxTxD + self.position_embed(position_BxT)
+        recompute = self.gradient_checkpointing and self.training
+        if recompute and cache is not None:
+            raise ValueError("Gradient checkpointing runs blocks again: give use_cache=False.")
+        states = [y_BxTxD]
         for block in self.blocks:
-            y_BxTxD = block(y_BxTxD, position_BxT, visible)
-        y_BxTxD = self.final_norm(y_BxTxD)
+            run = partial(self._gradient_checkpointing_func, block) if recompute else block
+            y_BxTxD, code_BxHxTxS = run(y_BxTxD, position_BxT, visible, cache)
+            states.append(y_BxTxD)
+            if codes is not None:
+                codes.append(code_BxHxTxS)
+        return [*states[:-1], self.final_norm(y_BxTxD)]
+
+    def logits(self, y_BxTxD: Tensor) -> Tensor:
+        """float32 logits BxTxV of the last state."""
+        c = self.config
         if c.tie_word_embeddings:
             logits = F.linear(y_BxTxD, self.embed.weight).float() * c.logit_scale
         else:
@@ -77,18 +105,22 @@ class HylaDecoder(nn.Module):
 
 
 class Block(nn.Module):
-    """u + feedforward(norm(u)) for u = y + attention(norm(y))."""
+    """u + feedforward(norm(u)) for u = y + attention(norm(y)), and the latent code."""
 
     def __init__(self, c: Any, layer: int):
         super().__init__()
         self.attention_norm = norm(c)
-        self.attention = Attention(c, c.attention_pattern[layer % len(c.attention_pattern)])
+        self.attention = Attention(c, layer)
         self.feedforward_norm = norm(c)
         self.feedforward = FEEDFORWARDS[c.mlp_type](c)
 
-    def forward(self, y_BxTxD: Tensor, position_BxT: Tensor, visible: Tensor) -> Tensor:
-        u_BxTxD = y_BxTxD + self.attention(self.attention_norm(y_BxTxD), position_BxT, visible)
-        return u_BxTxD + self.feedforward(self.feedforward_norm(u_BxTxD))
+    def forward(
+        self, y_BxTxD: Tensor, position_BxT: Tensor, visible: Tensor, cache: Any
+    ) -> tuple[Tensor, Tensor]:
+        x_BxTxD = self.attention_norm(y_BxTxD)
+        x_BxTxD, code_BxHxTxS = self.attention(x_BxTxD, position_BxT, visible, cache)
+        u_BxTxD = y_BxTxD + x_BxTxD
+        return u_BxTxD + self.feedforward(self.feedforward_norm(u_BxTxD)), code_BxHxTxS
 
 
 class Attention(nn.Module):
@@ -97,9 +129,10 @@ class Attention(nn.Module):
     Scores, code and value network are computed in float32.
     """
 
-    def __init__(self, c: Any, kind: dict[str, Any]):
+    def __init__(self, c: Any, layer: int):
         super().__init__()
-        self.config, self.kind = c, kind
+        kind = c.attention_pattern[layer % len(c.attention_pattern)]
+        self.config, self.kind, self.layer = c, kind, layer
         heads, width = c.num_attention_heads, c.hidden_size
         self.query = nn.Linear(width, heads * c.head_dim, bias=c.use_bias)
         self.kv_heads = c.num_key_value_heads or heads
@@ -118,24 +151,32 @@ class Attention(nn.Module):
             table = torch.randn(heads, c.relative_attention_num_buckets)
             self.relative_bias = nn.Parameter(table / math.sqrt(table.shape[1]))
 
-    def forward(self, x_BxTxD: Tensor, position_BxT: Tensor, visible: Tensor) -> Tensor:
+    def forward(
+        self, x_BxTxD: Tensor, position_BxT: Tensor, visible: Tensor, cache: Any
+    ) -> tuple[Tensor, Tensor]:
         c, heads = self.config, self.config.num_attention_heads
         q = self.query(x_BxTxD).unflatten(-1, (heads, -1))
         k, v = (f(x_BxTxD).unflatten(-1, (self.kv_heads, -1)) for f in (self.key, self.value))
         if c.qk_norm:
             q, k = self.query_norm(q), self.key_norm(k)
-        k, v = (x.repeat_interleave(heads // self.kv_heads, 2) for x in (k, v))
         if c.position_embedding_type == "rotary":
             q = rotate(q, position_BxT, c.rope_theta)
             k = rotate(k, position_BxT, c.rope_theta)
+        if cache is not None:
+            k_BxHxSxK, v_BxHxSxU = cache.update(k.transpose(1, 2), v.transpose(1, 2), self.layer)
+            k, v = k_BxHxSxK.transpose(1, 2), v_BxHxSxU.transpose(1, 2)
+        k, v = (x.repeat_interleave(heads // self.kv_heads, 2) for x in (k, v))
         s_BxHxTxS = torch.einsum("bthk,bshk->bhts", q.float() / math.sqrt(c.head_dim), k.float())
         if c.position_embedding_type == "relative":
-            bucket_TxS = relative_buckets(x_BxTxD.shape[1], c.relative_attention_first_distances)
+            sizes = q.shape[1], k.shape[1]
+            bucket_TxS = relative_buckets(*sizes, c.relative_attention_first_distances)
             s_BxHxTxS = s_BxHxTxS + self.relative_bias[:, bucket_TxS].float()
         a_BxHxTxS = normalize(s_BxHxTxS, visible, self.kind["normalization"])
         y_BxTxHxU = self.values(a_BxHxTxS, v.float())
         y_BxTxD = y_BxTxHxU.flatten(2).to(x_BxTxD.dtype)
-        return self.out(y_BxTxD * self.gate(x_BxTxD).sigmoid() if c.gated_attention else y_BxTxD)
+        if c.gated_attention:
+            y_BxTxD = y_BxTxD * self.gate(x_BxTxD).sigmoid()
+        return self.out(y_BxTxD), a_BxHxTxS
 
     def values(self, a_BxHxTxS: Tensor, v_BxSxHxU: Tensor) -> Tensor:
         """What the value network that each code configures gives for each query, BxTxHxU."""
@@ -172,13 +213,13 @@ def rotate(x_BxTxHxK: Tensor, position_BxT: Tensor, base: float) -> Tensor:
     return rotated.to(x_BxTxHxK.dtype)
 
 
-def relative_buckets(length: int, first_distances: list[int]) -> Tensor:
+def relative_buckets(queries: int, keys: int, first_distances: list[int]) -> Tensor:
     """T5's bucket of each query and key, TxS, of the first distance that falls in each bucket.
 
-    Keys after a query share the query's own.
+    The queries are the last of the keys. Keys after a query share the query's own.
     """
-    position = torch.arange(length)
-    distance_TxS = (position[:, None] - position).clamp(min=0)
+    position_S = torch.arange(keys)
+    distance_TxS = (position_S[keys - queries :, None] - position_S).clamp(min=0)
     return torch.searchsorted(torch.tensor(first_distances), distance_TxS, right=True) - 1
 
 

@@ -1,19 +1,29 @@
 """The decoder and its tokenizer as transformers' Auto classes load them (trust_remote_code)."""
 
+import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
 
 import sentencepiece
 from torch import Tensor, nn
-from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel, PreTrainedTokenizer
-from transformers.modeling_outputs import CausalLMOutput
+from transformers import (
+    DynamicCache,
+    GenerationMixin,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizer,
+)
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from .modeling_hyla import HylaDecoder
 
 VOCABULARY = "tokenizer.model"
 FILES = {"vocab_file": VOCABULARY}
 INPUTS = ["input_ids", "attention_mask"]
+# The cache's name; transformers before 5.24 has the second.
+NAMES = [f.name for f in dataclasses.fields(CausalLMOutputWithPast)]
+CACHE = "cache" if "cache" in NAMES else "past_key_values"
 
 
 class HylaConfig(PretrainedConfig):
@@ -23,10 +33,11 @@ class HylaConfig(PretrainedConfig):
 
 
 class HylaForCausalLM(PreTrainedModel, GenerationMixin):
-    """HylaDecoder for transformers. There is no key-value cache: each step reads the whole row."""
+    """HylaDecoder for transformers."""
 
     config_class = HylaConfig
     base_model_prefix = "decoder"
+    supports_gradient_checkpointing = True
 
     def __init__(self, config: Any):
         super().__init__(config)
@@ -36,29 +47,58 @@ class HylaForCausalLM(PreTrainedModel, GenerationMixin):
     def get_input_embeddings(self) -> nn.Module:
         return self.decoder.embed
 
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.decoder.embed = value
+
+    def get_output_embeddings(self) -> nn.Module | None:
+        return None if self.config.tie_word_embeddings else self.decoder.head
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        self.decoder.head = new_embeddings
+
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         cache: Any = None,
         past_key_values: Any = None,
         use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> Any:
         """Logits BxTxV; with `labels` (-100 is ignored) also the mean loss of the next tokens.
 
-        `past_key_values` is what transformers before 5.24 call `cache`.
+        `attentions` are the latent codes, BxHxTxS each. `past_key_values` is what transformers
+        before 5.24 call `cache`.
         """
-        if use_cache or cache is not None or past_key_values is not None:
-            raise ValueError("HYLA has no key-value cache here: give use_cache=False.")
-        logits = self.decoder(input_ids, attention_mask)
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("Give either input_ids or inputs_embeds.")
+        cache = past_key_values if cache is None else cache
+        if use_cache and cache is None:
+            cache = DynamicCache()
+        y_BxTxD = self.decoder.embed(input_ids) if inputs_embeds is None else inputs_embeds
+        c = self.config
+        with_codes, with_states = output_attentions, output_hidden_states
+        with_codes = c.output_attentions if with_codes is None else with_codes
+        with_states = c.output_hidden_states if with_states is None else with_states
+        codes: list[Tensor] = []
+        states = self.decoder.states(y_BxTxD, attention_mask, cache, codes if with_codes else None)
+        logits = self.decoder.logits(states[-1])
         loss = None
         if labels is not None:
             loss = nn.functional.cross_entropy(
                 logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
             )
-        output = CausalLMOutput(loss=loss, logits=logits)
+        output = CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            hidden_states=tuple(states) if with_states else None,
+            attentions=tuple(codes) if with_codes else None,
+            **{CACHE: cache},
+        )
         return output.to_tuple() if return_dict is False else output
 
 
@@ -84,6 +124,16 @@ class HylaTokenizer(PreTrainedTokenizer):
 
     def convert_tokens_to_string(self, tokens: list[str]) -> str:
         return self.pieces.DecodePieces(tokens)
+
+    def _decode(
+        self, token_ids: int | list[int], skip_special_tokens: bool = False, **options: Any
+    ) -> str:
+        """Ids without BOS continue a text, so their first space stays; none is cleaned up."""
+        ids = [token_ids] if isinstance(token_ids, int) else token_ids
+        tokens = self.convert_ids_to_tokens(ids, skip_special_tokens=skip_special_tokens)
+        if self.bos_token_id in ids:
+            return self.convert_tokens_to_string(tokens)
+        return self.convert_tokens_to_string(["a", *tokens])[1:]
 
     def save_vocabulary(
         self, save_directory: str, filename_prefix: str | None = None

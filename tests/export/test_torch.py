@@ -1,7 +1,9 @@
 """PyTorch and transformers run what was exported, with the logits and ids of the trainer."""
 
+import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,6 +38,7 @@ pytestmark = pytest.mark.torch
 # float32 on both sides and logits of order 10 or less: sums in another order, magnified by RMSHead
 # where all heads are near 0. Most agree to 1e-6.
 TOLERANCE = 1e-4
+PROMPTS = [TEXT, "ten", "kast dun"]
 EXPORTED = [name for name, spec in VARIANTS.items() if spec.pair_network is None]
 
 
@@ -61,6 +65,18 @@ def torch_logits(folder: Path, ids_BxT: np.ndarray) -> np.ndarray:
 
     with torch.no_grad():
         return module_of(folder).load(folder)(torch.from_numpy(ids_BxT)).numpy()
+
+
+def cached_logits(folder: Path, ids_BxT: np.ndarray, piece: int) -> np.ndarray:
+    """Logits of rows that are read in pieces, with the keys and values of earlier ones kept."""
+    import torch
+    from transformers import DynamicCache
+
+    decoder, cache = module_of(folder).load(folder), DynamicCache()
+    with torch.no_grad():
+        embedded = [decoder.embed(ids) for ids in torch.from_numpy(ids_BxT).split(piece, 1)]
+        read = [decoder.states(part, cache=cache)[-1] for part in embedded]
+        return torch.cat([decoder.logits(state) for state in read], 1).numpy()
 
 
 def jax_logits(model: LoadedModel, ids_BxT: np.ndarray) -> np.ndarray:
@@ -100,7 +116,7 @@ def test_runs_have_equal_logits_in_torch_and_in_transformers(exported: Path) -> 
 
 
 def test_transformers_encode_decode_and_generate_alike(exported: Path) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
     model = load(str(exported))
     auto = AutoModelForCausalLM.from_pretrained(exported, trust_remote_code=True)
@@ -110,12 +126,131 @@ def test_transformers_encode_decode_and_generate_alike(exported: Path) -> None:
         assert tokenizer.encode(text, add_special_tokens=False) == model.ids(text)[1:]
         decoded = tokenizer.decode(model.ids(text), skip_special_tokens=True)
         assert decoded == model.tokenizer.decode(model.ids(text))
-    prompt = tokenizer(TEXT, return_tensors="pt")
-    ids = auto.generate(**prompt, max_new_tokens=6, do_sample=False)[0]
+        joined = [tokenizer.decode(model.ids(text)[part]) for part in (slice(2), slice(2, None))]
+        assert "".join(joined) == decoded
+    assert tokenizer.model_max_length == SEQUENCE_LENGTH
+    expected = [text + model.generate(text, max_tokens=6, temperature=0) for text in PROMPTS]
+    prompts = tokenizer(PROMPTS, return_tensors="pt", padding=True, padding_side="left")
+    for options in ({}, {"use_cache": False}):
+        ids = auto.generate(**prompts, max_new_tokens=6, do_sample=False, **options)
+        assert tokenizer.decode(ids, skip_special_tokens=True) == expected
+    generate = pipeline("text-generation", model=auto, tokenizer=tokenizer)
+    found = generate(PROMPTS, max_new_tokens=6, do_sample=False)
+    assert [text["generated_text"] for [text] in found] == expected
+
+
+def test_ids_without_a_mask_generate_alike_where_pad_begins_texts(tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    words = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([TEXT] * 9),
+        model_writer=words,
+        vocab_size=11,
+        **{"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "minloglevel": 2},
+    )
+    (tmp_path / "tokenizer.model").write_bytes(words.getvalue())
+    model = make_model(Tokenizer(str(tmp_path / "tokenizer.model")))
+    write_folder(model, str(tmp_path / "out"))
+    auto = AutoModelForCausalLM.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    ids = auto.generate(torch.tensor([model.ids(TEXT)]), max_new_tokens=6, do_sample=False)[0]
     text = tokenizer.decode(ids, skip_special_tokens=True)
     assert text == TEXT + model.generate(TEXT, max_tokens=6, temperature=0)
+
+
+def test_codes_states_and_embedded_tokens_are_given_and_taken(exported: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = load(str(exported))
+    auto = AutoModelForCausalLM.from_pretrained(exported, trust_remote_code=True)
+    ids = torch.tensor([model.ids(TEXT)])
+    embedded = auto.get_input_embeddings()(ids)
+    with torch.no_grad():
+        plain = auto(ids)
+        full = auto(inputs_embeds=embedded, output_attentions=True, output_hidden_states=True)
+    assert plain.attentions is None and plain.hidden_states is None
+    torch.testing.assert_close(full.logits, plain.logits, rtol=0, atol=0)
+    for code, expected in zip(full.attentions, model.latent_codes(TEXT).values(), strict=True):
+        np.testing.assert_allclose(code[0].numpy(), expected, atol=TOLERANCE)
+    first, *_, last = full.hidden_states
+    torch.testing.assert_close(first, embedded)
+    assert len(full.hidden_states) == 1 + model.config.num_layers
+    torch.testing.assert_close(auto.decoder.logits(last), full.logits)
+
+
+def test_a_low_rank_adapter_trains_and_is_merged(exported: Path, tmp_path: Path) -> None:
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    auto = AutoModelForCausalLM.from_pretrained(exported, trust_remote_code=True)
+    before = {name: weight.clone() for name, weight in auto.named_parameters()}
+    targets = ["query", "value", "up"]
+    adapted = get_peft_model(auto, LoraConfig(task_type="CAUSAL_LM", target_modules=targets))
+    optimizer = torch.optim.Adam(adapted.parameters(), 0.03)
+    ids = torch.from_numpy(random_ids(load(str(exported)), 2, 9))
+    losses = []
+    for _ in range(10):
+        losses.append(adapted(input_ids=ids, labels=ids).loss)
+        losses[-1].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert losses[-1] < losses[0] - 0.1
+    with torch.no_grad():
+        expected = adapted(input_ids=ids).logits.numpy()
+    merged = adapted.merge_and_unload()
+    changed = {name for name, weight in merged.named_parameters() if (weight != before[name]).any()}
+    assert {name.split(".")[-2] for name in changed} == {*targets}
+    merged.save_pretrained(tmp_path)
+    shutil.copyfile(exported / "tokenizer.model", tmp_path / "tokenizer.model")
+    found = jax_logits(load(str(tmp_path)), ids.numpy())
+    np.testing.assert_allclose(found, expected, atol=TOLERANCE)
+
+
+def test_checkpointed_gradients_are_those_of_a_pass_that_keeps_all(exported: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    auto = AutoModelForCausalLM.from_pretrained(exported, trust_remote_code=True).train()
+    ids = torch.from_numpy(random_ids(load(str(exported)), 2, 9))
+    runs: list[int] = []
+    auto.decoder.blocks[1].register_forward_pre_hook(lambda *_: runs.append(1))
+
+    def gradients() -> list[np.ndarray]:
+        auto.zero_grad()
+        auto(ids, labels=ids).loss.backward()
+        return [parameter.grad.numpy().copy() for parameter in auto.parameters()]
+
+    expected = gradients()
+    auto.gradient_checkpointing_enable()
+    for found, gradient in zip(gradients(), expected, strict=True):
+        np.testing.assert_array_equal(found, gradient)
+    assert len(runs) == 1 + 2
     with pytest.raises(ValueError, match="use_cache=False"):
-        auto.generate(**prompt, max_new_tokens=2, use_cache=True)
+        auto(ids, use_cache=True)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_vocabulary_grows(tokenizer: Tokenizer, tied: bool, tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = make_model(tokenizer, tie_embeddings=tied)
+    write_folder(model, str(tmp_path / "out"))
+    auto = AutoModelForCausalLM.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    ids = torch.from_numpy(random_ids(model, 1, 9))
+    size = tokenizer.vocab_size
+    with torch.no_grad():
+        before = auto(ids).logits
+        auto.resize_token_embeddings(size + 3)
+        after = auto(torch.cat([ids, torch.tensor([[size + 2]])], 1)).logits
+    assert after.shape[-1] == auto.config.vocab_size == size + 3
+    torch.testing.assert_close(after[:, :-1, :size], before)
+    auto.save_pretrained(tmp_path / "again")
+    AutoModelForCausalLM.from_pretrained(tmp_path / "again", trust_remote_code=True)
 
 
 def test_what_transformers_trained_and_saved_loads_again(exported: Path, tmp_path: Path) -> None:
@@ -167,18 +302,21 @@ MODELS = st.fixed_dictionaries(
 
 
 @settings(max_examples=25)
-@given(fields=MODELS, length=st.integers(1, 20))
+@given(fields=MODELS, length=st.integers(1, 20), piece=st.integers(1, 20))
 def test_any_small_model_has_equal_logits(
     tokenizer: Tokenizer,
     tmp_path_factory: pytest.TempPathFactory,
     fields: dict[str, Any],
     length: int,
+    piece: int,
 ) -> None:
     model = make_model(tokenizer, **fields)
     folder = tmp_path_factory.mktemp("any") / "out"
     write_folder(model, str(folder))
     ids = random_ids(model, 2, length)
-    np.testing.assert_allclose(torch_logits(folder, ids), jax_logits(model, ids), atol=TOLERANCE)
+    expected = jax_logits(model, ids)
+    np.testing.assert_allclose(torch_logits(folder, ids), expected, atol=TOLERANCE)
+    np.testing.assert_allclose(cached_logits(folder, ids, piece), expected, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("name", torch_models.MODELS)
