@@ -10,7 +10,7 @@ import numpy as np
 from hyla_lm.errors import UserError
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.model.config import LONGEST_ROW, ModelConfig
-from hyla_lm.model.layers import EPSILON, ROTARY_BASE, relative_buckets
+from hyla_lm.model.layers import EPSILON, relative_buckets
 from hyla_lm.model.width import tied_logit_scale
 
 MODEL_TYPE = "hyla"
@@ -26,6 +26,7 @@ ENTRIES = {
     "gated_attention": "gated_attention",
     "mlp_dim": "intermediate_size",
     "positions": "position_embedding_type",
+    "rope_theta": "rope_theta",
     "max_length": "max_position_embeddings",
     "relative_buckets": "relative_attention_num_buckets",
     "relative_max_distance": "relative_attention_max_distance",
@@ -43,7 +44,7 @@ ENTRIES = {
     "scale_tied_logits": "scale_tied_logits",
 }
 # What follows from those and from hyla_lm, and must be as it was.
-FOLLOWING = ("attention_pattern", "rope_theta", "layer_norm_eps", "logit_scale")
+FOLLOWING = ("attention_pattern", "layer_norm_eps", "logit_scale")
 # Fields that change no logits of an exported model.
 LEFT_OUT = {"attention_implementation", "attention_dropout", "causal", "remat", "scan_layers"}
 # What modeling_hyla.py knows of attention; it has all positions, feed-forwards and norms.
@@ -86,7 +87,6 @@ def describe_model(config: ModelConfig, vocab_size: int, sequence_length: int) -
             {"variant": config.pattern[layer], **asdict(config.spec(layer))} for layer in layers
         ],
         "relative_attention_first_distances": _first_distances(config),
-        "rope_theta": ROTARY_BASE,
         "layer_norm_eps": EPSILON,
         "logit_scale": tied_logit_scale(config),
         "max_position_embeddings": rows,

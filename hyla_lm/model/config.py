@@ -6,7 +6,7 @@ from hyla_lm.attention.attend import IMPLEMENTATIONS
 from hyla_lm.attention.spec import ACTIVATIONS, VARIANTS, AttentionSpec
 from hyla_lm.config.declare import configurable, setting, wrong_choice
 from hyla_lm.errors import UserError
-from hyla_lm.model.layers import FEEDFORWARDS, NORMS
+from hyla_lm.model.layers import FEEDFORWARDS, NORMS, ROTARY_BASE
 
 LONGEST_ROW = 2**20  # tokens
 POSITIONS = ("rotary", "relative", "learned", "none")
@@ -52,6 +52,9 @@ class ModelConfig:
     )
     causal: bool = setting(True, "whether a token sees only earlier tokens")
     positions: str = setting("rotary", "kind of positions", choices=POSITIONS)
+    rope_theta: float = setting(
+        ROTARY_BASE, "base of rotary positions: wavelengths go up to 2 pi times it", above=1
+    )
     relative_buckets: int = setting(32, "buckets of the T5 bias of each layer", minimum=2)
     relative_max_distance: int = setting(
         128, "distance from which T5 buckets do not differ", minimum=1, maximum=LONGEST_ROW

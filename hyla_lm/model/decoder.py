@@ -77,8 +77,8 @@ class SelfAttention(nn.Module):
         if c.qk_norm:
             q, k = rms_norm(dtype, "query_norm")(q), rms_norm(dtype, "key_norm")(k)
         if c.positions == "rotary":
-            q = rotate(q, last(context.position_BxT, self.answers))
-            k = rotate(k, context.position_BxT)
+            q = rotate(q, last(context.position_BxT, self.answers), c.rope_theta)
+            k = rotate(k, context.position_BxT, c.rope_theta)
         if self.recurrent and context.cache_index is not None:
             y_BxTxHxU = self._attend_from_state(q, k, v, context)
         else:

@@ -128,10 +128,10 @@ class MixtureOfExperts(nn.Module):
         return jnp.einsum("btk,btke->bte", jax.nn.softmax(top, axis=-1), chosen_BxTxkxE)
 
 
-def rotate(x_BxTxHxK: jax.Array, position_BxT: jax.Array) -> jax.Array:
+def rotate(x_BxTxHxK: jax.Array, position_BxT: jax.Array, base: float = ROTARY_BASE) -> jax.Array:
     """Rotary embedding (Su et al.): dimension i is paired with i + K/2; angles in float32."""
     half = x_BxTxHxK.shape[-1] // 2
-    frequency_K2 = ROTARY_BASE ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    frequency_K2 = base ** (-jnp.arange(half, dtype=jnp.float32) / half)
     angle = position_BxT[:, :, None, None].astype(jnp.float32) * frequency_K2
     cos, sin = jnp.cos(angle), jnp.sin(angle)
     x = x_BxTxHxK.astype(jnp.float32)

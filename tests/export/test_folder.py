@@ -49,6 +49,7 @@ def assert_same_bits(actual: dict[str, np.ndarray], expected: dict[str, np.ndarr
     "fields",
     [
         {"attention": "hyla_deep", "value_dim": 3, "positions": "relative"},
+        {"rope_theta": 100.0, "num_layers": 1},
         {"attention": ("softmax", "linear"), "positions": "learned", "max_length": 32},
         {"feedforward": "swiglu", "tie_embeddings": False, "value_activation": "tanh"},
         {"feedforward": "moe", "positions": "none", "scale_tied_logits": False, "use_bias": False},
@@ -142,7 +143,7 @@ def test_every_setting_of_a_model_is_exported_or_left_out_on_purpose() -> None:
         ({"num_hidden_layers": 4}, r"blocks\.2\.attention\.key\.bias is None, and by config\.json"),
         ({"intermediate_size": 25}, r"is \(\(16, 24\), .* and by config\.json .*\(16, 25\)"),
         ({"attention_pattern": 3}, "describes no model of hyla_lm"),
-        ({"rope_theta": 500.0}, "another rope_theta"),
+        ({"layer_norm_eps": 1e-5}, "another layer_norm_eps"),
         ({"step": "7"}, "describes no model of hyla_lm"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

@@ -45,6 +45,9 @@ def test_rotary_pairs_a_dimension_with_the_one_half_a_head_further() -> None:
     np.testing.assert_allclose(
         rotate(slow, position)[0, 0, 0], [0, math.cos(0.03), 0, math.sin(0.03)], atol=1e-6
     )
+    np.testing.assert_allclose(
+        rotate(slow, position, 100.0)[0, 0, 0], [0, math.cos(0.3), 0, math.sin(0.3)], atol=1e-6
+    )
 
 
 @pytest.mark.parametrize(
