@@ -73,7 +73,7 @@ def text(plan: Mapping[str, Any]) -> str:
         "",
         *plain(_collectives(plan["collectives"])),
         "",
-        "Predicted, not measured:",
+        "Predicted from the roofline:",
     ]
     scales = {"step_seconds": 1e3, "mfu": 100}
     forms = {
@@ -85,7 +85,7 @@ def text(plan: Mapping[str, Any]) -> str:
     for key, form in forms.items():
         ends = sorted(end[key] * scales.get(key, 1) for end in plan["predicted"].values())
         lines.append(form.format(*ends))
-    lines += ["", f"Error: {plan['error']}", *(f"Note: {note}" for note in plan["notes"])]
+    lines += ["", f"Range: {plan['basis']}", *(f"Note: {note}" for note in plan["notes"])]
     return "\n".join(lines)
 
 

@@ -47,6 +47,12 @@ def train_flops_per_token(config: ModelConfig, io: Tokens | Features, length: in
     return 6.0 * forward
 
 
+def attention_flops_per_token(config: ModelConfig, length: int) -> float:
+    """The part of a training step's FLOPs that attention kernels do: no projections."""
+    keys = (length + 1) / 2 if config.causal else length
+    return 6.0 * sum(_attention_products(config, i, keys) for i in range(config.num_layers))
+
+
 def _attention_products(c: ModelConfig, layer: int, keys: float) -> float:
     """Multiply-adds of a query with its keys, or with the state in linear attention."""
     spec = c.spec(layer)

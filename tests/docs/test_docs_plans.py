@@ -27,9 +27,18 @@ def without_data(file: GinFile) -> Experiment:
     return read_experiment([file], ["LanguageModel.data = None", *unmeasured])
 
 
-def test_the_page_has_the_table_of_the_plans() -> None:
+@pytest.mark.parametrize("case", make_plans.CASES, ids="-".join)
+def test_plans_rest_on_the_measurements_of_today(case: tuple[str, str], tmp_path: Path) -> None:
+    path = make_plans.path_of(*case)
+    again = tmp_path / path.name
+    again.write_bytes(path.read_bytes())
+    make_plans.predict_again(again)
+    assert json.loads(again.read_text()) == json.loads(path.read_text())
+
+
+def test_the_page_has_the_tables() -> None:
     page = make_plans.PAGE.read_text()
-    assert make_plans.with_table(page) == page
+    assert make_plans.with_tables(page) == page
 
 
 @pytest.mark.parametrize("name", make_plans.CONFIGS)

@@ -2,12 +2,12 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 _INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?([\w.\-]+) = (.*)$")
 _OPCODE = re.compile(r" ([a-z][\w\-]*)\(([^)]*)\)")
-_ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\](?:\{([^}]*)\})?")
+_ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
 _CALLED = re.compile(r"(?:calls|to_apply)=%?([\w.\-]+)")
@@ -18,11 +18,10 @@ _SAME = ("copy", "bitcast", "reshape", "convert", "copy-start", "copy-done", "op
 
 
 class Array(NamedTuple):
-    """One array of an instruction's result; `on_chip` if it lies in VMEM or SMEM."""
+    """One array of an instruction's result."""
 
     dtype: str
     shape: tuple[int, ...]
-    on_chip: bool
 
     @property
     def num_bytes(self) -> int:
@@ -48,8 +47,8 @@ class Instruction(NamedTuple):
     @property
     def arrays(self) -> list[Array]:
         return [
-            Array(dtype, tuple(int(size) for size in sizes.split(",") if size), "S(" in layout)
-            for dtype, sizes, layout in _ARRAY.findall(self.result)
+            Array(dtype, tuple(int(size) for size in sizes.split(",") if size))
+            for dtype, sizes in _ARRAY.findall(self.result)
         ]
 
     def called(self, attribute: str) -> str:
@@ -154,11 +153,6 @@ class Program:
         """The instructions of the computation that a fusion or an async start calls."""
         match = _CALLED.search(instruction.line)
         return self.computations.get(match[1], {}) if match else {}
-
-    def operands(self, instruction: Instruction, computation: str) -> Sequence[Instruction]:
-        """The instructions that compute an instruction's operands."""
-        known = self.computations[computation]
-        return [known[name] for name in instruction.operands if name in known]
 
 
 def root_of(computation: Mapping[str, Instruction]) -> Instruction:

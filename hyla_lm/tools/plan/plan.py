@@ -1,7 +1,7 @@
 """A plan: what a config needs and costs on a slice, as one JSON-ready object."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -9,20 +9,20 @@ from typing import Any
 
 from hyla_lm.config.experiment import Experiment
 from hyla_lm.model.config import Tokens
-from hyla_lm.model.flops import count_parameters, train_flops_per_token
+from hyla_lm.model.flops import (
+    attention_flops_per_token,
+    count_parameters,
+    train_flops_per_token,
+)
 from hyla_lm.parallel.sharding import batch_ways
 from hyla_lm.run.summary import training_kernels
 from hyla_lm.tools.cycles.bundles import Dumps
 from hyla_lm.tools.cycles.hlo import Program
-from hyla_lm.tools.cycles.operations import cycles_of
+from hyla_lm.tools.cycles.kernels import kernel_cycles
 from hyla_lm.tools.cycles.topology import Slice
-from hyla_lm.tools.plan.collectives import Collective, find_collectives
+from hyla_lm.tools.plan.collectives import find_collectives
 from hyla_lm.tools.plan.compile import CompiledStep, Memory, OutOfMemory, compile_step, search
-
-ERROR = (
-    "no figure has been compared with hardware. XLA's estimate of one operation can be off "
-    "severalfold either way; host, input and the latency of collectives are left out."
-)
+from hyla_lm.tools.plan.measured import basis, factors
 
 
 def make_plan(
@@ -65,59 +65,79 @@ def make_plan(
 
 
 def describe(step: CompiledStep, topology: Slice, dumps: Path) -> dict[str, Any]:
-    """What a compiled step holds, moves and computes, and the range of its time."""
+    """What a compiled step holds and moves, its roofline, and the range of its time."""
     program = step.program
-    task, train = program.task, program.experiment.train
+    task, train, model = program.task, program.experiment.train, program.experiment.model
     hlo = Program(step.hlo)
     collectives = find_collectives(hlo, dict(program.mesh.shape), topology.count)
-    flops = program.tokens_per_step * train_flops_per_token(
-        program.experiment.model, task.io, task.sequence_length
+    tokens = program.tokens_per_step
+    flops = tokens * train_flops_per_token(model, task.io, task.sequence_length)
+    of_kernels = tokens * attention_flops_per_token(model, task.sequence_length)
+    bounds = roofline(
+        flops,
+        of_kernels,
+        kernel_cycles(hlo, Dumps(dumps)),
+        step.memory,
+        sum(x.seconds(topology) for x in collectives),
+        topology,
     )
-    cycles = cycles_of(hlo, Dumps(dumps), topology.chip)
-    ends = step_seconds(cycles, collectives, step.memory, flops / topology.chips, topology)
     table_rows = task.io.vocab_size if isinstance(task.io, Tokens) else None
-    peak = topology.chips * topology.chip.peak_flops
-    predicted = [
-        {
-            "step_seconds": seconds,
-            "tokens_per_second": program.tokens_per_step / seconds,
-            "mfu": flops / seconds / peak,
-            "chip_hours": seconds * train.steps / 3600 * topology.chips,
-        }
-        for seconds in ends
-    ]
     return {
         "fits": True,
         "mesh": dict(program.mesh.shape),
         "parameters": count_parameters(program.abstract_state.params),
         "kernels": training_kernels(program),
         "memory": asdict(step.memory) | {"hbm": topology.chip.hbm_bytes},
-        "tokens_per_step": program.tokens_per_step,
+        "tokens_per_step": tokens,
+        "flops_per_step": flops,
         "steps": train.steps,
         "collectives": [
             asdict(x) | {"purpose": x.purpose(table_rows), "seconds": x.seconds(topology)}
             for x in collectives
         ],
-        "predicted": dict(zip(("shortest", "longest"), predicted, strict=True)),
-        "error": ERROR,
+        "roofline": bounds,
+        "predicted": predict(bounds, tokens, flops, train.steps, topology),
+        "basis": basis(),
         "notes": hlo.notes,
     }
 
 
-def step_seconds(
-    cycles: Sequence[int],
-    collectives: Sequence[Collective],
+def roofline(
+    flops: float,
+    kernel_flops: float,
+    cycles: int,
     memory: Memory,
-    flops_per_chip: float,
+    link_seconds: float,
     topology: Slice,
-) -> tuple[float, float]:
-    """The shortest time of a step and the longest: collectives hidden behind cycles, or not.
+) -> dict[str, float]:
+    """Seconds that a step takes at least: to compute, to move its state, and to move collectives.
 
-    No program is faster than its FLOPs at the chip's peak, or than moving the state.
+    FLOPs are of all chips, and run at the peak; kernels take at least their counted `cycles`.
     """
     chip = topology.chip
-    compute = [count / chip.clock_hz for count in cycles]
-    links = sum(x.seconds(topology) for x in collectives)
+    peak = topology.chips * chip.peak_flops
     state_bytes = 2 * (memory.parameters + memory.optimizer) + memory.batch
-    bound = max(flops_per_chip / chip.peak_flops, state_bytes / chip.hbm_bytes_per_second)
-    return max(min(compute), links, bound), max(max(compute) + links, bound)
+    kernels = max(kernel_flops / peak, cycles / chip.clock_hz)
+    return {
+        "compute": (flops - kernel_flops) / peak + kernels,
+        "state": state_bytes / chip.hbm_bytes_per_second,
+        "links": link_seconds,
+    }
+
+
+def predict(
+    bounds: Mapping[str, float], tokens: int, flops: float, steps: int, topology: Slice
+) -> dict[str, dict[str, float]]:
+    """The shortest and the longest step: the roofline times the factors of measured steps."""
+    ends = [factor * max(bounds.values()) for factor in factors()]
+    peak = topology.chips * topology.chip.peak_flops
+    predicted = [
+        {
+            "step_seconds": seconds,
+            "tokens_per_second": tokens / seconds,
+            "mfu": flops / seconds / peak,
+            "chip_hours": seconds * steps / 3600 * topology.chips,
+        }
+        for seconds in ends
+    ]
+    return dict(zip(("shortest", "longest"), predicted, strict=True))

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from hyla_lm.tools.cycles.bundles import Dumps, run
+from hyla_lm.tools.cycles.hlo import Program
+from hyla_lm.tools.cycles.kernels import kernel_cycles
 
 LOOP = """
      0   :  { %s1_s0 = smov 0 /* a comment /* in a comment */ { } */ }
@@ -98,3 +100,22 @@ def test_dumps_are_found_by_name_and_by_equal_code(tmp_path: Path) -> None:
     assert dumps.cycles("fusion.8") is None
     assert dumps.cycles("data") is None
     assert dumps.cycles("data", {3: 1}) == 9
+
+
+def test_kernels_count_in_each_run_by_their_constant_operands(tmp_path: Path) -> None:
+    """One kernel of 9 bundles in a loop of 4 trips, and one whose branch is not known."""
+    (tmp_path / "1-data-01-packed-bundles-post-ra.txt").write_text(OPERAND)
+    (tmp_path / "2-TLP-00-deduplication-map.txt").write_text("key:data\n  data\n  unknown\n")
+    call = 'custom_call_target="tpu_custom_call"\n'
+    hlo = Program(
+        "%cond (s: (s32[])) -> pred[] {\n  %s = (s32[]) parameter(0)\n}\n\n"
+        "%body (t: (s32[])) -> (s32[]) {\n  %t = (s32[]) parameter(0)\n"
+        "  %one = s32[1]{0} constant({1})\n"
+        f"  %data = f32[8]{{0}} custom-call(%t, %t, %t, %one), {call}}}\n\n"
+        "ENTRY %main (p: f32[8]) -> f32[8] {\n  %p = f32[8]{0} parameter(0)\n"
+        f"  %unknown = f32[8]{{0}} custom-call(%p), {call}"
+        "  %w = (s32[]) while(%p), condition=%cond, body=%body, "
+        'backend_config={"known_trip_count":{"n":"4"}}\n}\n'
+    )
+    assert kernel_cycles(hlo, Dumps(tmp_path)) == 4 * 9
+    assert [note.partition(" ")[0] for note in hlo.notes] == ["kernels"]

@@ -2,10 +2,11 @@
 
 import pytest
 
+from hyla_lm.attention.chips import CHIPS
 from hyla_lm.tools.cycles.topology import Slice
-from hyla_lm.tools.plan.collectives import Collective
 from hyla_lm.tools.plan.compile import Memory, parse_refusal
-from hyla_lm.tools.plan.plan import step_seconds
+from hyla_lm.tools.plan.measured import factors, measured_runs
+from hyla_lm.tools.plan.plan import predict, roofline
 
 
 @pytest.mark.parametrize(
@@ -34,13 +35,37 @@ def test_the_compilers_sentence_about_memory_is_read() -> None:
     assert parse_refusal("INTERNAL: Mosaic failed") is None
 
 
-def test_the_range_of_a_step() -> None:
-    """30 and 60 million cycles at 1.5 GHz; 16 MB around a ring of 16 at 100 GB/s."""
+def test_the_roofline_is_the_longest_of_computing_the_state_and_the_links() -> None:
+    """On 16 chips; 30 million cycles of kernels take 20 ms at 1.5 GHz, their FLOPs 10 ms."""
     topology = Slice("v5e:4x4")
-    x = Collective("x", "all-gather", 16 * 10**6, 100, 16, ("data",), False, False, (), "")
+    peak = 16 * 197e12
     memory = Memory(819 * 10**4, 819 * 10**4, 0, 0, 0)
-    cycles = 60 * 10**6, 30 * 10**6
-    assert step_seconds(cycles, [x], memory, 1.0, topology) == pytest.approx((0.020, 0.055))
-    assert step_seconds(cycles, [], memory, 197e12, topology) == pytest.approx((1, 1)), "the peak"
-    calm = step_seconds((0, 0), [], memory, 1.0, topology)
-    assert calm == pytest.approx((4e-5, 4e-5)), "the state is read and written"
+    bounds = roofline(0.05 * peak, 0.01 * peak, 30 * 10**6, memory, 0.003, topology)
+    assert bounds == pytest.approx({"compute": 0.06, "state": 4e-5, "links": 0.003})
+    uncounted = roofline(0.05 * peak, 0.01 * peak, 0, memory, 0.003, topology)
+    assert uncounted["compute"] == pytest.approx(0.05)
+    for name in bounds:
+        predicted = predict(bounds | {name: 1.0}, 1000, 0.5 * peak, 3600, topology)
+        ends = [predicted[end]["step_seconds"] for end in ("shortest", "longest")]
+        assert ends == pytest.approx(factors())
+        assert predicted["longest"]["mfu"] == pytest.approx(0.5 / ends[1])
+        assert predicted["longest"]["chip_hours"] == pytest.approx(16 * ends[1])
+
+
+def test_the_range_is_that_of_what_was_measured_on_the_chips_of_plans() -> None:
+    """MFU by hand: 6 FLOPs for each weight of a product, and half of the pairs of attention."""
+    used = []
+    for run in measured_runs():
+        m, length = run.model, run.sequence_length
+        attention = 2 * m["model_dim"] * m["head_dim"] * (m["num_heads"] + m["num_kv_heads"])
+        products = {"swiglu": 3, "gelu": 2}[m["feedforward"]]
+        weights = m["num_layers"] * (attention + products * m["model_dim"] * m["mlp_dim"])
+        pairs = m["num_layers"] * m["num_heads"] * m["head_dim"] * (length + 1)
+        flops = 6 * (weights + m["model_dim"] * run.vocab_size + pairs)
+        peak = {"v4": 275e12, "v5e": 197e12, "v5p": 459e12, "v6e": 918e12}[run.chip] * run.chips
+        factor = peak * run.step_seconds / (flops * run.batch_size * length)
+        assert run.factor == pytest.approx(factor)
+        used += [factor] * (not run.extra)
+    assert len(used) >= 8
+    assert {run.chip for run in measured_runs() if not run.extra} == set(CHIPS)
+    assert factors() == pytest.approx((min(used), max(used)))
