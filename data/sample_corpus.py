@@ -27,7 +27,7 @@ from hyla_lm.input.manifest import FORMAT, MANIFEST, PRODUCER
 from hyla_lm.input.prepared import TOKENIZER, Rows
 from hyla_lm.input.source import LanguageData, Reading
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.storage import storage_errors, written_aside
+from hyla_lm.storage import as_path, storage_errors, written_aside
 
 SPLITS = TRAIN, VALIDATION = "train", "validation"
 SEED = 0
@@ -65,7 +65,7 @@ class SampleCorpus:
         """
         # Packages installed later do not change a corpus, so a run on it can always resume.
         versions = f"{PRODUCER}-python{platform.python_version()}"
-        home = Path(self.cache).expanduser().absolute() / f"sample-{versions}"
+        home = Path(as_path(self.cache)).absolute() / f"sample-{versions}"
         model = home / f"tokenizer-{self.vocab_size}" / TOKENIZER
         rows = home / f"rows-{self.vocab_size}-{self.sequence_length}-format{FORMAT}"
         needed = [model, *(rows / split / MANIFEST for split in SPLITS)]

@@ -20,12 +20,13 @@ from hyla_lm.input.packing import Block, block_of
 from hyla_lm.input.source import LanguageData, Reading
 from hyla_lm.input.stream import Cursor, StreamedText, rows_in_memory
 from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.package import install
 from hyla_lm.parallel.sharding import BatchShard
 
 try:
     import seqio
 except ImportError as error:
-    raise UserError(f"SeqIO tasks need SeqIO: pip install 'hyla_lm[seqio]' ({error}).") from error
+    raise UserError(f"SeqIO tasks need SeqIO: {install('seqio')} ({error}).") from error
 
 C4 = "c4_lm"
 Document = tuple[np.ndarray, int]

@@ -4,12 +4,13 @@ import io
 from pathlib import Path
 
 from hyla_lm.errors import UserError
+from hyla_lm.package import install
 from hyla_lm.storage import write_whole
 
 try:
     import matplotlib
 except ImportError as error:
-    raise UserError("Figures need matplotlib: pip install 'hyla_lm[evals]'.") from error
+    raise UserError(f"Figures need matplotlib: {install('evals')}.") from error
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt

@@ -119,6 +119,12 @@ def decay_mask(params: Any, attention_biases: bool = False) -> Any:
 def make_schedule(config: OptimizerConfig, steps: int) -> Schedule:
     """The run's schedule; raises UserError when warm-up and fall do not fit into it."""
     begin, end = span_of_fall(config, steps, config.warmup_steps)
+    if config.warmup_steps >= steps:
+        raise UserError(
+            f"OptimizerConfig.warmup_steps = {config.warmup_steps} must be below TrainConfig.steps "
+            f"= {steps}: add --gin.OptimizerConfig.warmup_steps={steps // 10}, or "
+            f"--gin.TrainConfig.steps={10 * config.warmup_steps}."
+        )
     if not config.warmup_steps <= begin < end:
         where = "decay_share or decay_begins" if config.schedule == "wsd" else "cosine_begins"
         raise UserError(

@@ -1,6 +1,7 @@
 """Where the files of this package are, installed or in a clone, and of which commit they are."""
 
 import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -19,6 +20,13 @@ def source_folders() -> dict[str, Path]:
     """The folder of the package and of each subpackage beside it, by the name of the module."""
     beside = {f"{PACKAGE.name}.{name}": folder(name) for name in BESIDE if name != "gin"}
     return {PACKAGE.name: PACKAGE, **beside}
+
+
+def install(extra: str) -> str:
+    """The command that installs an extra for the Python that runs, in a clone or beside a wheel."""
+    clone = folder("gin").parent
+    what = f"'hyla_lm[{extra}]'" if clone == PACKAGE else f"-e '{clone}[{extra}]'"
+    return f"{sys.executable} -m pip install {what}"
 
 
 @cache  # what is committed while a process runs is not what runs

@@ -21,6 +21,7 @@ from etils import epath
 
 from hyla_lm.ending import reason_of
 from hyla_lm.errors import Unavailable, UserError, passes
+from hyla_lm.package import install
 
 T = TypeVar("T")
 PathLike = str | os.PathLike[str]
@@ -44,6 +45,8 @@ def as_path(path: PathLike) -> epath.Path:
     does not answer when first used.
     """
     parsed = epath.Path(str(path)).expanduser()
+    if parsed.parts[:1] == ("~",):
+        raise UserError(f"{path} is in a home folder, and there is none: set HOME or give a path.")
     bucket = bucket_of(path)
     if bucket and bucket not in _answered:
         _ask(parsed)
@@ -92,7 +95,7 @@ def _ask(path: epath.Path) -> None:
         with bucket_errors(path):
             path.exists()
     except ImportError as error:
-        raise UserError(f"{path} needs a bucket client: pip install 'hyla_lm[gcs]'.") from error
+        raise UserError(f"{path} needs a bucket client: {install('gcs')}.") from error
     except OSError as error:
         raise (Unavailable if passes(error) else UserError)(
             f"{path} cannot be reached ({error}): check the path, the network and the credentials "

@@ -18,6 +18,7 @@ from hyla_lm.errors import UserError
 from hyla_lm.evals.latent_codes.samples import Choices
 from hyla_lm.evals.latent_codes.table import FOLDER, OF_TABLE, Decoded
 from hyla_lm.evals.tables import write_json
+from hyla_lm.package import install
 
 HELP = "look inside the latent codes of a run, or of all finished runs of an experiment"
 
@@ -45,7 +46,7 @@ def count(text: str) -> int:
 def run(options: argparse.Namespace, bindings: list[str]) -> None:
     """Looks at one run and prints a table, or at all runs and writes the report."""
     if find_spec("sklearn") is None:
-        raise UserError("latent codes need scikit-learn: pip install 'hyla_lm[evals]'.")
+        raise UserError(f"latent codes need scikit-learn: {install('evals')}.")
     from hyla_lm.evals.experiments.report import write_report
     from hyla_lm.evals.latent_codes.report import lines
 

@@ -11,7 +11,7 @@ from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hyla_lm import ending
-from hyla_lm.errors import did_you_mean, printable
+from hyla_lm.errors import nearest, printable
 
 if TYPE_CHECKING:
     from hyla_lm.export.loaded_model import LoadedModel
@@ -118,7 +118,22 @@ class Parser(argparse.ArgumentParser):
         flags = [flag for flag in self._option_string_actions if flag.startswith("--")]
         if not first.startswith("-"):
             return f"{first!r} belongs to no option: put a value that has spaces in quotes"
-        return f"{first} is unknown" + did_you_mean("--" + name.lstrip("-"), flags)
+        word = name.lstrip("-")
+        flag = nearest("--" + word, flags)
+        if "--gin_file" in flags and (setting := _setting(word, is_exact=bool(flag))):
+            given = value or next(iter(unknown[1:]), "VALUE")
+            return f"{first} is unknown: write {PREFIX}{setting}={given}"
+        return f"{first} is unknown" + (f"; did you mean {flag}?" if flag else "")
+
+
+def _setting(word: str, is_exact: bool) -> str:
+    """The setting of a run with this name, or if not `is_exact` one like it; empty for none."""
+    from hyla_lm.config import read_experiment  # noqa: F401  makes the settings known
+    from hyla_lm.config.gin_files import setting_like
+
+    field = word.replace("-", "_")
+    like = setting_like(field)
+    return "" if is_exact and not like.endswith(f".{field}") else like
 
 
 def parse(

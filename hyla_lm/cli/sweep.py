@@ -42,11 +42,11 @@ def run(options: argparse.Namespace, bindings: list[str]) -> int:
 
         points = grid(options.over)
         runs = plan(options.workdir, options.gin_file, bindings, options.seeds, points)
+        metric = results.metric_of(runs, options.metric, options.best)
+        standings = results.rank(metric, runs, {})  # a run without the metric shows before training
         if options.list:
             _show("\n".join([*(run.workdir for run in runs), f"{len(runs)} runs"]))
             return DONE
-        metric = results.metric_of(runs, options.metric, options.best)
-        standings = results.rank(metric, runs, {})  # a run without the metric shows before training
         if not options.summarize:
             with runner.locked(options.workdir):
                 seconds = max(run.experiment.checkpoint.stop_seconds for run in runs)

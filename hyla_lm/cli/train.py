@@ -1,4 +1,4 @@
-"""Example: hyla-lm train --gin_file=gin/quickstart.gin --workdir=runs/mine"""
+"""Example: hyla-lm train --gin_file=gin/quickstart.gin --workdir=runs/first"""
 
 import argparse
 

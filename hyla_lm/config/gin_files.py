@@ -195,12 +195,12 @@ def _wrong_class(selector: str) -> str:
 
 def _wrong_field(name: str, field: str) -> str:
     own = nearest(field, _fields_of(name))
-    meant = f"{name}.{own}" if own else _setting_like(field)
+    meant = f"{name}.{own}" if own else setting_like(field)
     ending = f"; did you mean {meant}?" if meant else f"; hyla-lm describe {name} lists them"
     return f"{name} has no setting {field!r}{ending}"
 
 
-def _setting_like(field: str) -> str:
+def setting_like(field: str) -> str:
     """The setting of any known class with this name, or a like one; empty if there is none."""
     owners = {own: name for name in reversed(REGISTRY) for own in _fields_of(name)}
     own = nearest(field, owners)
@@ -229,7 +229,7 @@ def _reject_unused_macros(values: Mapping[Key, Any]) -> None:
     defined = {key.name for key in values if not key.field}
     used = {one.name for one in references(list(values.values())) if one.text.startswith("%")}
     for name in sorted(defined - used):
-        like = _setting_like(name) or f"Class.{name}"
+        like = setting_like(name) or f"Class.{name}"
         raise UserError(
             f"{name} = … sets a macro that nothing uses: write {like} = … for a setting, or "
             "remove it."

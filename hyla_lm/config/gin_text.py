@@ -3,6 +3,7 @@
 The grammar is gin's own parser. Nothing is imported or built here.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -85,19 +86,31 @@ def _where(name: str, line: int | None) -> str:
     return name if name.startswith(BINDING) or line is None else f"{name}:{line}"
 
 
-def with_includes(name: str, text: str | TextIO) -> Iterator[tuple[str, Statement]]:
-    """`statements`, and after an include those of the file, which is opened then."""
+def with_includes(
+    name: str, text: str | TextIO, above: tuple[str, ...] = ()
+) -> Iterator[tuple[str, Statement]]:
+    """`statements`, and after an include those of the file, which is opened then.
+
+    `above` are the files that are being read. Raises UserError for an include of one of them.
+    """
     for where, statement in statements(name, text):
         yield where, statement
         if isinstance(statement, IncludeStatement):
-            yield from statements_of_file(statement.filename, "include ")
+            yield from statements_of_file(statement.filename, "include ", above)
 
 
-def statements_of_file(path: str, given_as: str = "--gin_file=") -> Iterator[tuple[str, Statement]]:
+def statements_of_file(
+    path: str, given_as: str = "--gin_file=", above: tuple[str, ...] = ()
+) -> Iterator[tuple[str, Statement]]:
     """The statements of a gin file and of what it includes, in their order; raises UserError."""
     try:
-        with open(find(path, given_as), encoding="utf-8") as file:
-            yield from with_includes(path, file)
+        found = os.path.realpath(find(path, given_as))
+        if found in above:
+            raise UserError(
+                f"{printable(path)} includes itself: take an include out of {above[-1]}."
+            )
+        with open(found, encoding="utf-8") as file:
+            yield from with_includes(path, file, (*above, found))
     except (OSError, ValueError) as error:  # of opening it
         raise UserError(f"{given_as}{printable(path)}: {first_line(error)}.") from error
 

@@ -25,6 +25,7 @@ from hyla_lm.export.tensors import flat_parameters, from_tensors, to_tensors
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.model.config import Tokens
 from hyla_lm.model.decoder import Decoder
+from hyla_lm.package import install
 from hyla_lm.storage import as_path, bucket_of, read_whole, storage_errors
 
 CONFIG, PARAMETERS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.model"
@@ -50,7 +51,7 @@ def write_folder(model: LoadedModel, output: str) -> int:
             model.tokenizer, described["max_position_embeddings"]
         ),
     }
-    folder = Path(output).expanduser().absolute()
+    folder = Path(as_path(output)).absolute()
     with storage_errors(output, "written", "give another folder"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as aside:
@@ -103,7 +104,7 @@ def check_new_folder(output: str) -> None:
     _safetensors()
     if bucket_of(output):
         raise UserError(f"--output={output} is in a bucket: export to a disk and copy the folder.")
-    folder = Path(output).expanduser()
+    folder = Path(as_path(output))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"--output={output} is not empty: give a new folder.")
 
@@ -112,7 +113,5 @@ def _safetensors() -> ModuleType:
     try:
         import safetensors.numpy
     except ImportError as error:
-        raise UserError(
-            "exported folders need safetensors: pip install 'hyla_lm[export]'."
-        ) from error
+        raise UserError(f"exported folders need safetensors: {install('export')}.") from error
     return safetensors.numpy

@@ -14,6 +14,7 @@ from isal import isal_zlib
 
 from hyla_lm.errors import UserError
 from hyla_lm.input.rows import Records
+from hyla_lm.package import install
 from hyla_lm.storage import CHUNK_BYTES, as_path, chunks, size_of, storage_errors
 
 PARQUET_ROWS_PER_READ = 512
@@ -162,10 +163,7 @@ def _parquet_texts(path: epath.Path, field: str) -> Iterator[str]:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError as error:
-        raise UserError(
-            f"{path} needs pyarrow: pip install 'hyla_lm[parquet]', or in a clone "
-            "pip install -e '.[parquet]'."
-        ) from error
+        raise UserError(f"{path} needs pyarrow: {install('parquet')}.") from error
     try:
         with path.open("rb") as opened, parquet.ParquetFile(opened) as file:
             names = file.schema_arrow.names

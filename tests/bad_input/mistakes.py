@@ -43,7 +43,11 @@ SETTINGS: list[tuple[str, str]] = [
         "LanguageModel.samples=2 --gin.LanguageModel.closing_prompt=None",
         "set LanguageModel.closing_prompt, or samples to 0",
     ),
-    ("OptimizerConfig.warmup_steps=99", "OptimizerConfig.warmup_steps = 99"),
+    (
+        "OptimizerConfig.warmup_steps=99",
+        "--gin.OptimizerConfig.warmup_steps=1, or --gin.TrainConfig.steps=990",
+    ),
+    ("OptimizerConfig.cosine_begins=99", "OptimizerConfig.cosine_begins"),
     ("OptimizerConfig.decay_share=0.1", "goes with OptimizerConfig.schedule ="),
     (
         "OptimizerConfig.schedule=wsd --gin.OptimizerConfig.decay_share=0.99",
@@ -94,6 +98,10 @@ LINES: dict[str, list[tuple[str, str]]] = {
     "flags": [
         ("train", "arguments are required: --workdir"),
         ("train --workdir={new} --gin_flie={tiny}", "did you mean --gin_file?"),
+        (TRAIN + " --steps=100", "write --gin.TrainConfig.steps=100"),
+        (TRAIN + " --batch-size 4", "write --gin.TrainConfig.batch_size=4"),
+        (TRAIN + " --num_layer=4", "write --gin.ModelConfig.num_layers=4"),
+        ("compare {run} --steps=3", "--steps=3 is unknown"),
         ("train {tiny} --workdir={new}", "write --gin_file={tiny}"),
         ("sample --workdir={run} --prompt=Once there is", "put a value that has spaces in quotes"),
         (TRAIN + " --gin ModelConfig.num_layers=1", "write --gin.ModelConfig.num_layers=1"),
@@ -108,6 +116,7 @@ LINES: dict[str, list[tuple[str, str]]] = {
         (FILES + "={empty}", "TrainConfig.task is not set"),
         (FILES + "={unquoted}", "{unquoted}:2: Rows.train = rows/train is no line of gin"),
         (FILES + "={open}", "{open}: "),
+        (FILES + "={cycle}", "take an include out of {circle}."),
         (FILES + "={including}", "include gin/quickstrat.gin does not exist; did you mean gin/q"),
         (FILES + "={tiny} --gin_file={other}", "{other} sets it to 99"),
         (FILES + "=gin/c4_rows.gin", "add a gin file that does"),
@@ -174,7 +183,7 @@ LINES: dict[str, list[tuple[str, str]]] = {
     "coordcheck and plan": [
         ("coordcheck --gin_file={tiny} --widths=16,wide", "--widths=16,wide"),
         ("coordcheck --gin_file={tiny} --widths=16,24,33", "at width 33"),
-        ("plan --gin_file={tiny} --topology=v5e-16", "--topology=v5e-16"),
+        ("plan --gin_file={tiny} --topology=v5litepod-16", "give one of v5e:1x1, v5e:2x2, "),
     ],
     "describe": [
         ("describe learnin_rate", "did you mean learning_rate?"),
@@ -182,7 +191,7 @@ LINES: dict[str, list[tuple[str, str]]] = {
     ],
     "data": [
         (PREPARE + " --input={empty}", "empty.gin is of no known format"),
-        (PREPARE + " --task=c4_lm", "hyla_lm[seqio]"),
+        (PREPARE + " --task=c4_lm", "-m pip install -e '{root}[seqio]'"),
         (PREPARE + " --input={text} --gin.TrainConfig.steps=1", "TrainConfig"),
         ("data prepare --input {prose} --output {new}", "--train_tokenizer"),
         ("data verify {folder}", "{folder}"),

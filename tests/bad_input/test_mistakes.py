@@ -15,12 +15,15 @@ from tests.bad_input.mistakes import MISTAKES
 from tests.tiny_runs import write_gin
 
 LONGEST = 600
+ROOT = Path(__file__).parents[2]
 WRITTEN = {
     "empty.gin": "",
     "unquoted.gin": "# mine\nRows.train = rows/train\n",
     "prose.gin": "Train a model of two layers.\n",
     "open.gin": "ModelConfig.attention = ('hyla',\n",
     "including.gin": "include 'gin/quickstrat.gin'\n",
+    "cycle.gin": "include '{home}/circle.gin'\n",
+    "circle.gin": "include '{home}/cycle.gin'\n",
     "other.gin": "TrainConfig.steps = 99\n",
     "text.txt": "a text that is too short for anything\n",
 }
@@ -33,7 +36,7 @@ def places(
     """Files and folders that people confuse, by the names that the rows have."""
     home = tmp_path_factory.mktemp("places")
     for name, text in WRITTEN.items():
-        (home / name).write_text(text)
+        (home / name).write_text(text.replace("{home}", str(home)))
     found = {Path(name).stem: home / name for name in WRITTEN}
     for name in ("folder", "started"):
         (home / name).mkdir()
@@ -45,7 +48,7 @@ def places(
     copies = run_copies(trained, home)
     own = {name: home / f"{name}.gin" for name in ("binary", "tiny")}
     rows = {"rows": Path(tiny_rows.train).parent, "tokenizer": Path(tiny_rows.tokenizer)}
-    return {**found, **own, **rows, **copies, "run": trained, "new": home / "new"}
+    return {**found, **own, **rows, **copies, "run": trained, "new": home / "new", "root": ROOT}
 
 
 def run_copies(trained: Path, home: Path) -> dict[str, Path]:

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from hyla_lm import storage
-from hyla_lm.storage import append, write_whole
+from hyla_lm.data.sample_corpus import SampleCorpus
+from hyla_lm.errors import UserError
+from hyla_lm.export.folder import check_new_folder
+from hyla_lm.storage import append, as_path, write_whole
 
 
 def test_a_name_appears_when_its_bytes_are_on_the_disk(
@@ -37,3 +40,12 @@ def test_an_append_that_fails_is_done_once(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(os, "fsync", fsync)
     append(path, b"two\n")
     assert failing == [] and path.read_bytes() == b"one\ntwo\n"
+
+
+def test_a_home_folder_needs_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container may have a user without a name."""
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    for use in (as_path, check_new_folder, lambda path: SampleCorpus(path).prepare()):
+        with pytest.raises(UserError, match="~/x.*set HOME"):
+            use("~/x")

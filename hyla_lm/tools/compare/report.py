@@ -4,6 +4,7 @@ import io
 from collections.abc import Sequence
 
 from hyla_lm.errors import UserError
+from hyla_lm.package import install
 from hyla_lm.tools.compare.comparison import Comparison, PairResult
 from hyla_lm.tools.compare.intervals import Interval, p_text
 from hyla_lm.tools.compare.runs import BUDGETS
@@ -56,7 +57,7 @@ def draw(comparison: Comparison) -> bytes:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise UserError("pictures need matplotlib: pip install 'hyla_lm[plots]'.") from error
+        raise UserError(f"pictures need matplotlib: {install('plots')}.") from error
     figure = Figure(figsize=(6.5, 4.5), layout="constrained")
     axes = figure.subplots()
     for number, group in enumerate(comparison.groups):

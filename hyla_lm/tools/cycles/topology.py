@@ -9,6 +9,7 @@ from typing import Any
 
 from hyla_lm.attention.chips import CHIPS, Chip
 from hyla_lm.errors import UserError
+from hyla_lm.package import install
 
 # Slices that Cloud TPU offers, to the chips of one host in each direction.
 _FLAT = {
@@ -90,7 +91,7 @@ def set_up_libtpu(dumps: Path) -> None:
     """
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(
-            "libtpu, the compiler for TPU, is not installed: run pip install 'hyla_lm[tpu]' "
+            f"libtpu, the compiler for TPU, is not installed: {install('tpu')} "
             "(Linux on x86-64; it needs no TPU)."
         )
     os.environ.update(ENVIRONMENT)
