@@ -2,13 +2,14 @@
 
 import signal
 
-from hyla_lm.cli.huge_pages import start_with_huge_pages
+from hyla_lm.cli.huge_pages import choose_cpu, start_with_huge_pages
 
 
 def entry_point() -> None:
     """The console script; Ctrl-C while modules are imported ends it without a traceback."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     start_with_huge_pages()
+    choose_cpu()
     from hyla_lm import ending
     from hyla_lm.cli.main import main
 

@@ -13,7 +13,7 @@ import threading
 import traceback
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import BrokenExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from hyla_lm.errors import Unavailable, UserError, passes
 
@@ -24,6 +24,7 @@ LONGEST_REASON = 300
 CLIENTS = ("jax", "google.", "gcsfs", "aiohttp", "requests", "urllib3", "orbax", "grain")
 SPECIFICATION = " [tensorstore_spec"
 OUT_OF_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|[Oo]ut of memory")
+KILLED_READER = re.compile(r"Worker process was terminated unexpectedly")  # Grain's RuntimeError
 LONG_QUOTE = re.compile(r'"[^"]{60,}"')
 
 
@@ -40,7 +41,7 @@ def classed(error: BaseException) -> BaseException:
         sentence = f"{path}{error.strerror or os.strerror(error.errno)}"
     else:
         sentence = reason_of(error)
-    if isinstance(error, BrokenExecutor):
+    if isinstance(error, BrokenExecutor) or KILLED_READER.match(str(error)):
         return Unavailable(
             "the system killed a helper process, most often for want of memory: free some, and run "
             "the same command again."
@@ -105,8 +106,14 @@ def run(name: str, command: Callable[[], int | None]) -> int:
         except (Exception, KeyboardInterrupt) as error:
             if isinstance(error, BrokenPipeError) and _nobody_reads():
                 return UNREAD
-            print(f"{name}: {told(error)}", file=sys.stderr, flush=True)
+            say(told(error), name)
             return status_of(error)
+
+
+def say(sentence: str, name: str = "hyla-lm") -> None:
+    """Prints to stderr, which nobody need read any more."""
+    with suppress(OSError):
+        print(f"{name}: {sentence}", file=sys.stderr, flush=True)
 
 
 def _nobody_reads() -> bool:
@@ -115,8 +122,13 @@ def _nobody_reads() -> bool:
     poll.register(sys.stdout, 0)
     is_gone = any(event & select.POLLERR for _, event in poll.poll(0))
     if is_gone:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        write_no_more()
     return is_gone
+
+
+def write_no_more() -> None:
+    """What is printed from now on goes nowhere, as does what waits to be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def process(main: Callable[[], int]) -> None:
@@ -126,11 +138,20 @@ def process(main: Callable[[], int]) -> None:
     does not wait for what it left behind.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    _open_closed_streams()
     status = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with suppress(OSError):  # of a terminal that is gone
+        sys.stdout.flush()
+        sys.stderr.flush()
     if status != DONE:
         os._exit(status)
+
+
+def _open_closed_streams() -> None:
+    """Opens what the process was started without, as after `<&-`: files would take its number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  open to the end
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""SIGTERM, which clouds send before they take a machine away, and SIGINT interrupt a run.
+"""Signals that interrupt a run: SIGTERM of clouds, SIGINT of Ctrl-C, SIGHUP of a lost terminal.
 
 A thread reads the signals: Python's own handlers wait for the main thread, which may compile or
 wait for a device for minutes.
@@ -6,27 +6,26 @@ wait for a device for minutes.
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from multiprocessing import parent_process
 from types import FrameType
 from typing import Any, NoReturn
 
-from hyla_lm.ending import STOPPED, sentence_of, status_of
+from hyla_lm.ending import STOPPED, say, sentence_of, status_of
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 RESUMES = "the same command resumes from the newest checkpoint"
 LAST = b"\0"  # no signal: ends the thread that reads, also where a fork holds the pipe open
 KILLED_BY = 128  # and the number of the signal: the status of a shell's killed command
 
 
 class Signals:
-    """Answers SIGTERM and SIGINT for the length of a block; blocks inside it share its answer.
+    """Answers SIGNALS for the length of a block; blocks inside it share its answer.
 
     The first one lets the run save and end, within the time of its guard. Without a guard nothing
-    is trained yet, and the process ends at once, as at a SIGINT that follows.
+    is trained yet, and the process ends at once, as at a SIGINT that follows. A signal that the
+    process ignores when the block begins, as after nohup, stays ignored.
     """
 
     def __init__(self) -> None:
@@ -55,6 +54,11 @@ class Signals:
     def unguard(self) -> None:
         self._guards.pop()
 
+    def interrupt(self, why: str) -> None:
+        """Answers as if SIGTERM had come, and says why."""
+        say(why)
+        os.write(self._writing, bytes([signal.SIGTERM]))
+
     def end_within(self, seconds: float) -> None:
         """Ends the process after a time, whatever it waits for, unless the block ends before."""
         sentence = f"interrupted, and not saved within {seconds:g} s; {RESUMES}"
@@ -74,7 +78,8 @@ class Signals:
         self.is_interrupted = False
         reading, self._writing = os.pipe()
         os.set_blocking(self._writing, False)
-        self._before = {number: signal.signal(number, _note) for number in SIGNALS}
+        heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        self._before = {number: signal.signal(number, _note) for number in heard}
         self._fd_before = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
         self._reader = threading.Thread(
             target=self._read, args=(reading,), name="signals", daemon=True
@@ -99,8 +104,8 @@ class Signals:
 
     def _answer(self, number: int) -> None:
         guards = list(self._guards)
-        if self.is_interrupted and number == signal.SIGTERM:
-            return  # a cloud and its launcher may both send it
+        if self.is_interrupted and number != signal.SIGINT:
+            return  # a cloud and its launcher may both send SIGTERM, a kernel and a shell SIGHUP
         if self.is_interrupted:
             end(f"ended at once; {RESUMES}", KILLED_BY + number)
         if not guards:
@@ -132,12 +137,6 @@ def end(sentence: str, status: int) -> NoReturn:
     """Ends this process, whatever its threads wait for; never returns."""
     say(sentence)
     os._exit(status)
-
-
-def say(sentence: str) -> None:
-    """Prints to stderr, which nobody need read any more."""
-    with suppress(OSError):
-        print(f"hyla-lm: {sentence}", file=sys.stderr, flush=True)
 
 
 def _note(number: int, frame: FrameType | None) -> None:

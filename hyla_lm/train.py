@@ -5,7 +5,10 @@ from collections.abc import Iterable
 from contextlib import ExitStack, closing
 from typing import Any
 
+import jax
+
 from hyla_lm.config.experiment import Experiment
+from hyla_lm.ending import UNAVAILABLE, status_of
 from hyla_lm.parallel import processes
 from hyla_lm.parallel.mesh import single_device
 from hyla_lm.run import due_actions
@@ -14,6 +17,7 @@ from hyla_lm.run.program import make_program
 from hyla_lm.run.run import Run
 from hyla_lm.run.store import finished_summary
 from hyla_lm.run.watchdog import Watchdog
+from hyla_lm.tasks.protocol import HostBatch
 
 
 def train(experiment: Experiment, workdir: str, step: int | None = None) -> dict[str, Any]:
@@ -60,15 +64,25 @@ def train_steps(run: Run) -> None:
         run.run_due_actions(step)
         step = run.next_step(step)
         with run.profiler.step(step):
-            run.waits_for(step, "data")
-            with run.clock.waiting_for_data():
-                host_batch = next(run.batches)
+            host_batch = next_batch(run, step)
             run.waits_for(step, "the device")
             run.state, output = run.program.train_step(
                 run.state, run.program.to_devices(host_batch)
             )
             run.log.record(step, output, host_batch["row"])
     run.run_due_actions(run.last)
+
+
+def next_batch(run: Run, step: int) -> HostBatch:
+    """The batch of a step; where reading fails in a way that may pass, the step before is saved."""
+    run.waits_for(step, "data")
+    try:
+        with run.clock.waiting_for_data():
+            return next(run.batches)
+    except Exception as error:
+        if status_of(error) == UNAVAILABLE and jax.process_count() == 1:  # others would not save
+            due_actions.save(run, step - 1)
+        raise
 
 
 def _print(lines: Iterable[str]) -> None:

@@ -11,6 +11,7 @@ import pytest
 import hyla_lm
 from hyla_lm import package
 
+ROOT = Path(hyla_lm.__file__).parents[1]
 SLOW_IMPORT = """
 import pathlib, time
 pathlib.Path({marker!r}).touch()
@@ -21,10 +22,9 @@ time.sleep(60)
 def test_ctrl_c_while_modules_are_imported_ends_without_a_traceback(tmp_path: Path) -> None:
     marker = tmp_path / "importing"
     (tmp_path / "difflib.py").write_text(SLOW_IMPORT.format(marker=str(marker)))
-    root = Path(hyla_lm.__file__).parents[1]
     process = subprocess.Popen(
         [sys.executable, "-m", "hyla_lm", "train", "--workdir=run"],
-        env={"PYTHONPATH": f"{tmp_path}:{root}"},
+        env={"PYTHONPATH": f"{tmp_path}:{ROOT}"},
         cwd=tmp_path,
         stderr=subprocess.PIPE,
     )
@@ -49,12 +49,18 @@ def test_a_package_in_the_clone_of_something_else_has_no_commit(
     assert package.git_revision.__wrapped__() is None
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_as_an_empty_one(closed: str) -> None:
+    command = f"{sys.executable} -m hyla_lm describe TrainConfig {closed}"
+    assert subprocess.run(["bash", "-c", command], cwd=ROOT).returncode == 0
+
+
 def test_a_reader_who_goes_ends_it_without_a_word() -> None:
     command = f"{sys.executable} -m hyla_lm describe TrainConfig; echo $? >&2"
     done = subprocess.run(
         ["bash", "-c", f"({command}) | true"],
         capture_output=True,
         text=True,
-        cwd=Path(hyla_lm.__file__).parents[1],
+        cwd=ROOT,
     )
     assert done.stderr == "141\n"

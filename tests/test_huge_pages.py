@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -48,3 +49,15 @@ def test_other_commands_and_what_the_user_has_set_stay(
 ) -> None:
     starts, (_, tunables, _) = run(command, **variables)
     assert (starts, tunables) == (1, variables.get("GLIBC_TUNABLES"))
+
+
+@pytest.mark.parametrize(("device", "then"), [("no*device", "cpu"), ("null", None)])
+def test_libtpu_without_a_tpu_leaves_the_cpu(
+    device: str, then: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "libtpu.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(huge_pages, "ACCELERATORS", (device,))
+    monkeypatch.setattr(os, "environ", {})
+    huge_pages.choose_cpu()
+    assert os.environ.get("JAX_PLATFORMS") == then

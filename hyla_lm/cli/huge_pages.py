@@ -6,6 +6,7 @@ of the step (docs/performance.md).
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 VARIABLE = "GLIBC_TUNABLES"
@@ -21,12 +22,24 @@ def start_with_huge_pages(trains: bool = False) -> None:
     The C library reads the variable only when a process starts, so it is removed then: processes
     that this one starts have the environment that the user gave.
     """
+    wants_accelerator = os.environ.get("JAX_PLATFORMS") != "cpu"
     if os.environ.get(VARIABLE) == HUGE_PAGES:
         del os.environ[VARIABLE]
     elif not (trains or sys.argv[1:2] == ["train"]) or VARIABLE in os.environ:
         return
-    elif sys.platform == "linux":
-        has_accelerator = any(any(Path("/dev").glob(pattern)) for pattern in ACCELERATORS)
-        if os.environ.get("JAX_PLATFORMS") == "cpu" or not has_accelerator:
-            os.environ[VARIABLE] = HUGE_PAGES
-            os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    elif sys.platform == "linux" and not (wants_accelerator and _has_accelerator()):
+        os.environ[VARIABLE] = HUGE_PAGES
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def choose_cpu() -> None:
+    """Takes the CPU where libtpu is installed, to compile for TPUs, and there are none.
+
+    libtpu would look for them, with warnings. JAX_PLATFORMS of the user stays.
+    """
+    if find_spec("libtpu") is not None and not _has_accelerator():
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+
+def _has_accelerator() -> bool:
+    return any(any(Path("/dev").glob(pattern)) for pattern in ACCELERATORS)

@@ -2,6 +2,9 @@
 
 import time
 
+from hyla_lm.ending import write_no_more
+from hyla_lm.signals import signals
+
 MIN_SECONDS_BETWEEN_LINES = 5.0
 
 
@@ -25,5 +28,10 @@ class Console:
         self.print(f"step {step}/{self._steps}  {text}")
 
     def print(self, line: str) -> None:
-        if self._prints:
-            print(line, flush=True)
+        """Prints a line; a run whose output is gone, or on a full disk, saves and ends."""
+        try:
+            if self._prints:
+                print(line, flush=True)
+        except OSError as error:
+            write_no_more()
+            signals().interrupt(f"the output cannot be written ({error.strerror})")

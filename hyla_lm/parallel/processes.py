@@ -31,6 +31,7 @@ from hyla_lm.ending import (
     UNAVAILABLE,
     Preempted,
     reason_of,
+    say,
     sentence_of,
     status_of,
     told,
@@ -38,7 +39,7 @@ from hyla_lm.ending import (
 from hyla_lm.errors import Unavailable, UserError
 from hyla_lm.parallel.mesh import check_devices
 from hyla_lm.parallel.sharding import BatchShard
-from hyla_lm.signals import RESUMES, end_later, say
+from hyla_lm.signals import RESUMES, end_later
 from hyla_lm.signals import end as end_now
 
 COORDINATOR, COUNT = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES"

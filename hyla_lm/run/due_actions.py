@@ -163,7 +163,7 @@ def train_suites(run: Run, step: int) -> None:
     with run.watchdog.paused():
         for suite in due_suites(run.experiment, step):
             stop_if_asked(run, step)
-            print(f"suite {suite.name}: training to {share:.0%} of its steps", flush=True)
+            run.console.print(f"suite {suite.name}: training to {share:.0%} of its steps")
             folder = str(run.folder.path / SUITES / suite.name)
             run.suites[suite.name] = suite.run(run.experiment.model, folder, share)
     run.store.write(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hyla_lm.ending import STOPPED
+from hyla_lm.ending import STOPPED, UNAVAILABLE
 from tests.faults.runs import Command, Running
 from tests.tiny_runs import saved_steps
 
@@ -35,6 +35,33 @@ IN_A_STEP = """
 import hyla_lm.run.run as r
 r.StepLog.record = lambda *arguments: time.sleep(1000)
 """
+OUTPUT_GOES = """
+import os
+import hyla_lm.run.run as r
+begin = r.RunStore.begin
+def begin_and_lose_output(*given):
+    reading, writing = os.pipe()
+    os.close(reading)
+    os.dup2(writing, 1)
+    begin(*given)
+r.RunStore.begin = begin_and_lose_output
+"""
+READING_FAILS = """
+from concurrent.futures import BrokenExecutor
+from hyla_lm.input.row_stream import RowStream
+read = RowStream.__next__
+def fail(stream):
+    if stream.get_state()["rows_read"] == 40:
+        raise BrokenExecutor("terminated abruptly")
+    return read(stream)
+RowStream.__next__ = fail
+"""
+INTERRUPTIONS = {  # a signal or a patch, the status, and how the first line begins
+    "Ctrl-C": (signal.SIGINT, "", STOPPED, "interrupted"),
+    "terminal lost": (signal.SIGHUP, "", STOPPED, "interrupted"),
+    "output lost": (0, OUTPUT_GOES, STOPPED, "the output cannot be written (Broken pipe)"),
+    "reading fails": (0, READING_FAILS, UNAVAILABLE, "the system killed a helper process"),
+}
 IN_A_SAVE = """
 import orbax.checkpoint as ocp
 ocp.CheckpointManager.wait_until_finished = lambda manager: time.sleep(1000)
@@ -73,17 +100,19 @@ def end(run: Running) -> tuple[int, list[str], float]:
     return status, run.errors().splitlines(), time.monotonic() - started
 
 
-def test_a_request_saves_and_says_one_sentence(tiny_gin: Path, tmp_path: Path) -> None:
-    run = running(tiny_gin, tmp_path, "", *ENDLESS)
-    wait_for(run, "run/metrics.jsonl")
-    run.send(signal.SIGINT)
-    status, lines, seconds = end(run)
-    assert (status, len(lines)) == (STOPPED, 2), lines
+@pytest.mark.parametrize("how", INTERRUPTIONS)
+def test_whatever_interrupts_a_run_it_saves_first(how: str, tiny_gin: Path, tmp_path: Path) -> None:
+    number, patch, status, first = INTERRUPTIONS[how]
+    run = running(tiny_gin, tmp_path, patch, *ENDLESS)
+    if number:
+        wait_for(run, "run/metrics.jsonl")
+        run.send(number)
+    found, lines, seconds = end(run)
+    assert found == status and lines[0].startswith(f"hyla-lm: {first}"), lines
     (step,) = saved_steps(run.workdir)
-    assert (
-        lines[1] == f"hyla-lm: stopped after step {step}, which is saved; the same command resumes"
-    )
-    assert seconds < 30
+    saved = f"hyla-lm: stopped after step {step}, which is saved; the same command resumes"
+    assert lines[-1] == (saved if status == STOPPED else lines[0])
+    assert seconds < 30 or not number
 
 
 @pytest.mark.parametrize("patch", [IN_START_UP, IN_COMPILATION], ids=["start", "compilation"])

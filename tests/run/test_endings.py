@@ -24,6 +24,7 @@ from hyla_lm.errors import Unavailable, UserError, passes
         (OSError("HttpError: injected, 429"), 69, "HttpError: injected, 429, which may pass"),
         (OSError("Forbidden: https://store/b\nno access"), 2, "https://store/b: mend that"),
         (JaxRuntimeError("UNAVAILABLE: halted"), 69, "UNAVAILABLE: halted, which may pass"),
+        (RuntimeError("Worker process was terminated unexpectedly"), 69, "killed a helper process"),
         (BrokenProcessPool("terminated abruptly"), 69, "the system killed a helper process"),
         (RuntimeError("RESOURCE_EXHAUSTED: Out of memory"), 2, "TrainConfig.batch_size"),
         (ValueError("a bug of 503"), 1, "ValueError: a bug of 503"),

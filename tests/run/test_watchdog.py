@@ -1,6 +1,8 @@
 """A run that hangs says what it waits for, with its stacks, and ends; a slow one trains on."""
 
 import re
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -101,6 +103,18 @@ def test_nothing_is_watched_in_a_pause_or_after_the_end(ended: list[str]) -> Non
     watchdog.close()
     time.sleep(0.8)
     assert len(ended) == 1
+
+
+def test_the_time_in_which_a_process_was_stopped_does_not_count() -> None:
+    waits = "from hyla_lm.run.watchdog import Watchdog; Watchdog(3); print(flush=True); input()"
+    command, pipe = [sys.executable, "-c", waits], subprocess.PIPE
+    with preloaded.Popen(command, stdin=pipe, stdout=pipe) as process:
+        process.stdout.readline()
+        for number, seconds in ((signal.SIGSTOP, 4), (signal.SIGCONT, 0.5)):
+            process.send_signal(number)
+            time.sleep(seconds)
+        process.communicate(b"\n")
+    assert process.returncode == 0
 
 
 POD = """
