@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sentencepiece
 
 from hyla_lm.data.preparation import write_rows
 from hyla_lm.data.train_tokenizer import train_tokenizer
@@ -65,3 +66,15 @@ def python_root(tmp_path: Path) -> Callable[[int], Path]:
         return root
 
     return make
+
+
+def with_special(path: Path, **ids: int) -> Tokenizer:
+    """A model of prose with these ids of special pieces."""
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=map(prose, range(9), [3] * 9),
+        model_prefix=str(path),
+        vocab_size=60,
+        minloglevel=2,
+        **ids,
+    )
+    return Tokenizer(f"{path}.model")

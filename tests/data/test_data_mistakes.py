@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sentencepiece
 
 from hyla_lm.cli.main import main
 from hyla_lm.data.verify import verify
@@ -19,7 +18,7 @@ from hyla_lm.input.manifest import MANIFEST, read_manifest
 from hyla_lm.input.rows import RowReader
 from hyla_lm.input.tokenizer import Tokenizer
 from tests.data.c4_layouts import write_array_records, write_json_gz
-from tests.data.conftest import prose
+from tests.data.conftest import prose, with_special
 from tests.data.test_own_text import lines_of, write_parquet
 
 OWN = ("prepare", "--output=OUT", "--train_tokenizer")
@@ -135,13 +134,6 @@ def test_no_bit_that_differs_in_a_file_changes_its_texts(tmp_path: Path, write: 
             assert file.name in str(error)
             damaged += 1
     assert damaged > 30
-
-
-def with_special(path: Path, **ids: int) -> Tokenizer:
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXTS), model_prefix=str(path), vocab_size=60, minloglevel=2, **ids
-    )
-    return Tokenizer(f"{path}.model")
 
 
 def test_without_bos_documents_start_with_pad(home: Path) -> None:

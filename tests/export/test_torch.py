@@ -1,9 +1,7 @@
 """PyTorch and transformers run what was exported, with the logits and ids of the trainer."""
 
-import io
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,19 +14,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyla_lm.attention.spec import VARIANTS
 from hyla_lm.cli.main import main
+from hyla_lm.data.preparation import write_rows
 from hyla_lm.export.folder import write_folder
 from hyla_lm.export.load import load
 from hyla_lm.export.loaded_model import LoadedModel
 from hyla_lm.input.prepared import Rows
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.model.config import POSITIONS
-from tests.conftest import SEQUENCE_LENGTH
+from tests.conftest import SEQUENCE_LENGTH, sentences
+from tests.data.conftest import with_special
 from tests.export.conftest import TEXT, make_model
 from tests.golden import torch_models
 from tests.model.small_model import QUICK_COMPILE
@@ -85,6 +84,12 @@ def jax_logits(model: LoadedModel, ids_BxT: np.ndarray) -> np.ndarray:
         return np.asarray(decode({"params": model.params}, jnp.asarray(ids_BxT)))
 
 
+def auto_model(folder: Path) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+
+
 def random_ids(model: LoadedModel, rows: int, length: int) -> np.ndarray:
     rng = np.random.default_rng(length)
     return rng.integers(model.tokenizer.vocab_size, size=(rows, length))
@@ -101,25 +106,11 @@ def exported(tiny_rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home / "out"
 
 
-def test_runs_have_equal_logits_in_torch_and_in_transformers(exported: Path) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    model = load(str(exported))
-    ids = random_ids(model, 3, 2 * SEQUENCE_LENGTH + 1)
-    expected = jax_logits(model, ids)
-    np.testing.assert_allclose(torch_logits(exported, ids), expected, atol=TOLERANCE)
-    auto = AutoModelForCausalLM.from_pretrained(exported, trust_remote_code=True)
-    with torch.no_grad():
-        found = auto(torch.from_numpy(ids)).logits.numpy()
-    np.testing.assert_allclose(found, expected, atol=TOLERANCE)
-
-
 def test_transformers_encode_decode_and_generate_alike(exported: Path) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
+    from transformers import AutoTokenizer, pipeline
 
     model = load(str(exported))
-    auto = AutoModelForCausalLM.from_pretrained(exported, trust_remote_code=True)
+    auto = auto_model(exported)
     tokenizer = AutoTokenizer.from_pretrained(exported, trust_remote_code=True)
     for text in (TEXT, "", "  two  spaces ", "a <s> b</s>\n", "ünknown ☃"):
         assert tokenizer.encode(text) == model.ids(text)
@@ -141,36 +132,29 @@ def test_transformers_encode_decode_and_generate_alike(exported: Path) -> None:
 
 def test_ids_without_a_mask_generate_alike_where_pad_begins_texts(tmp_path: Path) -> None:
     import torch
-    from transformers import AutoModelForCausalLM
 
-    words = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter([TEXT] * 9),
-        model_writer=words,
-        vocab_size=11,
-        **{"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "minloglevel": 2},
-    )
-    (tmp_path / "tokenizer.model").write_bytes(words.getvalue())
-    model = make_model(Tokenizer(str(tmp_path / "tokenizer.model")))
+    model = make_model(with_special(tmp_path / "t5", bos_id=-1, eos_id=1, pad_id=0, unk_id=2))
     write_folder(model, str(tmp_path / "out"))
-    auto = AutoModelForCausalLM.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    auto = auto_model(tmp_path / "out")
     options = dict(max_new_tokens=1, output_logits=True, return_dict_in_generate=True)
     generated = auto.generate(torch.tensor([model.ids(TEXT)]), **options)
     np.testing.assert_allclose(generated.logits[0][0], model.logits(TEXT)[-1], atol=TOLERANCE)
 
 
-def test_codes_states_and_embedded_tokens_are_given_and_taken(exported: Path) -> None:
+def test_transformers_takes_embedded_tokens_and_gives_logits_codes_and_states(
+    exported: Path,
+) -> None:
     import torch
-    from transformers import AutoModelForCausalLM
 
     model = load(str(exported))
-    auto = AutoModelForCausalLM.from_pretrained(exported, trust_remote_code=True)
+    auto = auto_model(exported)
     ids = torch.tensor([model.ids(TEXT)])
     embedded = auto.get_input_embeddings()(ids)
     with torch.no_grad():
         plain = auto(ids)
         full = auto(inputs_embeds=embedded, output_attentions=True, output_hidden_states=True)
     assert plain.attentions is None and plain.hidden_states is None
+    np.testing.assert_allclose(plain.logits, jax_logits(model, ids.numpy()), atol=TOLERANCE)
     torch.testing.assert_close(full.logits, plain.logits, rtol=0, atol=0)
     for code, expected in zip(full.attentions, model.latent_codes(TEXT).values(), strict=True):
         np.testing.assert_allclose(code[0].numpy(), expected, atol=TOLERANCE)
@@ -180,40 +164,43 @@ def test_codes_states_and_embedded_tokens_are_given_and_taken(exported: Path) ->
     torch.testing.assert_close(auto.decoder.logits(last), full.logits)
 
 
-def test_a_low_rank_adapter_trains_and_is_merged(exported: Path, tmp_path: Path) -> None:
+def test_a_low_rank_adapter_trains_and_the_merged_model_loads_again(
+    exported: Path, tmp_path: Path
+) -> None:
     import torch
     from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoTokenizer
 
-    auto = AutoModelForCausalLM.from_pretrained(exported, trust_remote_code=True)
-    before = {name: weight.clone() for name, weight in auto.named_parameters()}
     targets = ["query", "value", "up"]
-    adapted = get_peft_model(auto, LoraConfig(task_type="CAUSAL_LM", target_modules=targets))
+    config = LoraConfig(task_type="CAUSAL_LM", target_modules=targets)
+    adapted = get_peft_model(auto_model(exported), config)
     optimizer = torch.optim.Adam(adapted.parameters(), 0.03)
     ids = torch.from_numpy(random_ids(load(str(exported)), 2, 9))
     losses = []
     for _ in range(10):
-        losses.append(adapted(input_ids=ids, labels=ids).loss)
-        losses[-1].backward()
+        output = adapted(input_ids=ids, labels=ids)
+        losses.append(output.loss)
+        output.loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+    predicted = output.logits[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None])
+    torch.testing.assert_close(output.loss, -predicted.mean())
     assert losses[-1] < losses[0] - 0.1
     with torch.no_grad():
         expected = adapted(input_ids=ids).logits.numpy()
-    merged = adapted.merge_and_unload()
-    changed = {name for name, weight in merged.named_parameters() if (weight != before[name]).any()}
-    assert {name.split(".")[-2] for name in changed} == {*targets}
-    merged.save_pretrained(tmp_path)
-    shutil.copyfile(exported / "tokenizer.model", tmp_path / "tokenizer.model")
-    found = jax_logits(load(str(tmp_path)), ids.numpy())
-    np.testing.assert_allclose(found, expected, atol=TOLERANCE)
+    adapted.merge_and_unload().save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(exported, trust_remote_code=True).save_pretrained(tmp_path)
+    for found in (
+        torch_logits(tmp_path, ids.numpy()),
+        jax_logits(load(str(tmp_path)), ids.numpy()),
+    ):
+        np.testing.assert_allclose(found, expected, atol=TOLERANCE)
 
 
 def test_checkpointed_gradients_are_those_of_a_pass_that_keeps_all(exported: Path) -> None:
     import torch
-    from transformers import AutoModelForCausalLM
 
-    auto = AutoModelForCausalLM.from_pretrained(exported, trust_remote_code=True).train()
+    auto = auto_model(exported).train()
     ids = torch.from_numpy(random_ids(load(str(exported)), 2, 9))
     runs: list[int] = []
     auto.decoder.blocks[1].register_forward_pre_hook(lambda *_: runs.append(1))
@@ -235,11 +222,10 @@ def test_checkpointed_gradients_are_those_of_a_pass_that_keeps_all(exported: Pat
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_vocabulary_grows(tokenizer: Tokenizer, tied: bool, tmp_path: Path) -> None:
     import torch
-    from transformers import AutoModelForCausalLM
 
     model = make_model(tokenizer, tie_embeddings=tied)
     write_folder(model, str(tmp_path / "out"))
-    auto = AutoModelForCausalLM.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    auto = auto_model(tmp_path / "out")
     ids = torch.from_numpy(random_ids(model, 1, 9))
     size = tokenizer.vocab_size
     with torch.no_grad():
@@ -248,32 +234,42 @@ def test_a_vocabulary_grows(tokenizer: Tokenizer, tied: bool, tmp_path: Path) ->
         after = auto(torch.cat([ids, torch.tensor([[size + 2]])], 1)).logits
     assert after.shape[-1] == auto.config.vocab_size == size + 3
     torch.testing.assert_close(after[:, :-1, :size], before)
-    auto.save_pretrained(tmp_path / "again")
-    AutoModelForCausalLM.from_pretrained(tmp_path / "again", trust_remote_code=True)
 
 
-def test_what_transformers_trained_and_saved_loads_again(exported: Path, tmp_path: Path) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+def test_the_harness_measures_the_bits_per_byte_of_evaluate(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a document of whole rows; evaluate also counts its EOS, which starts another row."""
+    lm_eval = pytest.importorskip("lm_eval", reason="lm-eval brings 24 packages: install it")
+    from lm_eval.models.huggingface import HFLM
 
-    auto = AutoModelForCausalLM.from_pretrained(exported, trust_remote_code=True)
-    ids = torch.from_numpy(random_ids(load(str(exported)), 2, 9))
-    output = auto(ids, labels=ids)
-    predicted = output.logits[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None])
-    torch.testing.assert_close(output.loss, -predicted.mean())
-    output.loss.backward()
-    with torch.no_grad():
-        for parameter in auto.parameters():
-            parameter -= 0.1 * parameter.grad
-    auto.save_pretrained(tmp_path)
-    AutoTokenizer.from_pretrained(exported, trust_remote_code=True).save_pretrained(tmp_path)
-    with torch.no_grad():
-        expected = auto(ids).logits.numpy()
-        again = AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=True)
-        np.testing.assert_array_equal(again(ids).logits.numpy(), expected)
-    np.testing.assert_array_equal(torch_logits(tmp_path, ids.numpy()), expected)
-    model = load(str(tmp_path))
-    np.testing.assert_allclose(jax_logits(model, ids.numpy()), expected, atol=TOLERANCE)
+    model = load(str(exported))
+    words = sentences(300, 20).split()
+    texts = (" ".join(words[:count]) for count in range(40, 120))
+    text = next(text for text in texts if len(model.tokenizer.encode(text)) % SEQUENCE_LENGTH == 0)
+    rows = {"split": "validation", "source": "tests", "sequence_length": SEQUENCE_LENGTH, "seed": 0}
+    write_rows([text], model.tokenizer, tmp_path / "rows", **rows)
+    sets = f"--gin.LanguageModel.validation_sets=own={tmp_path / 'rows'}"
+    assert main(["evaluate", f"--workdir={exported.parent / 'run'}", sets]) == 0
+    found = json.loads(capsys.readouterr().out)["own_bits_per_byte"]
+    logits = model.logits(model.ids(text)[-1:])[0]
+    eos_bits = (np.logaddexp.reduce(logits) - logits[model.tokenizer.eos]) / np.log(2)
+
+    (tmp_path / "text.jsonl").write_text(json.dumps({"text": text}) + "\n")
+    task = {
+        "task": "own",
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(tmp_path / "text.jsonl")}},
+        "test_split": "test",
+        "output_type": "loglikelihood_rolling",
+        "doc_to_text": "",
+        "doc_to_target": "{{text}}",
+        "metric_list": [{"metric": "bits_per_byte"}],
+    }
+    harness = HFLM(pretrained=str(exported), trust_remote_code=True, device="cpu")
+    results = lm_eval.simple_evaluate(harness, tasks=[task], bootstrap_iters=0)["results"]
+    measured = results["own"]["bits_per_byte,none"]
+    np.testing.assert_allclose(measured, found - eos_bits / len(text), rtol=1e-4)
 
 
 MODELS = st.fixed_dictionaries(
