@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 from itertools import groupby
-from operator import attrgetter
+from operator import itemgetter
 from pathlib import Path
 
 from hyla_lm import ending
@@ -76,15 +76,12 @@ def table() -> str:
 def measured_table() -> str:
     """What others measured beside the roofline: a line for each program and slice."""
     lines = [["program", "on", "parameters", "roofline, ms", "measured, ms", "MFU, %"], ["---"] * 6]
-    by_slice = groupby(measured_runs(), attrgetter("program", "chips", "chip"))
+    by_slice = groupby(measured_runs(), itemgetter("program", "chips", "chip"))
     for (program, chips, chip), runs in by_slice:
-        cells = [
-            (
-                x.parameters,
-                *(f"{y:.0f}" for y in (x.roofline * 1e3, x.step_seconds * 1e3, 100 / x.factor)),
-            )
-            for x in runs
-        ]
+        cells = []
+        for run in runs:
+            figures = run["roofline"] * 1e3, run["step_seconds"] * 1e3, 100 / run["factor"]
+            cells.append([run["parameters"], *(f"{figure:.0f}" for figure in figures)])
         lines.append([program, f"{chips} {chip}", *map(", ".join, zip(*cells, strict=True))])
     return _lines(lines)
 

@@ -56,16 +56,15 @@ def test_the_range_is_that_of_what_was_measured_on_the_chips_of_plans() -> None:
     """MFU by hand: 6 FLOPs for each weight of a product, and half of the pairs of attention."""
     used = []
     for run in measured_runs():
-        m, length = run.model, run.sequence_length
+        m, length, chip = run["model"], run["sequence_length"], run["chip"]
         attention = 2 * m["model_dim"] * m["head_dim"] * (m["num_heads"] + m["num_kv_heads"])
         products = {"swiglu": 3, "gelu": 2}[m["feedforward"]]
         weights = m["num_layers"] * (attention + products * m["model_dim"] * m["mlp_dim"])
         pairs = m["num_layers"] * m["num_heads"] * m["head_dim"] * (length + 1)
-        flops = 6 * (weights + m["model_dim"] * run.vocab_size + pairs)
-        peak = {"v4": 275e12, "v5e": 197e12, "v5p": 459e12, "v6e": 918e12}[run.chip] * run.chips
-        factor = peak * run.step_seconds / (flops * run.batch_size * length)
-        assert run.factor == pytest.approx(factor)
-        used += [factor] * (not run.extra)
-    assert len(used) >= 8
-    assert {run.chip for run in measured_runs() if not run.extra} == set(CHIPS)
-    assert factors() == pytest.approx((min(used), max(used)))
+        flops = 6 * (weights + m["model_dim"] * run["vocab_size"] + pairs)
+        peak = {"v4": 275e12, "v5e": 197e12, "v5p": 459e12, "v6e": 918e12}[chip] * run["chips"]
+        factor = peak * run["step_seconds"] / (flops * run["batch_size"] * length)
+        assert run["factor"] == pytest.approx(factor)
+        used += [(chip, factor)] * ("extra" not in run)
+    assert len(used) >= 8 and {chip for chip, _ in used} == set(CHIPS)
+    assert factors() == pytest.approx((min(x for _, x in used), max(x for _, x in used)))
