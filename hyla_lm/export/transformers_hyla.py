@@ -56,6 +56,12 @@ class HylaForCausalLM(PreTrainedModel, GenerationMixin):
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
         self.decoder.head = new_embeddings
 
+    def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:
+        """transformers 5.0 gives `cache_position` too, which here follows from the cache."""
+        prepared = super().prepare_inputs_for_generation(input_ids, **kwargs)
+        prepared.pop("cache_position", None)
+        return prepared
+
     def forward(
         self,
         input_ids: Tensor | None = None,
