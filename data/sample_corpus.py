@@ -50,7 +50,9 @@ SERIAL_BELOW = 200
 class SampleCorpus:
     """Docstrings of the standard library and of installed packages; needs no download."""
 
-    cache: str = setting("~/.cache/hyla_lm", "folder that keeps the corpus, tokenizer and rows")
+    cache: str = setting(
+        "~/.cache/hyla_lm", "folder that keeps the corpus, tokenizer and rows", path=True
+    )
     vocab_size: int = setting(4096, "pieces of the tokenizer that is trained", minimum=512)
     sequence_length: int = setting(128, "tokens that a row predicts", minimum=1)
 

@@ -12,7 +12,9 @@ class SeqioTasks:
     """Where the task c4_lm finds its text, and what registers other tasks (extra seqio)."""
 
     tfds_name: str = setting("c4/en:3.1.0", "TFDS name and version of c4_lm (3.0.1, 3.0.7, 3.1.0)")
-    tfds_folder: str | None = setting(None, "TFDS data_dir of c4_lm; None takes TFDS's own")
+    tfds_folder: str | None = setting(
+        None, "TFDS data_dir of c4_lm; None takes TFDS's own", path=True
+    )
     modules: tuple[str, ...] = setting(
         (), "modules to import that register more tasks", imports=True
     )
@@ -30,7 +32,7 @@ class SeqioTask:
     tasks: SeqioTasks | None = setting(
         None, "where tasks find their text, such as @SeqioTasks(); None takes its defaults"
     )
-    tokenizer: str = setting("", "SentencePiece model of the task's vocabulary")
+    tokenizer: str = setting("", "SentencePiece model of the task's vocabulary", path=True)
     train_split: str = setting("train", "split to train on")
     validation_split: str = setting("validation", "split to evaluate on")
     validation_documents: int | None = setting(

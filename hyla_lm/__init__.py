@@ -22,7 +22,7 @@ def load(
     """The model of a run's folder or of a folder that `hyla-lm export` made, ready to use.
 
     It has `generate`, `logits`, `latent_codes`, `tokenizer`, `config` and `params`. A run gives its
-    newest checkpoint, or that of `step`; its tokenizer and rows must be where its config.gin says.
+    newest checkpoint, or that of `step`; nothing outside of its folder is needed.
     `trust_imports` lets that config.gin import modules that are not of this project. Raises
     hyla_lm.errors.UserError, one sentence, for a folder that cannot be opened.
     """

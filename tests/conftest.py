@@ -11,6 +11,7 @@ import hypothesis
 import jax
 import pytest
 
+import hyla_lm.export.load  # noqa: F401  before a fixture replaces lay_out
 from hyla_lm.attention import blocked
 from hyla_lm.attention.linear import chunked
 from hyla_lm.data.preparation import write_rows

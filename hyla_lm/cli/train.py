@@ -2,14 +2,15 @@
 
 import argparse
 
-from hyla_lm.cli.parser import add_gin_files
+from hyla_lm.cli.parser import add_gin_files, add_trust
 from hyla_lm.signals import signals
 
 HELP = "train, or resume from the newest checkpoint"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_gin_files(parser)
+    add_gin_files(parser, "may be repeated (default: config.gin of the run)")
+    add_trust(parser)
     parser.add_argument(
         "--workdir", required=True, help="folder of the run, such as --workdir=runs/mine"
     )
@@ -22,7 +23,10 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
     with signals():
         from hyla_lm.config.read_experiment import read_experiment
         from hyla_lm.parallel import processes
+        from hyla_lm.run.restored import own_config
         from hyla_lm.train import train
 
         with processes.joined(options.workdir):
-            train(read_experiment(options.gin_file, bindings), options.workdir, options.step)
+            own = None if options.gin_file else own_config(options.workdir, options.trust_imports)
+            experiment = read_experiment([own] if own else options.gin_file, bindings)
+            train(experiment, options.workdir, options.step)

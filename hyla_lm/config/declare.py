@@ -33,17 +33,20 @@ def setting(
     *,
     choices: Sequence[Any] | None = None,
     imports: bool = False,
+    path: bool = False,
     explained: Mapping[str, str] | None = None,
     **bounds: float,
 ) -> Any:
     """A documented dataclass field; `choices` and `bounds`, of BOUNDS, are checked on construction.
 
-    A field that names modules to import says so with `imports`. `explained` says in a line what
-    each of some values means, for those who read the documentation; it checks nothing.
+    A field that names modules to import says so with `imports`, and one that names files or folders
+    with `path`. `explained` says in a line what each of some values means, for those who read the
+    documentation; it checks nothing.
     """
     is_real = isinstance(default, float)
     metadata = {
-        **{"doc": doc, "choices": choices, "imports": imports, "explained": explained or {}},
+        **{"doc": doc, "choices": choices, "imports": imports, "path": path},
+        "explained": explained or {},
         "bounds": bounds if is_real else {"maximum": LARGEST} | bounds,
     }
     return dataclasses.field(default=default, metadata=metadata)

@@ -5,6 +5,7 @@ and line, and handed to gin, which builds the classes and writes the text of wha
 """
 
 import dataclasses
+import glob
 import sys
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from hyla_lm.config.gin_text import (
     ImportStatement,
     IncludeStatement,
     Key,
+    Reference,
     Statement,
     first_line,
     key_of,
@@ -40,12 +42,14 @@ from hyla_lm.package import PACKAGE
 class Written:
     """The gin text that a run saved, and the path of its file.
 
-    Whoever wrote it may import modules of this project, and others only if it `is_trusted`.
+    Whoever wrote it may import modules of this project, and others only if it `is_trusted`. It was
+    read in `folder`: what its relative paths name is looked for there, and then here.
     """
 
     path: str
     text: str
     is_trusted: bool = False
+    folder: str = ""
 
 
 GinFile = str | Written
@@ -97,6 +101,32 @@ def settings_of_text(text: str, path: str) -> dict[Key, Any]:
     return {key_of(s): s.value for s in parsed if isinstance(s, BindingStatement)}
 
 
+def read_settings(text: str, path: str) -> dict[str, str]:
+    """The settings of a run's config.gin as Class.field, macros resolved; nothing is imported."""
+    settings = settings_of_text(text, path)
+    macros = {key.name: value for key, value in settings.items() if not key.field}
+    return {
+        str(key): repr(_resolved(value, macros)) for key, value in settings.items() if key.field
+    }
+
+
+def _resolved(value: Any, macros: Mapping[str, Any]) -> Any:
+    if isinstance(value, Reference):
+        return _resolved(macros[value.name], macros) if value.name in macros else value
+    if isinstance(value, tuple | list):
+        return type(value)(_resolved(one, macros) for one in value)
+    return value
+
+
+def value_of(settings: Mapping[str, str], name: str) -> str:
+    """A setting as gin writes it; one that is not written has its default, where that is known."""
+    if name in settings:
+        return settings[name]
+    cls, _, field = name.rpartition("/")[2].rpartition(".")
+    own = dataclasses.fields(typing.cast(Any, REGISTRY[cls])) if cls in REGISTRY else ()
+    return next((repr(one.default) for one in own if one.name == field), "not set")
+
+
 def parse(
     gin_files: Sequence[GinFile], bindings: Sequence[str]
 ) -> tuple[list[_Source], list[_Source]]:
@@ -123,28 +153,49 @@ def _of_file(file: GinFile) -> _Source:
             if first != PACKAGE.name or any(part.startswith("__") for part in rest):
                 what = f"imports {statement.module}, which is no module of this project"
                 raise _distrust(file, what)
-    source = _source(file.path, parsed)
+    source = _source(file.path, parsed, file.folder)
     for key, value in source.values.items():
-        if value != () and _imports_modules(key) and not file.is_trusted:
+        if value != () and _is_marked(key, "imports") and not file.is_trusted:
             raise _distrust(file, f"sets {key.name}.{key.field}, which imports modules")
+    if file.folder not in ("", str(Path.cwd())):
+        source.values |= _moved(source.values, file.folder)
     return source
 
 
-def _imports_modules(key: Key) -> bool:
+def _is_marked(key: Key, mark: str) -> bool:
+    """Whether the field has a mark in its metadata, `imports` or `path`; macros have none."""
     fields = dataclasses.fields(typing.cast(Any, REGISTRY[key.name])) if key.field else ()
-    return any(one.name == key.field and one.metadata.get("imports") for one in fields)
+    return any(one.name == key.field and one.metadata.get(mark) for one in fields)
+
+
+def _moved(values: Mapping[Key, Any], folder: str) -> dict[Key, Any]:
+    """The settings and macros with paths from this folder, absolute where something is there."""
+    paths = {key: value for key, value in values.items() if _is_marked(key, "path")}
+    macros = {one.name for one in references(list(paths.values()))}
+    paths |= {key: values[key] for key in values if not key.field and key.name in macros}
+    return {key: _absolute(value, folder) for key, value in paths.items()}
+
+
+def _absolute(value: Any, folder: str) -> Any:
+    """A path, a `name=path` or several of them; what is not there stays."""
+    if isinstance(value, tuple) and not isinstance(value, Reference):
+        return tuple(_absolute(one, folder) for one in value)
+    if not isinstance(value, str):
+        return value
+    name, equals, path = value.rpartition("=")
+    return f"{name}{equals}{Path(folder, path)}" if glob.glob(path, root_dir=folder) else value
 
 
 def _distrust(file: Written, what: str) -> UserError:
     return UserError(f"{file.path} {what}: give --trust_imports if you trust whoever wrote it.")
 
 
-def _source(name: str, parsed: Iterable[tuple[str, Statement]]) -> _Source:
+def _source(name: str, parsed: Iterable[tuple[str, Statement]], folder: str = "") -> _Source:
     """Imports what statements import, then checks and collects what they set."""
     parsed, source = list(parsed), _Source(name)
     for where, statement in parsed:
         if isinstance(statement, ImportStatement):
-            _import(where, statement.module)
+            _import(where, statement.module, folder)
             source.imports.append(statement.module)
     for where, statement in parsed:
         wrong = _wrong_name(statement)
@@ -156,15 +207,16 @@ def _source(name: str, parsed: Iterable[tuple[str, Statement]]) -> _Source:
     return source
 
 
-def _import(where: str, module: str) -> None:
-    """Imports a module, also one of the current folder.
+def _import(where: str, module: str, folder: str) -> None:
+    """Imports a module, also one of the current folder, or of the folder of a run's config.gin.
 
-    That comes last in Python's path, so that it hides no module, and only where it has this one.
+    They come last in Python's path, so that they hide no module, and only where they have this one.
     """
-    here, first = Path.cwd(), module.partition(".")[0]
-    is_here = (here / f"{first}.py").is_file() or (here / first).is_dir()
-    if is_here and not {"", str(here)} & set(sys.path):
-        sys.path.append(str(here))
+    first = module.partition(".")[0]
+    for here in (Path.cwd(), Path(folder).absolute()):
+        is_here = (here / f"{first}.py").is_file() or (here / first).is_dir()
+        if is_here and not {"", str(here)} & set(sys.path):
+            sys.path.append(str(here))
     try:
         import_module(module)
     except Exception as error:

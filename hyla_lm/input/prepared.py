@@ -22,9 +22,9 @@ TOKENIZER = "tokenizer.model"
 class Rows:
     """Prepared rows on a disk or in a bucket: any number of hosts reads and resumes them."""
 
-    train: str = setting("", "folder of the training rows")
-    validation: str = setting("", "folder of the validation rows")
-    tokenizer: str = setting("", "SentencePiece model the rows were made with")
+    train: str = setting("", "folder of the training rows", path=True)
+    validation: str = setting("", "folder of the validation rows", path=True)
+    tokenizer: str = setting("", "SentencePiece model the rows were made with", path=True)
     verify: str = setting(
         "background",
         "whether training reads every shard once more to compare its SHA-256, with a tenth of a "
@@ -61,7 +61,9 @@ class Rows:
 class OwnRows:
     """The rows that `hyla-lm data prepare --train_tokenizer` made of a user's text."""
 
-    folder: str = setting("rows", "folder that holds train, validation and tokenizer.model")
+    folder: str = setting(
+        "rows", "folder that holds train, validation and tokenizer.model", path=True
+    )
 
     @property
     def tokenizer(self) -> str:

@@ -46,9 +46,11 @@ class C4Stream:
     each process reads whole files from first line to last.
     """
 
-    train: tuple[str, ...] = setting((), "paths or globs, such as ('c4-train.*.json.gz',)")
-    validation: tuple[str, ...] = setting((), "paths or globs of the validation split")
-    tokenizer: str = setting("", "SentencePiece model")
+    train: tuple[str, ...] = setting(
+        (), "paths or globs, such as ('c4-train.*.json.gz',)", path=True
+    )
+    validation: tuple[str, ...] = setting((), "paths or globs of the validation split", path=True)
+    tokenizer: str = setting("", "SentencePiece model", path=True)
     validation_documents: int | None = setting(
         4096, "number of first documents that are the validation set; None takes all", minimum=1
     )

@@ -22,6 +22,7 @@ from etils import epath
 
 from hyla_lm.checkpoint.checksums import CHECKPOINTS
 from hyla_lm.errors import UserError
+from hyla_lm.input.prepared import TOKENIZER
 from hyla_lm.parallel import processes
 from hyla_lm.run.lock import BucketLease, DiskLock
 from hyla_lm.storage import (
@@ -41,12 +42,14 @@ from hyla_lm.storage import (
 
 LINES, SUMMARY = "metrics.jsonl", "summary.json"
 MOVED_TO = "set_aside"  # checkpoints that a run went back behind
+HOME = ".home"  # the folder that relative paths of config.gin are from
 PROFILE = "profile"  # a file by which a person asks for a trace
 EVALUATOR = "evaluator"  # what a process wrote that follows the run
 EVENTS = "events."
 AFTER, UNTIL = "lost_lines/after", "lost_lines/until"  # tags of steps between which lines are gone
 OURS = {
     "config.gin",
+    TOKENIZER,
     CHECKPOINTS,
     "plugins",
     LINES,

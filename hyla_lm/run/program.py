@@ -200,12 +200,16 @@ def abstract_batch(program: Program[Objective]) -> dict[str, jax.ShapeDtypeStruc
 
 def identity(program: Program[Task]) -> dict[str, Any]:
     """What must be equal for a run to be continued, by the names its user knows."""
-    experiment = program.experiment
+    return identity_with(program.experiment, program.task.identity())
+
+
+def identity_with(experiment: Experiment, data: Mapping[str, Any]) -> dict[str, Any]:
+    """The identity of a run of this experiment whose task has the identity `data`."""
     named = {"ModelConfig": config.as_dict(experiment.model)}
     seed = {"TrainConfig": {"seed": experiment.train.seed}}
     guard = {GUARDED: True} if experiment.updates.is_on else {}
     muon = {MUON: True} if experiment.optimizer.optimizer == "muon" else {}
-    return {**named, **seed, **guard, **muon, "data": program.task.identity()}
+    return {**named, **seed, **guard, **muon, "data": data}
 
 
 def meta_of(program: Program[Task]) -> dict[str, Any]:

@@ -7,11 +7,13 @@ from typing import Any
 import jax
 
 from hyla_lm.checkpoint.checkpoint import read_checkpoints, restore_run
-from hyla_lm.config.gin_files import Written
+from hyla_lm.config.experiment import Experiment
+from hyla_lm.config.gin_files import GinFile, Written
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.errors import UserError
 from hyla_lm.parallel.sharding import shard_of
 from hyla_lm.run.evaluation import Evaluation, evaluate
+from hyla_lm.run.folder import HOME, read_object
 from hyla_lm.run.program import Program, identity, make_program
 from hyla_lm.storage import as_path, read_whole
 from hyla_lm.tasks.protocol import Task
@@ -60,9 +62,24 @@ def program_of(
     trust_imports: bool = False,
 ) -> Program[Task]:
     """The program of the run in a folder, by its own config.gin or by gin files."""
-    workdir = as_path(path)
-    own = read_whole(workdir / "config.gin")
+    return make_program(experiment_of(path, gin_files, bindings, trust_imports), devices)
+
+
+def own_config(path: str, trust_imports: bool = False) -> Written | None:
+    """The config.gin that a run wrote, if there is one."""
+    run = as_path(path)
+    content = read_whole(run / "config.gin")
+    if content is None:
+        return None
+    home = str(read_object(run / HOME).get("folder", ""))
+    return Written(str(run / "config.gin"), content.decode(errors="replace"), trust_imports, home)
+
+
+def experiment_of(
+    path: str, gin_files: Sequence[GinFile], bindings: Sequence[str], trust_imports: bool
+) -> Experiment:
+    """The settings of the run in a folder, by its own config.gin or by gin files."""
+    own = own_config(path, trust_imports)
     if own is None:
         raise UserError(f"--workdir={path} holds no run: train one first.")
-    written = Written(str(workdir / "config.gin"), own.decode(errors="replace"), trust_imports)
-    return make_program(read_experiment(gin_files or [written], bindings), devices)
+    return read_experiment(gin_files or [own], bindings)

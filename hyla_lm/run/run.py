@@ -151,6 +151,8 @@ class Run:
                 print(f"  {name:12}  {value}")
             if self.first and (other := self.store.other_numerics()):
                 print(f"since step {self.first} this changed, so the last bits may differ: {other}")
+            for line in self.store.other_settings(self.first) if self.first else ():
+                print(f"since step {self.first}: {line}")
 
 
 def _check_agreement(program: Program[Task]) -> None:

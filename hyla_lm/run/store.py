@@ -2,20 +2,27 @@
 
 import json
 import logging
+from ast import literal_eval
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from hyla_lm.checkpoint.checkpoint import ORIGIN, Checkpointer, restore_run
 from hyla_lm.config.experiment import Experiment
+from hyla_lm.config.gin_files import read_settings, value_of
 from hyla_lm.errors import UserError
+from hyla_lm.input.prepared import TOKENIZER
 from hyla_lm.logs.sinks import LoggedRun, Sink, Value
 from hyla_lm.logs.tensorboard import TensorBoard
+from hyla_lm.optim import OptimizerConfig, make_schedule
 from hyla_lm.parallel import processes
-from hyla_lm.run.folder import EVENTS, SUMMARY, RunFolder, read_object, read_summary
+from hyla_lm.run.folder import EVENTS, HOME, SUMMARY, RunFolder, read_object, read_summary
 from hyla_lm.run.program import Program, identity, meta_of
 from hyla_lm.run.summary import LEARNING_RATE
 from hyla_lm.storage import exists, read_whole
+from hyla_lm.tasks.language_model import LanguageModelTask
 from hyla_lm.tasks.protocol import Task
 from hyla_lm.train_step import TrainState
 
@@ -77,6 +84,20 @@ class RunStore:
             if then[part].get(name) != value
         )
 
+    def other_settings(self, step: int) -> list[str]:
+        """A line for each setting that differs from those that saved what was restored.
+
+        Another one says what that does to the learning rate of the update after this step.
+        """
+        texts = self._meta["gin"], self._program.experiment.text
+        then, now = (read_settings(text, "config.gin") for text in texts)
+        values = {name: (value_of(then, name), value_of(now, name)) for name in {**then, **now}}
+        lines = [f"{name} {old} became {new}" for name, (old, new) in values.items() if old != new]
+        rates = [f"{_learning_rate(settings, step):.3g}" for settings in (then, now)]
+        if rates[0] != rates[1]:
+            lines.append("the learning rate of the next update {} became {}".format(*rates))
+        return lines
+
     def begin(self, first: int, redone: Sequence[str]) -> None:
         """Begins to write from a step on; lines after it go, and its own of tags that are redone.
 
@@ -86,6 +107,9 @@ class RunStore:
         program = self._program
         self._move_checkpoints_after(first)
         self.folder.write("config.gin", program.experiment.text)
+        self.folder.write(HOME, json.dumps({"folder": str(Path.cwd())}) + "\n")
+        if isinstance(program.task, LanguageModelTask):
+            self.folder.write(TOKENIZER, program.task.tokenizer.content)
         names = self.folder.names  # without config.gin where only a checkpoint was copied
         is_resumed = first > 0 and "config.gin" in names
         logged = self._meta.get(LOGGED, 0) if is_resumed else 0
@@ -167,6 +191,14 @@ class RunStore:
     def close(self) -> None:
         """Lets a save under way end, raises what failed, and closes the curves."""
         self._stack.close()
+
+
+def _learning_rate(settings: Mapping[str, str], step: int) -> float:
+    """That of the update after a step, by the settings of a run."""
+    names = [field.name for field in fields(OptimizerConfig)]
+    own = {name: literal_eval(value_of(settings, f"OptimizerConfig.{name}")) for name in names}
+    steps = literal_eval(value_of(settings, "TrainConfig.steps"))
+    return float(make_schedule(OptimizerConfig(**own), steps)(step))
 
 
 def finished_summary(folder: RunFolder, experiment: Experiment) -> dict[str, Any]:

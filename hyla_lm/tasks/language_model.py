@@ -52,7 +52,9 @@ class LanguageModel:
         minimum=1,
     )
     validation_sets: tuple[str, ...] = setting(
-        (), "more rows to evaluate on, each a name and a folder, such as ('books=rows/books',)"
+        (),
+        "more rows to evaluate on, each a name and a folder, such as ('books=rows/books',)",
+        path=True,
     )
     document_losses: bool = setting(
         True, "keep the loss of each validation document at each evaluation, for hyla-lm compare"
@@ -88,8 +90,7 @@ class LanguageModel:
         """
         path = getattr(self.data, "tokenizer", "")
         if path and (self.vocab_size is None or Path(path).is_file()):
-            tokenizer = self._checked(Tokenizer(path))
-            return self._objective(tokenizer.vocab_size, tokenizer.bos)
+            return self.objective_with(Tokenizer(path))
         if self.vocab_size is None:
             raise UserError(
                 "LanguageModel.vocab_size is not set and no tokenizer is at hand: set it, "
@@ -97,16 +98,17 @@ class LanguageModel:
             )
         return self._objective(self.vocab_size, bos=1)
 
-    def _objective(self, vocab_size: int, bos: int) -> "NextToken":
-        return NextToken(vocab_size, bos, self.sequence_length, self.logit_chunk, self.z_loss)
-
-    def _checked(self, tokenizer: Tokenizer) -> Tokenizer:
+    def objective_with(self, tokenizer: Tokenizer) -> "NextToken":
+        """The objective without data; raises UserError for another vocabulary than is set."""
         if self.vocab_size not in (None, tokenizer.vocab_size):
             raise UserError(
                 f"LanguageModel.vocab_size = {self.vocab_size} but {tokenizer.path} has "
                 f"{tokenizer.vocab_size} pieces: correct the binding or the tokenizer."
             )
-        return tokenizer
+        return self._objective(tokenizer.vocab_size, tokenizer.bos)
+
+    def _objective(self, vocab_size: int, bos: int) -> "NextToken":
+        return NextToken(vocab_size, bos, self.sequence_length, self.logit_chunk, self.z_loss)
 
     def prepare_task(self, batch_size: int) -> "LanguageModelTask":
         if self.data is None:
@@ -117,8 +119,7 @@ class LanguageModel:
         reading = Reading(self.read_threads, self.read_ahead)
         data = self.data.open(self.sequence_length, batch_size, reading)
         sets = open_named_rows(self.validation_sets, data, self.sequence_length)
-        tokenizer = self._checked(data.tokenizer)
-        objective = self._objective(tokenizer.vocab_size, tokenizer.bos)
+        objective = self.objective_with(data.tokenizer)
         sets = {**data.sets, **sets}
         return LanguageModelTask(**vars(objective), config=self, data=data, sets=sets)
 

@@ -77,7 +77,7 @@ def test_ids_that_the_model_does_not_take_are_refused(
 
 
 def test_a_run_of_another_task_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = SimpleNamespace(program=SimpleNamespace(task=object()))
-    monkeypatch.setattr("hyla_lm.export.load.open_run", lambda *_: run)
+    experiment = SimpleNamespace(train=SimpleNamespace(task=object()))
+    monkeypatch.setattr("hyla_lm.export.load.experiment_of", lambda *_: experiment)
     with pytest.raises(UserError, match="holds no language model"):
         hyla_lm.load("runs/fuzzy")

@@ -4,7 +4,7 @@ Runs whose settings differ only in the seed are a group, named by the settings t
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePath
 from typing import Any
@@ -13,9 +13,7 @@ import numpy as np
 from etils import epath
 
 import hyla_lm.config.experiment  # noqa: F401  makes the classes and their defaults known
-from hyla_lm.config.declare import REGISTRY
-from hyla_lm.config.gin_files import settings_of_text
-from hyla_lm.config.gin_text import Reference
+from hyla_lm.config.gin_files import read_settings, value_of
 from hyla_lm.errors import UserError
 from hyla_lm.run.evaluation import DocumentLosses, read_documents
 from hyla_lm.run.folder import EVALUATOR, read_lines
@@ -94,32 +92,6 @@ def _losses(folder: epath.Path) -> dict[int, DocumentLosses]:
     }
     losses = {step: read_documents(folder, step) for step in steps}
     return {step: one for step, one in losses.items() if one is not None}
-
-
-def read_settings(text: str, path: str) -> dict[str, str]:
-    """The settings of a run's config.gin as Class.field, macros resolved; nothing is imported."""
-    settings = settings_of_text(text, path)
-    macros = {key.name: value for key, value in settings.items() if not key.field}
-    return {
-        str(key): repr(_resolved(value, macros)) for key, value in settings.items() if key.field
-    }
-
-
-def _resolved(value: Any, macros: Mapping[str, Any]) -> Any:
-    if isinstance(value, Reference):
-        return _resolved(macros[value.name], macros) if value.name in macros else value
-    if isinstance(value, tuple | list):
-        return type(value)(_resolved(one, macros) for one in value)
-    return value
-
-
-def value_of(settings: Mapping[str, str], name: str) -> str:
-    """A setting as gin writes it; one that is not written has its default, where that is known."""
-    if name in settings:
-        return settings[name]
-    cls, _, field = name.rpartition("/")[2].rpartition(".")
-    own = fields(REGISTRY[cls]) if cls in REGISTRY else ()
-    return next((repr(one.default) for one in own if one.name == field), "not set")
 
 
 @dataclass(frozen=True)
