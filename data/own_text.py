@@ -1,25 +1,25 @@
 """A user's text: from any text files to a tokenizer, training rows and validation rows."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from hyla_lm.data.preparation import Preparation, begin_folder
 from hyla_lm.data.row_writer import encoded
-from hyla_lm.data.text_files import TextFiles
+from hyla_lm.data.text_files import TextFiles, report_skipped
 from hyla_lm.data.train_tokenizer import train_tokenizer
 from hyla_lm.errors import UserError
 from hyla_lm.input.manifest import FORMAT, PRODUCER
 from hyla_lm.input.packing import Block
 from hyla_lm.input.prepared import TOKENIZER
 from hyla_lm.input.tokenizer import Tokenizer
-from hyla_lm.storage import as_path, sizes
+from hyla_lm.storage import as_path
 
 TRAIN, VALIDATION = "train", "validation"
 VOCAB_SIZE, SEQUENCE_LENGTH, VALIDATION_FRACTION = 4096, 256, 0.05
 FEWEST_DOCUMENTS = 20
-SHARD_BYTES = 32_000_000
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ class OwnText:
     def survey(self) -> Survey:
         """Reads all text once."""
         documents = blank = text_bytes = held_out = 0
-        digest = hashlib.sha256()
-        for text in self.files.texts():
+        digest, skipped = hashlib.sha256(), Counter[str]()
+        for text in self.files.texts(skipped=skipped):
             data = text.encode()
             digest.update(hashlib.sha256(data).digest())
             if not text or text.isspace():
@@ -110,6 +110,7 @@ class OwnText:
             documents += 1
             text_bytes += len(data)
             held_out += len(data) if is_held_out(text, self.fraction) else 0
+        report_skipped(skipped)
         return Survey(documents, blank, text_bytes, held_out, digest.hexdigest())
 
     @cached_property
@@ -141,9 +142,7 @@ class OwnText:
 
     def preparation(self, split: str, tokenizer: Tokenizer) -> Preparation:
         """The preparation of a split's rows; validation rows are one shard."""
-        size = sum(filter(None, sizes(self.files.files)))
-        of_train = self.shards or min(len(self.files.files), 1 + size // SHARD_BYTES)
-        shards = of_train if split == TRAIN else 1
+        shards = (self.shards or self.files.default_shards()) if split == TRAIN else 1
         folder = str(as_path(self.output) / split)
         source = SplitText(self, split)
         return Preparation(source, tokenizer, folder, split, self.sequence_length, shards)

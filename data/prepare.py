@@ -35,7 +35,9 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
 
 def _files(options: argparse.Namespace, bindings: Sequence[str]) -> TextFiles:
     gin_files.read(options.gin_file, bindings)  # refuses bindings: text files have no settings
-    return TextFiles(find_text_files(options.input, options.output), options.field)
+    suffixes = tuple(f".{suffix.lstrip('.')}" for suffix in options.suffix)
+    files = find_text_files(options.input or options.paths, options.output, suffixes)
+    return TextFiles(files, options.field, suffixes, options.on_error == "skip")
 
 
 def _run_own_text(options: argparse.Namespace, bindings: Sequence[str]) -> None:
@@ -103,15 +105,25 @@ def preparation_of(options: argparse.Namespace, bindings: Sequence[str]) -> Prep
         shards = options.shards or task.default_shards()
     else:
         source = files = _files(options, bindings)
-        shards = options.shards or len(files.files)
+        shards = options.shards or files.default_shards()
     return Preparation(source, tokenizer, options.output, split, options.sequence_length, shards)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--input", nargs="+", metavar="PATH", help="folders, text files or globs")
+    source.add_argument("paths", nargs="*", default=[], metavar="PATH", help="the same as --input")
     source.add_argument("--task", help="name of a SeqIO task or mixture (extra seqio)")
     parser.add_argument("--field", default=TEXT_FIELD, help="field or column that holds the text")
+    parser.add_argument(
+        "--suffix", nargs="+", default=[], help="more endings of files of plain text, such as .py"
+    )
+    parser.add_argument(
+        "--on_error",
+        choices=("stop", "skip"),
+        default="stop",
+        help="at a line of JSON or row of parquet without text; skip counts and leaves it out",
+    )
     tokenizer = parser.add_mutually_exclusive_group(required=True)
     tokenizer.add_argument(
         "--train_tokenizer",
@@ -137,7 +149,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--output", required=True, help="folder of the rows, local or gs://")
     parser.add_argument(
-        "--shards", type=int, help="files to write (default: one for each file read, or each 32 MB)"
+        "--shards", type=int, help="files to write (default: one for each 32 MB read)"
     )
     parser.add_argument(
         "--workers", type=int, default=default_workers(), help="processes (default: all cores)"

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
+from glob import glob
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, TypeVar
@@ -44,10 +45,12 @@ def as_path(path: PathLike) -> epath.Path:
     Raises UserError for a bucket that has no client or cannot be used, and Unavailable for one that
     does not answer when first used.
     """
+    bucket = bucket_of(path)
+    if bucket and not bucket.startswith("gs://"):
+        raise UserError(f"{path} is no path of a disk or of gs://: fetch it, and give the copy.")
     parsed = epath.Path(str(path)).expanduser()
     if parsed.parts[:1] == ("~",):
         raise UserError(f"{path} is in a home folder, and there is none: set HOME or give a path.")
-    bucket = bucket_of(path)
     if bucket and bucket not in _answered:
         _ask(parsed)
         _answered.add(bucket)
@@ -121,6 +124,8 @@ def check_bucket_access(path: PathLike) -> None:
 def list_files(patterns: Sequence[str], what: str) -> tuple[str, ...]:
     """The files of paths and globs, each once; raises UserError for none or missing shards.
 
+    The name of a file is that file, also with brackets; only others are globs, `**` for any folders
+    (on a disk).
     A glob over the whole shard number must match every shard. To take some shards, give their
     first digits ("c4-train.0000*") or name the files. `what` names the setting in errors.
     """
@@ -128,14 +133,25 @@ def list_files(patterns: Sequence[str], what: str) -> tuple[str, ...]:
     for pattern in patterns:
         with storage_errors(f"{what} = {pattern}", "listed", "correct the path"):
             path = as_path(pattern)
-            files = [str(path)] if size_of(path) is not None else []
-            if WILDCARD.search(path.name):
-                files = sorted(map(str, path.parent.glob(path.name)))
+            if size_of(path) is not None:
+                listed.append(str(path))
+                continue
+            files = _matches(path) if WILDCARD.search(str(path)) else []
         if not files:
             raise UserError(f"{what} = {pattern} matches no file: correct the path.")
         _check_complete(files, pattern, what)
         listed += files
     return tuple(dict.fromkeys(listed))
+
+
+def _matches(path: epath.Path) -> list[str]:
+    """The files that match a path, whose folders that exist are names, whatever signs they hold."""
+    base, pattern = path.parent, path.name
+    if bucket_of(path):
+        return sorted(map(str, base.glob(pattern)))
+    while not base.exists():
+        base, pattern = base.parent, f"{base.name}/{pattern}"
+    return sorted(str(base / found) for found in glob(pattern, root_dir=base, recursive=True))
 
 
 def _check_complete(files: Sequence[str], pattern: str, what: str) -> None:
@@ -193,6 +209,18 @@ def _status(path: PathLike) -> Any:
 def read_whole(path: PathLike) -> bytes | None:
     """A file's bytes; None if it is missing. Raises UserError if the store fails."""
     return None if size_of(path) is None else b"".join(chunks(as_path(path)))
+
+
+def text_of(content: bytes, name: str) -> str:
+    """A text as every reader takes it: UTF-8, without byte order mark and with LF for CRLF.
+
+    Raises UserError for other bytes.
+    """
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{name} is not UTF-8 at byte {error.start:,}: convert it.") from error
+    return text.removeprefix("\ufeff").replace("\r\n", "\n")
 
 
 def pieces(path: PathLike) -> Iterator[bytes]:

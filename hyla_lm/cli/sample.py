@@ -56,7 +56,7 @@ def _prompts(options: argparse.Namespace) -> list[str]:
     prompts = [_prompt(text) for text in given]
     if options.prompts_file:
         lines = text_input.content("--prompts_file", options.prompts_file).split("\n")
-        prompts += [line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1])]
+        prompts += lines if lines[-1] else lines[:-1]
     if not prompts:
         raise UserError(f"--prompts_file={options.prompts_file} is empty: give a prompt per line.")
     return prompts

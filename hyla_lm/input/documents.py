@@ -6,16 +6,18 @@ BytesList { repeated bytes value = 1 }.
 """
 
 import json
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 from etils import epath
 from isal import isal_zlib
 
-from hyla_lm.errors import UserError
+from hyla_lm.errors import Unavailable, UserError
 from hyla_lm.input.rows import Records
 from hyla_lm.package import install
-from hyla_lm.storage import CHUNK_BYTES, as_path, chunks, size_of, storage_errors
+from hyla_lm.storage import CHUNK_BYTES, as_path, chunks, size_of, storage_errors, text_of
 
 PARQUET_ROWS_PER_READ = 512
 LONGEST_LINE_BYTES = 64 << 20  # so that a file that is no JSON lines does not fill the memory
@@ -23,37 +25,54 @@ LENGTH_DELIMITED = 2  # the kind of all fields of a tf.train.Example here
 NO_EXAMPLE = "no serialized tf.train.Example"
 GZIP = 31  # window bits that make it expect a gzip header and check its CRC
 TEXT_FIELD = "text"
-KINDS = ".txt, .md, .json, .jsonl (each also .gz), .parquet or ArrayRecord files"
-Reader = Callable[[epath.Path, str], Iterator[str]]
+KINDS = ".txt, .md, .json, .jsonl, .ndjson (also .gz or .zst), .parquet or ArrayRecord files"
+COMPRESSED = re.compile(r"\.(gz|zst)$")
+RECORDS = re.compile(r"\.array_?record(-\d{5}-of-\d{5})?$", re.I)
+# What lies in place of a file that was not fetched, or was written in another encoding.
+IN_PLACE = {
+    rb"version https://git-lfs": "is a Git LFS pointer: fetch the file itself with git lfs pull",
+    rb"\s*(?i:<!doctype html|<html)": "is an HTML page: fetch the file itself",
+    rb"\xff\xfe|\xfe\xff": "is UTF-16: convert it to UTF-8",
+}
+Skipped = Counter[str] | None  # rows without text of each file, or None where one is an error
+Reader = Callable[[epath.Path, str, Skipped], Iterator[str]]
 
 
-def read_texts(file: str, field: str = TEXT_FIELD) -> Iterator[str]:
+def read_texts(
+    file: str, field: str = TEXT_FIELD, suffixes: tuple[str, ...] = (), skipped: Skipped = None
+) -> Iterator[str]:
     """The texts of a file's documents, in order; raises UserError for a damaged file.
 
-    .txt, .md: one document, without byte order mark and with LF for CRLF. .json, .jsonl: one object
-    a line; .parquet: one row; *array_record*: one TFDS record; their text is in `field`, and taken
-    unchanged. A name that ends in .gz is decompressed.
+    .txt, .md and `suffixes`: one document, without byte order mark and with LF for CRLF. .json,
+    .jsonl, .ndjson: one object a line; .parquet: one row; .array_record: one TFDS record; their
+    text is in `field`, and taken unchanged. A name that ends in .gz or .zst is decompressed.
+    Lines and rows without text are counted in `skipped` and left out, or raise UserError.
     """
     path = as_path(file)
     if size_of(path) is None:
         raise UserError(f"{file} is no file: give {KINDS}.")
-    reader = _reader(path.name)
+    reader = _reader(path.name, suffixes)
     if reader is None:
         raise UserError(
             f"{path.name} is of no known format: give {KINDS} (TFRecord needs a SeqIO task)."
         )
-    with storage_errors(path, "read", "check the file and its permissions"):
-        yield from reader(path, field)
+    try:
+        with storage_errors(path, "read", "check the file and its permissions"):
+            yield from reader(path, field, skipped)
+    except UserError as error:
+        if not isinstance(error, Unavailable):
+            _check_content(path, next(chunks(path), b""))
+        raise
 
 
-def is_text_file(name: str) -> bool:
+def is_text_file(name: str, suffixes: tuple[str, ...] = ()) -> bool:
     """Whether `read_texts` knows this kind of file."""
-    return _reader(name) is not None
+    return _reader(name, suffixes) is not None
 
 
 def is_record_file(file: str) -> bool:
     """Whether a file holds records that can be read in any order."""
-    return "array_record" in file.rpartition("/")[2] or file.endswith(".arrayrecord")
+    return RECORDS.search(file) is not None
 
 
 class TextRecords:
@@ -77,18 +96,26 @@ class TextRecords:
             ) from error
 
 
-def _reader(name: str) -> Reader | None:
-    plain = name.removesuffix(".gz")
+def _reader(name: str, suffixes: tuple[str, ...]) -> Reader | None:
+    name = name.lower()
+    plain = COMPRESSED.sub("", name)
     if is_record_file(name):
-        return lambda path, field: iter(TextRecords([str(path)], field))
-    if plain.endswith((".json", ".jsonl")):
+        return lambda path, field, skipped: iter(TextRecords([str(path)], field))
+    if plain.endswith((".json", ".jsonl", ".ndjson")):
         return _json_texts
-    if plain.endswith((".txt", ".md")):
+    if plain.endswith((".txt", ".md", *map(str.lower, suffixes))):
         return _whole_text
     return _parquet_texts if name.endswith(".parquet") else None
 
 
-def _json_texts(path: epath.Path, field: str) -> Iterator[str]:
+def _check_content(path: epath.Path, content: bytes) -> None:
+    is_page = COMPRESSED.sub("", path.name.lower()).endswith((".html", ".htm"))
+    for pattern, sentence in IN_PLACE.items():
+        if re.match(pattern, content) and not is_page:
+            raise UserError(f"{path} {sentence}.")
+
+
+def _json_texts(path: epath.Path, field: str, skipped: Skipped) -> Iterator[str]:
     number = 0
     for number, line in enumerate(_lines(_plain_bytes(path)), 1):
         if len(line) > LONGEST_LINE_BYTES:
@@ -99,28 +126,40 @@ def _json_texts(path: epath.Path, field: str) -> Iterator[str]:
         if not line or line.isspace():
             continue
         try:
-            value = json.loads(line)
-            text = value.get(field)
-        except (ValueError, AttributeError, RecursionError) as error:
-            raise UserError(
-                f"{path}: line {number} is no JSON object: write one object per line."
-            ) from error
-        if not isinstance(text, str):
-            raise UserError(
-                f"{path}: line {number} has no text in {field!r} but the fields "
-                f"{', '.join(map(repr, value)):.200}: mend that file, or name another with --field."
-            )
+            text = _json_text(line, field)
+        except ValueError as error:
+            if number == 1:
+                _check_content(path, line)
+            if skipped is None:
+                raise UserError(f"{path}: line {number} {error}.") from error
+            skipped[str(path)] += 1
+            continue
         yield text if text.isascii() else text.encode("utf-8", "replace").decode()
     if number == 0:
         raise UserError(f"{path} is empty: fetch the shard again.")
 
 
-def _whole_text(path: epath.Path, field: str) -> Iterator[str]:
+def _json_text(line: bytes, field: str) -> str:
+    """The text of a line; raises ValueError, which says what is wrong with it."""
     try:
-        text = b"".join(_plain_bytes(path)).decode()
+        value = json.loads(line)
+        text = value.get(field)
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 (at byte {error.start:,}): convert it.") from error
-    yield text.removeprefix("\ufeff").replace("\r\n", "\n")
+        raise ValueError("is not UTF-8: convert the file") from error
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise ValueError("is no JSON object: write one object per line") from error
+    if not isinstance(text, str):
+        raise ValueError(
+            f"has no text in {field!r} but the fields {', '.join(map(repr, value)):.200}: "
+            "mend that file, or name another with --field"
+        )
+    return text
+
+
+def _whole_text(path: epath.Path, field: str, skipped: Skipped) -> Iterator[str]:
+    content = b"".join(_plain_bytes(path))
+    _check_content(path, content)
+    yield text_of(content, str(path))
 
 
 def _record_text(record: bytes, field: str) -> str:
@@ -159,13 +198,19 @@ def _varint(message: bytes, place: int) -> tuple[int, int]:
     raise ValueError(NO_EXAMPLE)
 
 
-def _parquet_texts(path: epath.Path, field: str) -> Iterator[str]:
+def _pyarrow(path: epath.Path) -> Any:
     try:
-        from pyarrow import ArrowException, parquet
+        import pyarrow
+        import pyarrow.parquet
     except ImportError as error:
         raise UserError(f"{path} needs pyarrow: {install('parquet')}.") from error
+    return pyarrow
+
+
+def _parquet_texts(path: epath.Path, field: str, skipped: Skipped) -> Iterator[str]:
+    arrow = _pyarrow(path)
     try:
-        with path.open("rb") as opened, parquet.ParquetFile(opened) as file:
+        with path.open("rb") as opened, arrow.parquet.ParquetFile(opened) as file:
             names = file.schema_arrow.names
             if field not in names:
                 there = ", ".join(map(repr, names)) or "none"
@@ -175,34 +220,54 @@ def _parquet_texts(path: epath.Path, field: str) -> Iterator[str]:
             batches = file.iter_batches(PARQUET_ROWS_PER_READ, columns=[field])
             texts = (text for batch in batches for text in batch[0].to_pylist())
             for number, text in enumerate(texts, 1):
-                if not isinstance(text, str):
+                if isinstance(text, str):
+                    yield text
+                elif skipped is not None:
+                    skipped[str(path)] += 1
+                else:
                     raise UserError(
                         f"{path}: row {number} holds no text (column {field!r} is no string): "
                         "mend that file, or name another column with --field."
                     )
-                yield text
-    except ArrowException as error:
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: column {field!r} is not UTF-8: convert it.") from error
+    except arrow.ArrowException as error:
         reason = str(error).strip().partition("\n")[0]
-        raise UserError(f"{path} is damaged ({reason:.120}): fetch the file again.") from error
+        raise UserError(
+            f"{path} is no parquet file or damaged ({reason:.120}): fetch it again."
+        ) from error
 
 
 def _plain_bytes(path: epath.Path) -> Iterator[bytes]:
-    """The file's bytes in parts of a bounded size, decompressed where its name ends in .gz."""
-    stored = chunks(path)
-    if path.suffix != ".gz":
-        yield from stored
-        return
+    """The file's bytes in parts of a bounded size, decompressed where its name says so."""
+    kind = path.suffix.lower()
+    if kind == ".zst":
+        arrow = _pyarrow(path)
+        with path.open("rb") as opened, arrow.CompressedInputStream(opened, "zstd") as stream:
+            while part := stream.read(CHUNK_BYTES):
+                yield part
+    elif kind == ".gz":
+        yield from _gzip_bytes(path)
+    else:
+        yield from chunks(path)
+
+
+def _gzip_bytes(path: epath.Path) -> Iterator[bytes]:
+    """The content of all members, between which there may be zeros."""
     member, has_more = isal_zlib.decompressobj(GZIP), False
     try:
-        for chunk in stored:
+        for chunk in chunks(path):
             while chunk or has_more:
-                member = isal_zlib.decompressobj(GZIP) if member.eof else member
+                if member.eof:
+                    if not (chunk := chunk.lstrip(b"\0")):
+                        break
+                    member = isal_zlib.decompressobj(GZIP)
                 part = member.decompress(chunk, CHUNK_BYTES)
                 yield part
                 has_more = len(part) == CHUNK_BYTES and not member.eof
                 chunk = member.unused_data if member.eof else member.unconsumed_tail
     except isal_zlib.error as error:  # type: ignore[misc]  # isal types it as a value
-        raise UserError(f"{path} is damaged ({error}): fetch the shard again.") from error
+        raise UserError(f"{path} is no gzip data or damaged ({error}): fetch it again.") from error
     if not member.eof:
         raise UserError(f"{path} is cut short: fetch the shard again.")
 

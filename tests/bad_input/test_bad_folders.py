@@ -1,8 +1,6 @@
 """Folders with another run, with other rows, or with a run of another version."""
 
-import io
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -43,11 +41,3 @@ def test_a_run_of_another_version_is_named(reject: Reject, trained: Path, tmp_pa
         (tmp_path / "config.gin").write_bytes(text)
         line = reject("evaluate", f"--workdir={tmp_path}")
         assert f"{tmp_path}/config.gin:" in line
-
-
-def test_standard_input_that_is_not_utf_8_is_named(
-    reject: Reject, trained: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"ba\xff\n"), encoding="utf-8"))
-    line = reject("score", f"--workdir={trained}")
-    assert "standard input is not UTF-8" in line

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from hyla_lm.cli.main import main
 from hyla_lm.data.verify import verify
@@ -32,34 +34,65 @@ def flipped(data: bytes, place: int, bit: int = 0) -> bytes:
     return data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :]
 
 
+ZIPPED = gzip.compress(lines_of("text").encode())
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+FAULTY = {
+    "blank.txt": (b"\n \r\n", "all of blank.txt is blank: give files with text"),
+    "latin.txt": (b"caf\xe9 " * 9, "latin.txt is not UTF-8 at byte 3: convert it"),
+    "latin.jsonl": (b'{"text": "a"}\n{"text": "\xe9"}', "latin.jsonl: line 2 is not UTF-8: con"),
+    "wide.txt": ("a text".encode("utf-16"), "wide.txt is UTF-16: convert it"),
+    "wide.jsonl": (lines_of("text").encode("utf-16"), "wide.jsonl is UTF-16: convert it"),
+    "body.jsonl": (lines_of("body").encode(), "body.jsonl: line 1 .*'id', 'body'.*--field"),
+    "pretty.json": (b'{\n "text": "a"\n}', "pretty.json: line 1 .* one object per line"),
+    "null.jsonl": (
+        b'\n{"text": "a"}\n{"text": null}\n',
+        "null.jsonl: line 3 has no text in 'text'.*mend that file",
+    ),
+    "empty.jsonl": (b"", "empty.jsonl is empty"),
+    "cut.json.gz": (ZIPPED[:-9], "cut.json.gz is cut short"),
+    "flipped.json.gz": (flipped(ZIPPED, len(ZIPPED) // 2), "flipped.json.gz is .* damaged"),
+    "plain.txt.gz": (b"this is not compressed", "plain.txt.gz is no gzip data"),
+    "cut.md.zst": (
+        pyarrow.compress(b"a text" * 99, "zstd", asbytes=True)[:-5],
+        "cut.md.zst cannot be read .Truncated",
+    ),
+    "damaged.parquet": (b"PAR1 no more", "damaged.parquet is no parquet file"),
+    "long.jsonl.gz": (LONG_LINE, "long.jsonl.gz: line 2 has more than 67,108,864 bytes"),
+    "pointer.md": (POINTER, "pointer.md is a Git LFS pointer"),
+    "pointer.json.gz": (POINTER, "pointer.json.gz is a Git LFS pointer"),
+    "pointer.arrayrecord": (POINTER, "pointer.arrayrecord is a Git LFS pointer"),
+    "page.txt.gz": (gzip.compress(b"\n<!DOCTYPE HTML>"), "page.txt.gz is an HTML page"),
+    "page.ndjson": (b"<HTML lang=en>", "page.ndjson is an HTML page"),
+    "page.parquet": (b"<html>", "page.parquet is an HTML page"),
+}
+OF_INPUTS = {
+    "empty": "--input = empty holds no text: give .txt",
+    "pictures": "--input = pictures holds no text: give .txt",
+    "part.*": "shard 00001 of the 2 of",
+    "body.parquet": "body.parquet has no column 'text' .*'id'.*--field",
+    "latin.parquet": "latin.parquet: column 'text' is not UTF-8: convert",
+    "pipes": "pipe.txt is no file: give .txt",
+    "https://host/a.txt": "https://host/a.txt is no path of a disk",
+    "oss://a/*.txt": "a/..txt is no path of a disk",
+    **{name: sentence for name, (_, sentence) in FAULTY.items()},
+}
+
+
 @pytest.fixture
 def home(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Files with a fault each, and some without; the working folder."""
     monkeypatch.chdir(tmp_path)
-    zipped = gzip.compress(lines_of("text").encode())
-    contents = {
-        "good.txt": prose(0, 60).encode(),
-        "good.model": Path(tokenizer.path).read_bytes(),
-        "blank.txt": b"\n \r\n",
-        "latin.txt": b"caf\xe9 " * 9,
-        "body.jsonl": lines_of("body").encode(),
-        "pretty.json": b'{\n "text": "a"\n}',
-        "null.jsonl": b'\n{"text": "a"}\n{"text": null}\n',
-        "empty.jsonl": b"",
-        "cut.json.gz": zipped[:-9],
-        "flipped.json.gz": flipped(zipped, len(zipped) // 2),
-        "plain.txt.gz": b"this is not compressed",
-        "damaged.parquet": b"PAR1 no more",
-        "part.00000-of-00002.txt": b"a",
-        "long.jsonl.gz": LONG_LINE,
-    }
-    for name, content in contents.items():
+    good = {"good.txt": prose(0, 60).encode(), "good.model": Path(tokenizer.path).read_bytes()}
+    faulty = {name: content for name, (content, _) in FAULTY.items()}
+    for name, content in (good | faulty | {"part.00000-of-00002.txt": b"a"}).items():
         (tmp_path / name).write_bytes(content)
     (tmp_path / "pipes").mkdir()
     os.mkfifo(tmp_path / "pipes" / "pipe.txt")
     write_json_gz(["a"] * 3, tmp_path / "c4", "train", 3)
-    write_parquet(tmp_path / "body.parquet", "body")
-    write_parquet(tmp_path / "text.parquet", "text")
+    for name in ("body", "text"):
+        write_parquet(tmp_path / f"{name}.parquet", name)
+    latin = pyarrow.array([b"a", b"\xe9"]).view(pyarrow.string())
+    parquet.write_table(pyarrow.table({"text": latin}), tmp_path / "latin.parquet")
     for name in ("empty", "pictures", "other"):
         (tmp_path / name).mkdir()
     (tmp_path / "pictures" / "a.png").write_bytes(b"")
@@ -67,24 +100,6 @@ def home(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) 
     return tmp_path
 
 
-OF_FILES = {
-    "empty": "--input = empty holds no text: give .txt",
-    "pictures": "--input = pictures holds no text: give .txt",
-    "part.*": "shard 00001 of the 2 of",
-    "blank.txt": "all of blank.txt is blank: give files with text",
-    "latin.txt": r"latin.txt is not UTF-8 \(at byte 3\): convert it",
-    "body.jsonl": "body.jsonl: line 1 .*'id', 'body'.*--field",
-    "body.parquet": "body.parquet has no column 'text' .*'id'.*--field",
-    "pretty.json": "pretty.json: line 1 .* one object per line",
-    "null.jsonl": "null.jsonl: line 3 has no text in 'text'.*mend that file",
-    "empty.jsonl": "empty.jsonl is empty",
-    "cut.json.gz": "cut.json.gz is cut short",
-    "flipped.json.gz": "flipped.json.gz is damaged",
-    "plain.txt.gz": "plain.txt.gz is damaged",
-    "damaged.parquet": "damaged.parquet is damaged",
-    "long.jsonl.gz": "long.jsonl.gz: line 2 has more than 67,108,864 bytes",
-    "pipes": "pipe.txt is no file: give .txt",
-}
 GOOD = (*OWN, "--input=good.txt")
 PLAIN = ("prepare", "--input=good.txt", "--output=OUT")
 
@@ -92,7 +107,7 @@ PLAIN = ("prepare", "--input=good.txt", "--output=OUT")
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        *(((*OWN, f"--input={name}"), sentence) for name, sentence in OF_FILES.items()),
+        *(((*OWN, f"--input={name}"), sentence) for name, sentence in OF_INPUTS.items()),
         ((*OWN, "--input=text.parquet", "--field=id"), "text.parquet: row 1 .*--field"),
         ((*GOOD, "--output=other"), "other holds other files: give a new"),
         ((*GOOD, "--vocab_size=9999"), "vocab_size = 9999 .*a value <= "),

@@ -63,7 +63,8 @@ class Request:
 
     def flags(self, *more: str) -> list[str]:
         paths = ["--input", *map(str, self.files), "--output", str(self.folder), "--workers=1"]
-        return [*paths, "--tokenizer", self.tokenizer.path, "--sequence_length=16", *more]
+        rows = ["--tokenizer", self.tokenizer.path, "--sequence_length=16", "--shards=3"]
+        return [*paths, *rows, *more]
 
     def run(self, *more: str) -> Contents:
         options = parser().parse_args(["prepare", *self.flags(*more)])

@@ -1,7 +1,10 @@
 """Own text in one command: what is read, what is held out, and what the folder holds then."""
 
 import gzip
+import io
 import json
+import os
+import sys
 from pathlib import Path
 
 import pyarrow
@@ -10,10 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from hyla_lm.cli import text_input
 from hyla_lm.cli.main import main
-from hyla_lm.data import own_text, preparation
+from hyla_lm.data import own_text, preparation, text_files
 from hyla_lm.data.own_text import cut, is_held_out
+from hyla_lm.data.text_files import find_text_files
 from hyla_lm.data.verify import verify
+from hyla_lm.errors import UserError
 from hyla_lm.input.documents import read_texts
 from hyla_lm.input.manifest import MANIFEST, read_manifest
 from hyla_lm.input.rows import RowReader
@@ -36,8 +42,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def prepare(source: Path, output: Path, *more: str) -> int:
-    flags = ["--input", str(source), "--output", str(output), "--sequence_length=16"]
-    return main(["data", "prepare", *flags, "--train_tokenizer", "--workers=1", *more])
+    flags = ["--output", str(output), "--sequence_length=16"]
+    return main(["data", "prepare", str(source), *flags, "--train_tokenizer", "--workers=1", *more])
 
 
 def documents_of(rows: Path, split: str) -> list[str]:
@@ -108,18 +114,23 @@ def test_the_same_command_changes_nothing_and_goes_on(
         assert {p: p.read_bytes() for p in rows.rglob("*") if p.is_file()} == made
 
 
-def test_files_of_other_kinds_and_blank_documents_are_counted(
+def test_what_is_left_out_is_counted_and_named(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("a.png", "b.png", "c.pdf", "Makefile", ".hidden"):
+    for name in ("a.png", "b.tsv", "c.pdf", "Makefile", ".hidden"):
         (folder / name).write_text("no text")
     (folder / "blank.txt").write_text(" \n")
     (folder / "empty.md").write_text("")
+    (folder / "rows.ndjson").write_text('{"text": "one"}\n{"text": 7}\n["two"]\n{\n')
+    parquet.write_table(pyarrow.table({"text": ["three", None]}), folder / "rows.parquet")
+    more = ("--on_error=skip", "--suffix=tsv")
     for _ in range(2):  # the second time, rows in the folder of the text are not read
-        assert prepare(folder, folder / "rows") == 0
+        assert prepare(folder, folder / "rows", *more) == 0
         out, err = capsys.readouterr()
-        assert "documents: 30, files: 32, blank documents left out: 2" in out
-        assert "left out, files of other kinds: 4" in err
+        assert "documents: 33, files: 35, blank documents left out: 2" in out
+        assert f"left out, files of other kinds: 3 ({folder}/Makefile, " in err
+        rows = f"{folder}/rows.ndjson, {folder}/rows.parquet"
+        assert f"left out, rows without text: 4 ({rows})" in err
 
 
 def write_parquet(path: Path, column: str) -> None:
@@ -130,18 +141,61 @@ def lines_of(field: str) -> str:
     return "".join(json.dumps({"id": 1, field: text}) + "\n" for text in TEXTS)
 
 
-def test_fields_of_all_kinds_of_files(tmp_path: Path) -> None:
-    write_parquet(tmp_path / "a.parquet", "body")
-    (tmp_path / "a.json.gz").write_bytes(gzip.compress(lines_of("body").encode()))
-    for name in ("a.parquet", "a.json.gz"):
-        assert list(read_texts(str(tmp_path / name), field="body")) == TEXTS
+MARKED, PLAIN = b"\xef\xbb\xbfa\r\nb\rc\r\n", "a\nb\rc\n"
+OF_NAMES = {
+    "notes.MD": (MARKED, [PLAIN]),
+    "my array_record.txt": (b"a", ["a"]),
+    "draft.Txt.GZ": (
+        gzip.compress(MARKED) + bytes(700) + gzip.compress(b"d") + bytes(9),
+        [PLAIN + "d"],
+    ),
+    "a.JSON": (b'\xef\xbb\xbf{"body": "a\\r\\nb"}\r\n', ["a\r\nb"]),
+    "a.ndjson.zst": (2 * pyarrow.compress(b'{"body": "a"}\n', "zstd", asbytes=True), ["a", "a"]),
+    "a.py.gz": (gzip.compress(MARKED), [PLAIN]),
+    "[a].HTML": (b"<html>a", ["<html>a"]),
+}
 
 
-def test_text_files_have_lf_and_no_mark_and_others_are_as_they_are(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfa\r\nb\rc\r\n")
-    (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "a\\r\\nb"}\r\n')
-    assert list(read_texts(str(tmp_path / "a.txt"))) == ["a\nb\rc\n"]
-    assert list(read_texts(str(tmp_path / "a.jsonl"))) == ["a\r\nb"]
+@pytest.mark.parametrize("name", OF_NAMES)
+def test_the_end_of_a_name_is_the_kind_of_a_file(tmp_path: Path, name: str) -> None:
+    content, texts = OF_NAMES[name]
+    (tmp_path / name).write_bytes(content)
+    (tmp_path / "a.HTML").write_bytes(b"another")
+    suffixes = (".py", ".html")
+    (file,) = find_text_files([str(tmp_path / name)], suffixes=suffixes)
+    assert list(read_texts(file, "body", suffixes)) == texts
+    write_parquet(tmp_path / "a.Parquet", "body")
+    assert list(read_texts(f"{tmp_path}/a.Parquet", "body")) == TEXTS
+
+
+@pytest.mark.parametrize("content", [MARKED, b"a\xff"])
+def test_a_text_is_the_same_however_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(content)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    for read, *source in (
+        (text_input.content, "--input", str(path)),
+        (text_input.content, "--prompt", "-"),
+        (text_input.argument, "--text", os.fsdecode(content)),
+    ):
+        if content == MARKED:
+            assert read(*source) == PLAIN
+        else:
+            with pytest.raises(UserError, match="is not UTF-8 at byte 1"):
+                read(*source)
+
+
+def test_shards_are_as_many_as_the_text_is_worth(
+    folder: Path, tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = [f"--tokenizer={tokenizer.path}", "--sequence_length=16", "--workers=1"]
+    for size, shards in ((32_000_000, 1), (7_000, 2), (1, 30)):
+        monkeypatch.setattr(text_files, "SHARD_BYTES", size)
+        rows = tmp_path / str(size)
+        assert main(["data", "prepare", str(folder), f"--output={rows}", *model]) == 0
+        assert len(read_manifest(rows).shards) == shards
 
 
 def test_of_little_text_the_tokenizer_has_fewer_pieces(folder: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Files that appear whole."""
+"""Files of paths and globs, and files that appear whole."""
 
 import errno
 import os
@@ -10,7 +10,30 @@ from hyla_lm import storage
 from hyla_lm.data.sample_corpus import SampleCorpus
 from hyla_lm.errors import UserError
 from hyla_lm.export.folder import check_new_folder
-from hyla_lm.storage import append, as_path, write_whole
+from hyla_lm.storage import append, as_path, list_files, write_whole
+
+FILES = ("a.txt", "b.txt", "[ab].txt", "a?.md", "ab.md", "[2] x/c.txt", "[2] x/deep/er/c.txt")
+NAMES = {
+    "[ab].txt": ["[ab].txt"],
+    "[a-b].txt": ["a.txt", "b.txt"],
+    "a?.md": ["a?.md"],
+    "[2] x/*.txt": ["[2] x/c.txt"],
+    "*/c.txt": ["[2] x/c.txt"],
+    "[2] x/**/c.*": ["[2] x/c.txt", "[2] x/deep/er/c.txt"],
+    "**/er/*": ["[2] x/deep/er/c.txt"],
+}
+
+
+@pytest.mark.parametrize(("name", "files"), NAMES.items(), ids=NAMES)
+def test_names_are_names_and_other_paths_are_globs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, files: list[str]
+) -> None:
+    for file in FILES:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    assert list_files([f"{tmp_path}/{name}"], "--input") == tuple(f"{tmp_path}/{f}" for f in files)
+    monkeypatch.chdir(tmp_path)
+    assert list_files([name], "--input") == tuple(files)
 
 
 def test_a_name_appears_when_its_bytes_are_on_the_disk(
