@@ -67,7 +67,6 @@ class Checkpointer:
         options = ocp.CheckpointManagerOptions(
             max_to_keep=keep,
             create=keep is not None,
-            read_only=keep is None,
             cleanup_tmp_directories=keep is not None,
             enable_async_checkpointing=True,
         )
@@ -270,6 +269,17 @@ class Checkpointer:
             raise Unavailable(f"{sentence}: check the storage and start again.") from error
 
 
+def near_run(path: epath.Path) -> str:
+    """What to give instead of a folder without a run: one in it or around it, if there is one."""
+    if exists(path / "config.json"):
+        return "it is an exported model, so give the run that it came from"
+    inside = sorted(path.iterdir()) if path.is_dir() else []
+    for near in (*inside, *list(path.parents)[:2]):
+        if exists(near / CHECKPOINTS):
+            return f"give {near}"
+    return "give the folder of a run that has trained"
+
+
 @contextmanager
 def read_checkpoints(run: epath.Path, name: str) -> Iterator[Checkpointer]:
     """The checkpoints of a run that is only read; raises UserError where it has none.
@@ -279,7 +289,7 @@ def read_checkpoints(run: epath.Path, name: str) -> Iterator[Checkpointer]:
     with storage_errors(run, "read", f"correct {name}"):
         is_trained = exists(run / CHECKPOINTS)
     if not is_trained:
-        raise UserError(f"{name} has no checkpoints: give the folder of a run that has trained.")
+        raise UserError(f"{name} has no checkpoints: {near_run(run)}.")
     with closing(Checkpointer(run / CHECKPOINTS)) as checkpoints:
         yield checkpoints
 

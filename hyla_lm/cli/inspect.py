@@ -22,7 +22,7 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
     from hyla_lm.storage import as_path
 
     path = as_path(options.workdir)
-    with read_checkpoints(path, f"--workdir={options.workdir}") as checkpoints:
+    with read_checkpoints(path, options.workdir) as checkpoints:
         step = checkpoints.choose(options.step)
         meta = checkpoints.meta(step)
         state, data = checkpoints.contents(step, meta)

@@ -149,4 +149,8 @@ def parse(
     for binding in bindings:
         if "=" not in binding and not STATEMENT.match(binding):
             parser.error(f"--gin.{binding} has no value: write --gin.{binding}=VALUE")
-    return parser.parse_args([one for one in argv if not one.startswith(PREFIX)]), bindings
+    options = parser.parse_args([one for one in argv if not one.startswith(PREFIX)])
+    for name in ("workdir", "output"):  # the current folder otherwise
+        if getattr(options, name, None) == "":
+            parser.error(f"{name} is empty: give a folder")
+    return options, bindings

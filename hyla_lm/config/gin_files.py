@@ -187,7 +187,7 @@ def _absolute(value: Any, folder: str) -> Any:
 
 
 def _distrust(file: Written, what: str) -> UserError:
-    return UserError(f"{file.path} {what}: give --trust_imports if you trust whoever wrote it.")
+    return UserError(f"{file.path} {what}: set trust_imports if you trust whoever wrote it.")
 
 
 def _source(name: str, parsed: Iterable[tuple[str, Statement]], folder: str = "") -> _Source:

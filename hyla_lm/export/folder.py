@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax.traverse_util import unflatten_dict
 
 from hyla_lm.errors import UserError
@@ -42,6 +43,8 @@ def write_folder(model: LoadedModel, output: str) -> int:
     check_exportable(model.config)
     safetensors = _safetensors()
     tensors = to_tensors(flat_parameters(model.params, model.config))
+    if bad := [name for name, values in tensors.items() if not np.isfinite(values).all()]:
+        raise UserError(f"step {model.step} has no numbers in {bad[0]}: take another step.")
     special = special_ids(model.tokenizer)
     described = describe_model(model.config, model.tokenizer.vocab_size, model.sequence_length)
     texts = {

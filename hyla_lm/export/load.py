@@ -42,7 +42,7 @@ def load(
     task, run = experiment.train.task, as_path(path)
     if not isinstance(task, LanguageModel):
         raise UserError(f"{path} holds no language model (TrainConfig.task): load one that is.")
-    with read_checkpoints(run, f"--workdir={path}") as checkpoints:
+    with read_checkpoints(run, path) as checkpoints:
         step = checkpoints.choose(step)
         meta = checkpoints.meta(step)
         objective, tokenizer, data = _without_data(task, run, meta["identity"]["data"])

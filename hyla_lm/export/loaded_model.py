@@ -13,6 +13,7 @@ from hyla_lm.errors import UserError
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.model.config import ModelConfig
 from hyla_lm.model.decoder import Decoder
+from hyla_lm.model.flops import count_parameters
 from hyla_lm.model.inspection import attention_layers
 from hyla_lm.tasks.sampling import Sampler, Sampling
 from hyla_lm.tasks.scoring import Score, score
@@ -20,7 +21,7 @@ from hyla_lm.tasks.scoring import Score, score
 TextOrIds = str | Sequence[int] | np.ndarray
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LoadedModel:
     """A language model with its parameters and tokenizer.
 
@@ -34,6 +35,10 @@ class LoadedModel:
     tokenizer: Tokenizer
     sequence_length: int
     step: int
+
+    def __repr__(self) -> str:
+        attention, size = " + ".join(self.config.pattern), count_parameters(self.params)
+        return f"LoadedModel({attention}, {size:,} parameters, step {self.step})"
 
     @property
     def config(self) -> ModelConfig:

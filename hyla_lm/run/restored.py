@@ -1,12 +1,13 @@
 """A trained run, opened again."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
-from hyla_lm.checkpoint.checkpoint import read_checkpoints, restore_run
+from hyla_lm.checkpoint.checkpoint import Damaged, near_run, read_checkpoints, restore_run
 from hyla_lm.config.experiment import Experiment
 from hyla_lm.config.gin_files import GinFile, Written
 from hyla_lm.config.read_experiment import read_experiment
@@ -28,10 +29,16 @@ class RestoredRun:
     step: int
 
     def evaluation(self, before_batch: Callable[[], None] = lambda: None) -> Evaluation:
-        """Metrics over the whole evaluation sets, and losses of documents if there are any."""
+        """Metrics over the whole evaluation sets, and losses of documents if there are any.
+
+        Raises Damaged for a metric that is no number.
+        """
         shard = shard_of(self.program.mesh, self.program.experiment.train.batch_size)
         with jax.set_mesh(self.program.mesh):
-            return evaluate(self.program, self.params, self.step, shard, True, before_batch)
+            found = evaluate(self.program, self.params, self.step, shard, True, before_batch)
+        if bad := [name for name, value in found.metrics.items() if not math.isfinite(value)]:
+            raise Damaged(f"step {self.step} gives no number for {bad[0]}: take another step.")
+        return found
 
 
 def open_run(
@@ -48,7 +55,7 @@ def open_run(
     and for a config.gin of the run that imports modules of others, unless `trust_imports`.
     """
     program = program_of(path, gin_files, bindings, devices, trust_imports)
-    with read_checkpoints(as_path(path), f"--workdir={path}") as checkpoints:
+    with read_checkpoints(as_path(path), path) as checkpoints:
         step = checkpoints.choose(step)
         state = restore_run(checkpoints, step, identity(program), program.abstract_state)[0]
     return RestoredRun(program, state.params, step)
@@ -81,5 +88,5 @@ def experiment_of(
     """The settings of the run in a folder, by its own config.gin or by gin files."""
     own = own_config(path, trust_imports)
     if own is None:
-        raise UserError(f"--workdir={path} holds no run: train one first.")
+        raise UserError(f"{path or 'an empty path'} holds no run: {near_run(as_path(path))}.")
     return read_experiment(gin_files or [own], bindings)

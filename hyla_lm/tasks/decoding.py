@@ -12,6 +12,8 @@ could go on without end, and rotary positions too, but no distance above T was t
 that nothing normalises would grow beyond what the next layer has seen. Learned positions end at T.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -47,12 +49,18 @@ class Sampling:
             ("seed", 0 <= self.seed < SEEDS, f"from 0 to {SEEDS - 1}"),
         ):
             if not fits:
-                raise UserError(f"--{name}={getattr(self, name)} must be {bounds}.")
+                raise UserError(f"{name}={getattr(self, name)} must be {bounds}.")
 
     @property
     def compiled(self) -> "Sampling":
         """The part that a compiled program depends on: the same for all lengths and seeds."""
         return replace(self, max_tokens=1, seed=0)
+
+
+def check_finite(log_p: Sequence[float]) -> None:
+    """Raises UserError for probabilities that are no numbers, which a damaged model gives."""
+    if not all(map(math.isfinite, log_p)):
+        raise UserError("the model gives probabilities that are no numbers: take another step.")
 
 
 def choose(logits_V: jax.Array, key: jax.Array, sampling: Sampling) -> jax.Array:

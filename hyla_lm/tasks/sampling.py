@@ -16,6 +16,7 @@ from hyla_lm.tasks.decoding import (
     STEPS_AT_ONCE,
     Rows,
     Sampling,
+    check_finite,
     decoder_of,
     empty_rows,
     extend,
@@ -149,4 +150,5 @@ class _Text:
         taken = tokens[: tokens.index(eos) + 1] if eos in tokens else tokens
         self.ids += taken
         self.log_p += log_p[: len(taken)]
+        check_finite(self.log_p)
         self.left = 0 if eos in tokens else self.left - len(taken)

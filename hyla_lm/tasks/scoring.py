@@ -12,7 +12,7 @@ import numpy as np
 from hyla_lm.errors import UserError
 from hyla_lm.input.tokenizer import Tokenizer
 from hyla_lm.model.decoder import Decoder
-from hyla_lm.tasks.decoding import power_of_two, window_starts
+from hyla_lm.tasks.decoding import check_finite, power_of_two, window_starts
 
 POSITIONS_AT_ONCE = 128
 WINDOWS_AT_ONCE = 16
@@ -51,6 +51,7 @@ def score(model: Decoder, params: Any, tokenizer: Tokenizer, text: str, row_leng
     if not ids:
         raise UserError("the text has no tokens: give one to score.")
     nats = score_ids(model, params, [tokenizer.bos, *ids], row_length)
+    check_finite(nats)
     return Score(text, ids, [tokenizer.processor.IdToPiece(i) for i in ids], nats)
 
 

@@ -140,14 +140,21 @@ LINES: dict[str, list[tuple[str, str]]] = {
         ),
     ],
     "evaluate": [
-        ("evaluate --workdir={new}", "--workdir={new} holds no run"),
+        ("evaluate --workdir={new}", "{new} holds no run"),
+        ("evaluate --workdir={run}/checkpoints", "{run}/checkpoints holds no run: give {run}."),
+        ("sample --workdir={run}/checkpoints/12 --prompt=a", "holds no run: give {run}."),
+        ("score --workdir={run}/.. --text=a", "holds no run: give {run}/../"),
+        ("evaluate --workdir=", "workdir is empty: give a folder"),
         ("evaluate --workdir={started}", "no checkpoint"),
         ("evaluate --workdir={run} --step=-1", "step -1"),
         ("evaluate --workdir={run} --gin_file={tiny}", "{run}"),
         ("evaluate --workdir={run} --follow --step=1", "leave --step out"),
     ],
     "sample and score": [
-        ("sample --workdir={run} --prompt=a --temperature=-1", "--temperature"),
+        (
+            "sample --workdir={run} --prompt=a --temperature=-1",
+            "temperature=-1.0 must be at least 0",
+        ),
         ("sample --workdir={run} --prompt=a --samples=0", "--samples=0 must be at least 1"),
         ("sample --workdir={run} --prompt=\udcff", "--prompt is not UTF-8"),
         ("sample --workdir={run} --prompt=- --prompt=-", "--prompt=-"),
@@ -170,6 +177,7 @@ LINES: dict[str, list[tuple[str, str]]] = {
     ],
     "inspect": [
         ("inspect {run} --step=7", "step 7"),
+        ("inspect {run}/checkpoints", "{run}/checkpoints has no checkpoints: give {run}."),
     ],
     "compare": [
         ("compare {run}", "at least two runs"),

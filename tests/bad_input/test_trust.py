@@ -43,7 +43,7 @@ def test_a_config_that_could_run_code_is_refused(
 ) -> None:
     workdir = workdir_of(tmp_path / "run", "import hyla_lm.evals.suites", line, "import stranger")
     told = reject("evaluate", f"--workdir={workdir}")
-    assert f"{workdir}/config.gin {named}" in told and "--trust_imports" in told
+    assert f"{workdir}/config.gin {named}" in told and "trust_imports" in told
     assert not mark.exists()
 
 

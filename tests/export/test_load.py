@@ -1,17 +1,21 @@
 """hyla_lm.load: a run in Python gives text, logits and latent codes, or a sentence."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 import hyla_lm
 from hyla_lm.errors import UserError
+from hyla_lm.export.folder import write_folder
 from hyla_lm.export.loaded_model import LoadedModel
 from hyla_lm.input.tokenizer import Tokenizer
+from hyla_lm.run.restored import open_run
 from tests.export.conftest import STEPS, TEXT, make_model
 from tests.model.small_model import TOLERANCE
 
@@ -22,9 +26,11 @@ def loaded(trained_run: str) -> LoadedModel:
 
 
 def test_a_run_gives_its_newest_checkpoint_or_that_of_a_step(
-    trained_run: str, loaded: LoadedModel
+    trained_run: str, loaded: LoadedModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     earlier = hyla_lm.load(trained_run, step=2)
+    assert not caplog.records
+    assert f"{earlier}" == "LoadedModel(hyla, 7,216 parameters, step 2)"
     assert (loaded.step, earlier.step) == (STEPS, 2)
     assert (loaded.logits(TEXT) != earlier.logits(TEXT)).any()
     with pytest.raises(UserError, match=r"no checkpoint of step 3 \(it has 2, 4\)"):
@@ -81,3 +87,17 @@ def test_a_run_of_another_task_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("hyla_lm.export.load.experiment_of", lambda *_: experiment)
     with pytest.raises(UserError, match="holds no language model"):
         hyla_lm.load("runs/fuzzy")
+
+
+def test_a_model_without_numbers_is_refused_by_whatever_uses_it(
+    small_model: LoadedModel, trained_run: str, tmp_path: Path
+) -> None:
+    def damaged(model: Any) -> Any:
+        return replace(model, params=jax.tree.map(lambda leaf: leaf * np.nan, model.params))
+
+    model, run = damaged(small_model), damaged(open_run(trained_run))
+    uses = [lambda: model.generate("ba"), lambda: model.score(TEXT), run.evaluation]
+    for use in (*uses, lambda: write_folder(model, str(tmp_path / "out"))):
+        with pytest.raises(ValueError, match="no number.*: take another step"):
+            use()
+    assert not (tmp_path / "out").exists()

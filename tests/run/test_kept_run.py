@@ -74,9 +74,9 @@ def test_paths_of_a_run_are_from_where_it_began_and_bindings_from_here(
     assert said("evaluate", f"--workdir={home}/run") == metrics
     assert "other_loss_nats" in json.loads(metrics)
     (home / "rows").rename("moved")
-    rows = [f"--gin.Rows.{key}={value}" for key, value in vars(RELATIVE).items() if "/" in value]
-    moved = [*rows, "--gin.LanguageModel.validation_sets=other=rows/validation"]
-    flags = [flag.replace("rows/", "moved/") for flag in moved]
+    names = {"train": "train", "validation": "validation", "tokenizer": "tokenizer.model"}
+    flags = [f"--gin.Rows.{field}=moved/{name}" for field, name in names.items()]
+    flags += ["--gin.LanguageModel.validation_sets=other=moved/validation"]
     assert said("evaluate", f"--workdir={home}/run", *flags) == metrics
 
 
