@@ -67,12 +67,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--step", type=int, help="checkpoint to take (default: the newest)")
     add_gin_files(group)
-    add_trust(group)
-
-
-def add_trust(to: argparse._ActionsContainer) -> None:
-    """Adds --trust_imports."""
-    to.add_argument(
+    group.add_argument(
         "--trust_imports",
         action="store_true",
         help="let config.gin of the run import modules that are not of this project",

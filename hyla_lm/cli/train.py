@@ -2,7 +2,7 @@
 
 import argparse
 
-from hyla_lm.cli.parser import add_gin_files, add_trust
+from hyla_lm.cli.parser import add_gin_files
 from hyla_lm.signals import signals
 
 HELP = "train, or resume from the newest checkpoint"
@@ -10,7 +10,9 @@ HELP = "train, or resume from the newest checkpoint"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_gin_files(parser, "may be repeated (default: config.gin of the run)")
-    add_trust(parser)
+    parser.add_argument(
+        "--trust_imports", action="store_true", help="let config.gin of the run import any module"
+    )
     parser.add_argument(
         "--workdir", required=True, help="folder of the run, such as --workdir=runs/mine"
     )

@@ -210,7 +210,7 @@ def _source(name: str, parsed: Iterable[tuple[str, Statement]], folder: str = ""
 def _import(where: str, module: str, folder: str) -> None:
     """Imports a module, also one of the current folder, or of the folder of a run's config.gin.
 
-    They come last in Python's path, so that they hide no module, and only where they have this one.
+    That comes last in Python's path, so that it hides no module, and only where it has this one.
     """
     first = module.partition(".")[0]
     for here in (Path.cwd(), Path(folder).absolute()):
