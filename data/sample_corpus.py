@@ -54,7 +54,7 @@ class SampleCorpus:
         "~/.cache/hyla_lm", "folder that keeps the corpus, tokenizer and rows", path=True
     )
     vocab_size: int = setting(4096, "pieces of the tokenizer that is trained", minimum=512)
-    sequence_length: int = setting(128, "tokens that a row predicts", minimum=1)
+    sequence_length: int = setting(128, "tokens that a row predicts", minimum=1, maximum=2**20)
 
     def open(self, sequence_length: int, batch_size: int, reading: Reading) -> LanguageData:
         return self.prepare().open(sequence_length, batch_size, reading)

@@ -41,7 +41,7 @@ SCHEDULES = {
 class OptimizerConfig:
     """AdamW or Muon: linear warm-up from 0, then a fall to a fraction of the peak at the end."""
 
-    learning_rate: float = setting(1e-3, "peak learning rate", minimum=0)
+    learning_rate: float = setting(1e-3, "peak learning rate", minimum=0, maximum=1e29)
     warmup_steps: int = setting(1000, "steps of the linear rise from 0", minimum=0)
     final_fraction: float = setting(
         0.1, "learning rate at the end, as a share of the peak", minimum=0, maximum=1
@@ -49,9 +49,9 @@ class OptimizerConfig:
     weight_decay: float = setting(
         0.1, "decoupled decay, multiplied by the learning rate", minimum=0
     )
-    b1: float = setting(0.9, "decay of the mean of gradients", minimum=0, below=1)
-    b2: float = setting(0.999, "decay of the mean of squared gradients", minimum=0, below=1)
-    epsilon: float = setting(1e-8, "added to the root of the second moment", above=0)
+    b1: float = setting(0.9, "decay of the mean of gradients", minimum=0, maximum=0.99999)
+    b2: float = setting(0.999, "decay of the mean of squared gradients", minimum=0, maximum=0.99999)
+    epsilon: float = setting(1e-8, "added to the root of the second moment", minimum=1e-18)
     cosine_ends_early: bool = setting(
         False, "end the cosine warmup_steps before the last step, as the paper's code did"
     )
@@ -62,7 +62,7 @@ class OptimizerConfig:
         None, "step at which the cosine begins; None begins it after the warm-up", minimum=0
     )
     clip_norm: float | None = setting(
-        None, "largest global gradient norm; None does not clip", above=0
+        None, "largest global gradient norm; None does not clip", minimum=1e-6
     )
     optimizer: str = setting(
         "adamw",
@@ -91,6 +91,11 @@ class OptimizerConfig:
     )
 
     def check(self) -> None:
+        if self.learning_rate * self.weight_decay > 1:
+            raise UserError(
+                f"OptimizerConfig.weight_decay = {self.weight_decay} takes more than all of a "
+                f"matrix at learning_rate = {self.learning_rate}: their product is at most 1."
+            )
         for schedule, names in SCHEDULES.items():
             for name in names:
                 value = getattr(self, name)

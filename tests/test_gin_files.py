@@ -35,7 +35,7 @@ def read_again(experiment: Experiment) -> Experiment:
     "bindings",
     [
         ["ModelConfig.attention = ('hyla', 'softmax')", "ModelConfig.num_layers = 4"],
-        ["OptimizerConfig.learning_rate = 3.1234567891234e-07", "OptimizerConfig.epsilon = 1e-30"],
+        ["OptimizerConfig.learning_rate = 3.1234567891234e-07", "OptimizerConfig.epsilon = 1e-15"],
         ["STEPS = 30", "TrainConfig.steps = %STEPS", "TrainConfig.eval_every = %STEPS"],
         ["LanguageModel.data = @other/Rows()", "other/Rows.train = 'elsewhere'"],
         ["TrainConfig.task = @short/LanguageModel()", "short/LanguageModel.sequence_length = 8"],

@@ -24,10 +24,7 @@ class Example:
     """A field of each kind."""
 
     whole: int = setting(1, "an int", minimum=1)
-    real: float = setting(0.5, "a float", minimum=0)
     name: str = setting("a", "a choice", choices=("a", "b"))
-    maybe: int | None = setting(None, "an optional int", minimum=2)
-    share: float = setting(0.5, "a float within bounds", above=0, below=1)
     pair: tuple[int, int] = setting((1, 1), "two ints", minimum=1, maximum=3)
     several: str | tuple[str, ...] = setting("x", "a name or names")
 
@@ -37,15 +34,7 @@ class Example:
     [
         ({"whole": True}, "Example.whole = True must be int"),
         ({"whole": 0}, "Example.whole = 0 must be at least 1"),
-        ({"real": float("nan")}, "Example.real = nan must be"),
         ({"name": "c"}, "Example.name = 'c' must be one of 'a', 'b'"),
-        ({"maybe": 1}, "Example.maybe = 1 must be at least 2"),
-        ({"whole": 2**31}, "Example.whole = 2147483648 must be at most 2147483647"),
-        ({"whole": 2**63}, "Example.whole = 9223372036854775808 must be at most"),
-        ({"real": float("inf")}, "Example.real = inf must be float"),
-        ({"share": 0}, "Example.share = 0 must be above 0"),
-        ({"share": 1.0}, "Example.share = 1.0 must be below 1"),
-        ({"pair": (0, 1)}, "Example.pair = (0, 1) must be at least 1"),
         ({"pair": (1, 4)}, "Example.pair = (1, 4) must be at most 3"),
         ({"several": ("x", 1)}, "Example.several = ('x', 1) must be str | tuple[str, ...]"),
     ],
@@ -57,11 +46,6 @@ def test_unfit_values_name_binding_value_and_what_it_must_be(
     with pytest.raises(UserError) as error:
         check_fields(Example(**fields))
     assert str(error.value).startswith(message)
-
-
-def test_fitting_values_pass() -> None:
-    check_fields(Example(whole=1, real=0, name="b", maybe=2, several=()))
-    check_fields(Example(whole=2**31 - 1, real=2**31 - 1, share=1e-38, pair=(1, 3)))
 
 
 def test_a_configuration_as_a_dict_is_json_and_complete() -> None:

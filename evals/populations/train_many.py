@@ -17,6 +17,7 @@ import numpy as np
 from hyla_lm.config.read_experiment import read_experiment
 from hyla_lm.ending import Preempted
 from hyla_lm.evals.populations.population import Population, of_run
+from hyla_lm.input.stream import ROW_NUMBERS
 from hyla_lm.logs.console import Console
 from hyla_lm.logs.step_log import RunClock, StepLog
 from hyla_lm.metrics import means, to_host
@@ -175,8 +176,8 @@ class _RowNumbers:
 
     def __next__(self) -> HostBatch:
         first, self._step = self._step, self._run.next_step(self._step)
-        rows = np.arange(first * self._batch_size, self._step * self._batch_size, dtype=np.int32)
-        return {"row": rows.reshape(-1, self._batch_size)}
+        rows = np.arange(first * self._batch_size, self._step * self._batch_size) % ROW_NUMBERS
+        return {"row": rows.astype(np.int32).reshape(-1, self._batch_size)}
 
     def get_state(self) -> dict[str, Any]:
         return {"rows_drawn": self._step * self._batch_size}

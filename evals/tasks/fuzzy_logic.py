@@ -13,7 +13,6 @@ C combinations.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
 from typing import Any, ClassVar
 
 import jax
@@ -25,7 +24,7 @@ from hyla_lm.errors import UserError
 from hyla_lm.evals.tasks.draws import below, random_bits
 from hyla_lm.evals.tasks.generated import GeneratedConfig
 from hyla_lm.evals.tasks.regression import RegressionTask, in_context
-from hyla_lm.evals.tasks.splits import make_split
+from hyla_lm.evals.tasks.splits import combined, make_split
 from hyla_lm.model.config import Features
 
 
@@ -69,10 +68,10 @@ class FuzzyLogic(GeneratedConfig):
         return tuple(sorted(set(range(2**self.num_variables)) - set(self.unknown)))
 
     def prepare_task(self, batch_size: int) -> "FuzzyLogicTask":
-        known = np.array(list(combinations(self.known, self.num_terms)))
-        tables = make_split(known, self)
+        settings = "FuzzyLogic.num_variables and num_terms"
+        tables = make_split(combined(self.known, self.num_terms, settings), self)
         if self.unknown:
-            tables["unknown_terms"] = np.array(list(combinations(self.unknown, self.num_terms)))
+            tables["unknown_terms"] = combined(self.unknown, self.num_terms, settings)
         return FuzzyLogicTask(self, tables)
 
 

@@ -22,6 +22,7 @@ from jax.sharding import AxisType, Mesh
 from hyla_lm.config.declare import as_dict, setting
 from hyla_lm.errors import UserError
 from hyla_lm.input.row_stream import check_equal_states
+from hyla_lm.input.stream import ROW_NUMBERS
 from hyla_lm.metrics import Metrics, Pair
 from hyla_lm.model.config import Features
 from hyla_lm.model.decoder import Decoder
@@ -44,7 +45,9 @@ class GeneratedConfig(ABC):
         choices=("covering", "published", "published_new_jax"),
     )
     seed: int = setting(0, "seed of the split and of the evaluation sets", minimum=0)
-    evaluation_examples: int = setting(16000, "examples of each evaluation set", minimum=1)
+    evaluation_examples: int = setting(
+        16000, "examples of each evaluation set", minimum=1, maximum=2**24
+    )
     periodic_examples: int | None = setting(
         None, "examples of each set in periodic evaluations; None takes all", minimum=1
     )
@@ -247,11 +250,11 @@ class GeneratedStream:
         state: Mapping[str, Any] | None = None,
     ):
         self._draw, self._key, self._batch_size = draw, key, shard.batch_size
-        self._places = np.array(shard.places, np.int32)
+        self._places = np.array(shard.places)
         self._rows_drawn = int(state["rows_drawn"]) if state else 0
 
     def __next__(self) -> HostBatch:
-        rows = self._rows_drawn + self._places
+        rows = ((self._rows_drawn + self._places) % ROW_NUMBERS).astype(np.int32)
         self._rows_drawn += self._batch_size
         with one_device():
             return jax.device_get(self._draw(self._key, rows))

@@ -16,7 +16,6 @@ of a task, C combinations.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
 from typing import ClassVar
 
 import jax
@@ -28,7 +27,7 @@ from hyla_lm.errors import UserError
 from hyla_lm.evals.tasks.draws import below, fraction, random_bits
 from hyla_lm.evals.tasks.generated import GeneratedConfig
 from hyla_lm.evals.tasks.regression import RegressionTask, in_context
-from hyla_lm.evals.tasks.splits import make_split
+from hyla_lm.evals.tasks.splits import combined, make_split
 from hyla_lm.model.config import Features
 
 VARIANCE_OF_RELU = 1 / 2 - 1 / (2 * np.pi)  # of a standard normal number's positive part
@@ -42,10 +41,11 @@ class Hyperteacher(GeneratedConfig):
     ranked_by: ClassVar[str] = "validation/held_out_r2"
 
     held_out_fraction: float = setting(0.25, "share of module combinations held out of training")
-    num_modules: int = setting(8, "M, modules of the teacher", minimum=2)
+    seed: int = setting(0, "seed of teacher, split and evaluation sets", minimum=0, maximum=2**21)
+    num_modules: int = setting(8, "M, modules of the teacher", minimum=2, maximum=1000)
     num_combined: int = setting(2, "K, modules of a task", minimum=1)
-    input_dim: int = setting(4, "L, inputs", minimum=1)
-    hidden_dim: int = setting(8, "H, hidden units of a task's network", minimum=1)
+    input_dim: int = setting(4, "L, inputs", minimum=1, maximum=256)
+    hidden_dim: int = setting(8, "H, hidden units of a task's network", minimum=1, maximum=256)
     sequence_length: int = setting(32, "N, examples of a task, the query included", minimum=2)
 
     def check(self) -> None:
@@ -57,8 +57,9 @@ class Hyperteacher(GeneratedConfig):
 
     def prepare_task(self, batch_size: int) -> "HyperteacherTask":
         numbers = range(self.seed * self.num_modules, (self.seed + 1) * self.num_modules)
-        combined = np.array(list(combinations(numbers, self.num_combined)))
-        return HyperteacherTask(self, make_split(combined, self))
+        settings = "Hyperteacher.num_modules and num_combined"
+        modules_CxK = combined(numbers, self.num_combined, settings)
+        return HyperteacherTask(self, make_split(modules_CxK, self))
 
 
 @dataclass(frozen=True)

@@ -44,10 +44,10 @@ class Match3(GeneratedConfig):
     ranked_by: ClassVar[str] = "validation/held_out_accuracy"
 
     held_out_fraction: float = setting(0.25, "share of triples held out of training")
-    modulus: int = setting(47, "M, modulus; integers are below it", minimum=2)
+    modulus: int = setting(47, "M, modulus; integers are below it", minimum=2, maximum=500)
     num_triples: int = setting(1, "T, triples of a sequence, which has 6 T integers", minimum=1)
     num_frequencies: int = setting(
-        2, "F, frequencies: an integer x is shown as cos and sin of 2 pi f x / M", minimum=1
+        2, "F, frequencies: x is shown as cos and sin of 2 pi f x / M", minimum=1, maximum=1000
     )
 
     def check(self) -> None:
@@ -127,7 +127,8 @@ class Match3Task(GeneratedTask):
 def zero_triples(modulus: int) -> np.ndarray:
     """Triples a < b < c, Cx3, that sum to 0; without residues that match by themselves."""
     residues = [x for x in range(modulus) if 3 * x % modulus]
-    return np.array([abc for abc in combinations(residues, 3) if sum(abc) % modulus == 0])
+    thirds = ((a, b, -(a + b) % modulus) for a, b in combinations(residues, 2))
+    return np.array([abc for abc in thirds if abc[2] > abc[1] and 3 * abc[2] % modulus])
 
 
 def matches(residue_N: jax.Array, modulus: int) -> jax.Array:

@@ -9,7 +9,10 @@ the same code since JAX 0.5, which changed the default of jax_threefry_partition
 
 import hashlib
 import json
+from collections.abc import Sequence
 from functools import cache
+from itertools import combinations
+from math import comb
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +21,18 @@ from hyla_lm.errors import UserError
 from hyla_lm.evals.tasks.generated import GeneratedConfig
 
 MAX_DRAWS = 1000
+MOST_COMBINATIONS = 2**20
+
+
+def combined(parts: Sequence[int], size: int, settings: str) -> np.ndarray:
+    """All combinations of so many of the parts, CxM; raises UserError, with settings, for many."""
+    count = comb(len(parts), size)
+    if count > MOST_COMBINATIONS:
+        raise UserError(
+            f"{settings} make {count:.3g} combinations, of which a task has at most "
+            f"{MOST_COMBINATIONS:,}: lower one."
+        )
+    return np.array(list(combinations(parts, size)))
 
 
 def make_split(combinations_CxM: np.ndarray, config: GeneratedConfig) -> dict[str, np.ndarray]:

@@ -46,8 +46,8 @@ class Sraven(GeneratedConfig):
     num_features: int = setting(
         4, "M, features of a panel; ambiguity tries (M!)^2 arrangements", choices=(1, 2, 3, 4)
     )
-    num_symbols: int = setting(8, "K, symbols; the rule distribute three needs 3", minimum=3)
-    grid_rows: int = setting(3, "R, rows of three panels", minimum=2)
+    num_symbols: int = setting(8, "K, symbols; distribute three needs 3", minimum=3, maximum=256)
+    grid_rows: int = setting(3, "R, rows of three panels", minimum=2, maximum=10)
     permute_features: bool = setting(True, "whether features are permuted in each column")
     filter_ambiguous: bool = setting(
         False, "draw again instances with several consistent answers, also for evaluation"

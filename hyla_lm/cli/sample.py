@@ -35,8 +35,8 @@ def run(options: argparse.Namespace, bindings: list[str]) -> None:
     sampling = Sampling(
         options.max_tokens, options.temperature, options.top_k, options.top_p, options.seed
     )
-    if options.samples < 1:
-        raise UserError(f"--samples={options.samples} must be at least 1: change that flag.")
+    if not 1 <= options.samples <= 10**6:
+        raise UserError(f"--samples={options.samples} must be at least 1 and at most a million.")
     prompts = _prompts(options)
     sampler = load_model(options, bindings).sampler
     count = len(prompts) * options.samples

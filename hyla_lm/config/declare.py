@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 import operator
 import re
 import types
@@ -24,6 +23,7 @@ BOUNDS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
     "maximum": (operator.le, "at most"),
 }
 LARGEST = 2**31 - 1  # of whole numbers without a bound above: programs count in 32 bits
+SMALLEST, GREATEST = 1.2e-38, 3.4e38  # reals of float32; XLA takes smaller ones for 0
 _MODULES = re.compile(r"(?:\w+\.)+(?=\w)")
 
 
@@ -43,11 +43,10 @@ def setting(
     with `path`. `explained` says in a line what each of some values means, for those who read the
     documentation; it checks nothing.
     """
-    is_real = isinstance(default, float)
     metadata = {
         **{"doc": doc, "choices": choices, "imports": imports, "path": path},
         "explained": explained or {},
-        "bounds": bounds if is_real else {"maximum": LARGEST} | bounds,
+        "bounds": bounds,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -80,12 +79,15 @@ def check_fields(config: Any) -> None:
         if not has_type(value, hints[field.name]):
             raise _wrong_type(binding, value, hints[field.name])
         choices, bounds = field.metadata.get("choices"), field.metadata.get("bounds", {})
+        is_real = "float" in type_name(hints[field.name])
         if choices is not None and value not in choices:
             raise wrong_choice(f"{binding} = {value!r}", choices)
-        numbers = value if isinstance(value, tuple) else (value,)
-        for name, bound in bounds.items():
+        numbers = [*filter(is_number, value if isinstance(value, tuple) else (value,))]
+        if is_real and not all(one == 0 or SMALLEST <= abs(one) <= GREATEST for one in numbers):
+            raise UserError(f"{binding} = {value!r} must be 0 or of a size from 1.2e-38 to 3.4e38.")
+        for name, bound in (bounds if is_real else {"maximum": LARGEST} | bounds).items():
             is_within, words = BOUNDS[name]
-            if any(is_number(one) and not is_within(one, bound) for one in numbers):
+            if not all(is_within(one, bound) for one in numbers):
                 raise UserError(f"{binding} = {value!r} must be {words} {bound}.")
 
 
@@ -143,7 +145,7 @@ def has_type(value: Any, hint: Any) -> bool:
     if hint is Any:
         return True
     if hint is float:
-        return is_number(value) and math.isfinite(value)
+        return is_number(value)
     if hint is int:
         return is_number(value) and isinstance(value, int)
     return isinstance(value, hint) and not isinstance(value, type)

@@ -127,11 +127,6 @@ def _first_distances(config: ModelConfig) -> list[int] | None:
     distance = jnp.arange(config.relative_max_distance + 1)
     buckets, farthest = config.relative_buckets, config.relative_max_distance
     of_distance = np.asarray(relative_buckets(distance, jnp.zeros(1, int), buckets, farthest))[:, 0]
-    if np.any(np.diff(of_distance) < 0) or of_distance[-1] != buckets - 1:
-        raise UserError(
-            f"ModelConfig.relative_max_distance = {farthest} cannot be exported with "
-            f"ModelConfig.relative_buckets = {buckets}: it must exceed half of them."
-        )
     return np.searchsorted(of_distance, np.arange(buckets)).tolist()
 
 

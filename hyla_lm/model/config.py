@@ -9,6 +9,7 @@ from hyla_lm.errors import UserError
 from hyla_lm.model.layers import FEEDFORWARDS, NORMS, ROTARY_BASE
 
 LONGEST_ROW = 2**20  # tokens
+MOST_UNROLLED = 256  # layers; more take hours to compile
 POSITIONS = ("rotary", "relative", "learned", "none")
 
 
@@ -44,7 +45,7 @@ class ModelConfig:
         choices=IMPLEMENTATIONS,
     )
     attention_dropout: float = setting(
-        0.0, "share of codes dropped, one mask for all heads", minimum=0, below=1
+        0.0, "share of codes dropped, one mask for all heads", minimum=0, maximum=0.9999
     )
     qk_norm: bool = setting(False, "RMS-normalise queries and keys over K, with learned scales")
     gated_attention: bool = setting(
@@ -55,7 +56,7 @@ class ModelConfig:
     rope_theta: float = setting(
         ROTARY_BASE, "base of rotary positions: wavelengths go up to 2 pi times it", above=1
     )
-    relative_buckets: int = setting(32, "buckets of the T5 bias of each layer", minimum=2)
+    relative_buckets: int = setting(32, "buckets of a layer's T5 bias", minimum=2, maximum=4096)
     relative_max_distance: int = setting(
         128, "distance from which T5 buckets do not differ", minimum=1, maximum=LONGEST_ROW
     )
@@ -70,7 +71,7 @@ class ModelConfig:
     tie_embeddings: bool = setting(True, "whether the head is the token table")
     scale_tied_logits: bool = setting(True, "whether tied logits are divided by sqrt(D)")
     logit_soft_cap: float | None = setting(
-        None, "cap of logits over a vocabulary: cap * tanh(logits / cap); None has none", above=0
+        None, "cap of logits: cap * tanh(logits / cap); None has none", minimum=1e-3, maximum=1e6
     )
     base_width: int | None = setting(
         None,
@@ -93,6 +94,15 @@ class ModelConfig:
             raise UserError(
                 f"ModelConfig.num_layers = {self.num_layers} is no multiple of the "
                 f"{len(self.pattern)} entries of ModelConfig.attention: change one."
+            )
+        if self.num_layers > MOST_UNROLLED and not self.scan_layers:
+            raise UserError(
+                f"ModelConfig.num_layers = {self.num_layers} needs ModelConfig.scan_layers = True."
+            )
+        if self.positions == "relative" and self.relative_max_distance <= self.relative_buckets / 2:
+            raise UserError(
+                f"ModelConfig.relative_max_distance = {self.relative_max_distance} must exceed "
+                f"half of ModelConfig.relative_buckets = {self.relative_buckets}: raise it."
             )
         if self.positions == "rotary" and self.head_dim % 2:
             raise UserError(

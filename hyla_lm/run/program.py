@@ -149,20 +149,22 @@ def lay_out(experiment: Experiment, task: ObjectiveT, mesh: Mesh) -> Program[Obj
 def check_memory(program: Program[Objective], runs: int = 1) -> None:
     """Raises UserError where no device can hold so many runs, before anything is compiled.
 
-    A step holds the state and what the backward pass begins from: the input of each block.
+    A step holds the state, the batch and what the backward pass begins from: each block's input.
     """
     c, devices = program.experiment.model, program.mesh.devices
     rows = program.experiment.train.batch_size / program.experiment.train.accumulate_steps
     tokens = rows * program.task.sequence_length / devices.size
     inputs = tokens * c.model_dim * c.num_layers * jnp.dtype(c.dtype).itemsize
-    needed = runs * (bytes_on_device(program.abstract_state) + inputs)
+    batch = bytes_on_device(abstract_batch(program))
+    needed = runs * (bytes_on_device(program.abstract_state) + batch + inputs)
     available = memory_of(devices.flat[0])
     if needed > available:
         parameters = runs * count_parameters(program.abstract_state.params)
+        task = type(program.experiment.train.task).__name__
         raise UserError(
             f"a step needs at least {needed / 1e9:,.1f} GB on each device, which has "
             f"{available / 1e9:,.1f} GB ({parameters:,} parameters with the optimizer's state, and "
-            f"micro-batches of {rows:,.0f} rows): lower sizes of ModelConfig or "
+            f"micro-batches of {rows:,.0f} rows): lower sizes of ModelConfig or {task}, or "
             "TrainConfig.batch_size, or raise TrainConfig.accumulate_steps or MeshConfig.fsdp."
         )
 

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hyla_lm.config.declare import LARGEST
 from hyla_lm.errors import UserError
 from hyla_lm.model.decoder import Decoder
 
@@ -41,9 +42,10 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        is_zero = self.temperature == 0
         for name, fits, bounds in (
-            ("max_tokens", self.max_tokens >= 1, "at least 1"),
-            ("temperature", 0 <= self.temperature < float("inf"), "at least 0 and finite"),
+            ("max_tokens", 1 <= self.max_tokens <= LARGEST, f"from 1 to {LARGEST}"),
+            ("temperature", is_zero or 1e-6 <= self.temperature <= 1e6, "0 or from 1e-6 to 1e6"),
             ("top_k", self.top_k >= 0, "at least 0"),
             ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
             ("seed", 0 <= self.seed < SEEDS, f"from 0 to {SEEDS - 1}"),

@@ -68,7 +68,7 @@ class LanguageModel:
         minimum=0,
         maximum=1000,
     )
-    z_loss: float = setting(0.0, "weight of log(Z)^2 in the objective", minimum=0)
+    z_loss: float = setting(0.0, "weight of log(Z)^2 in the objective", minimum=0, maximum=1000)
     logit_chunk: int = setting(128, "positions whose logits are in memory at a time", minimum=1)
     read_threads: int = setting(
         1, "threads that read; 1 for a disk, 64 for a bucket", minimum=1, maximum=1000

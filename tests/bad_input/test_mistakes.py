@@ -18,13 +18,11 @@ LONGEST = 600
 ROOT = Path(__file__).parents[2]
 WRITTEN = {
     "empty.gin": "",
-    "unquoted.gin": "# mine\nRows.train = rows/train\n",
     "prose.gin": "Train a model of two layers.\n",
     "open.gin": "ModelConfig.attention = ('hyla',\n",
     "including.gin": "include 'gin/quickstrat.gin'\n",
     "cycle.gin": "include '{home}/circle.gin'\n",
     "circle.gin": "include '{home}/cycle.gin'\n",
-    "other.gin": "TrainConfig.steps = 99\n",
     "text.txt": "a text that is too short for anything\n",
 }
 

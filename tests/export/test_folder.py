@@ -113,12 +113,8 @@ def test_an_export_that_fails_leaves_nothing(
     [
         ({"causal": False}, r"ModelConfig\.causal = False"),
         ({"attention": "talking_heads"}, "does not know .*'talking_heads'.*; add it"),
-        (
-            {"positions": "relative", "relative_buckets": 32, "relative_max_distance": 16},
-            r"ModelConfig\.relative_max_distance = 16",
-        ),
     ],
-    ids=["causal", "attention", "relative"],
+    ids=["causal", "attention"],
 )
 def test_what_pytorch_cannot_run_is_refused(
     tokenizer: Tokenizer, fields: dict[str, Any], sentence: str, tmp_path: Path
@@ -136,9 +132,8 @@ def test_every_setting_of_a_model_is_exported_or_left_out_on_purpose() -> None:
 @pytest.mark.parametrize(
     ("entries", "sentence"),
     [
-        ({"num_hidden_layers": 1000}, "numbers, and by config.json 1,000 layers of width 16"),
+        ({"num_hidden_layers": 200}, "numbers, and by config.json 200 layers of width 16"),
         ({"num_hidden_layers": 10**12}, "num_layers = 1000000000000 must be at most 1000"),
-        ({"intermediate_size": 10**12}, "mlp_dim = 1000000000000 must be at most 2147483647"),
         ({"sequence_length": 2**20 + 1}, "sequence_length 1048577 is above 1048576"),
         ({"num_hidden_layers": 4}, r"blocks\.2\.attention\.key\.bias is None, and by config\.json"),
         ({"intermediate_size": 25}, r"is \(\(16, 24\), .* and by config\.json .*\(16, 25\)"),

@@ -8,7 +8,9 @@ from hypothesis import given
 from hyla_lm.input.mixture import Mixed, shares_of, turns_of
 
 weights = (
-    st.floats(1e-6, 1e6) | st.integers(1, 1000) | st.sampled_from([1.618**-i for i in range(9)])
+    st.floats(1e-6, 1e6)
+    | st.integers(1, 1000)
+    | st.sampled_from([2e-38, 3.4e38, *(1.618**-i for i in range(9))])
 )
 mixtures = st.lists(weights, min_size=2, max_size=9)
 

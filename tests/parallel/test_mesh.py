@@ -96,15 +96,6 @@ def test_a_dimension_that_does_not_divide_stays_whole() -> None:
     assert parameter_spec("params/embed/table", (321, 32), mesh) == P(None, "fsdp")
 
 
-@pytest.mark.parametrize(
-    ("sizes", "said"),
-    [((1, 1, 3, 1), "is a mesh of 3 devices but there are 8"), ((1, -1, 3, 1), "a multiple of 3")],
-)
-def test_a_mesh_that_does_not_fit_the_devices_is_named(sizes: tuple[int, ...], said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        make_mesh(sized(*sizes), TWO_SLICES)
-
-
 @dataclass(frozen=True)
 class FakeChip:
     """What JAX's mesh makers ask of a TPU: four chips in a square, a host each slice."""

@@ -111,7 +111,8 @@ def test_a_skipped_update_leaves_all_but_the_step_and_the_count(
 
 def test_parameters_that_an_update_would_spoil_are_kept(tiny_gin: Path) -> None:
     """The loss and its gradients are finite until the parameters are not."""
-    hot = ("OptimizerConfig.learning_rate=1e38", "OptimizerConfig.weight_decay=1e3")
+    hot = ("OptimizerConfig.learning_rate=1e29", "OptimizerConfig.weight_decay=0")
+    hot += ("ModelConfig.base_width=2147483647", "ModelConfig.base_head_dim=1")
     states, outputs = steps_of(tiny_gin, 3, SKIP, *hot)
     assert [bool(output.verdict.is_skipped) for output in outputs] == [False, True, True]
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(states[-1].params))

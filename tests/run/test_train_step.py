@@ -92,9 +92,10 @@ def test_each_micro_batch_draws_its_own_dropout() -> None:
 def test_more_than_a_device_holds_is_refused_with_figures(
     tiny_gin: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step holds the state, and the input of each block of 8 rows of 16 tokens of 16 numbers."""
+    """The state, the input of each block of 8 rows of 16 tokens of 16 numbers, and the batch."""
     program = make_program(experiment_of(tiny_gin, "ModelConfig.num_layers = 2"))
     needed = sum(leaf.nbytes for leaf in jax.tree.leaves(program.init())) + 2 * 8 * 16 * 16 * 4
+    needed += 8 * (17 + 2) * 4
     monkeypatch.setattr(programs, "memory_of", lambda device: needed)
     check_memory(program)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(program.abstract_state.params))

@@ -135,7 +135,8 @@ def test_a_run_goes_on_by_its_own_command_and_again_with_those_of_an_earlier_ste
 
 
 def test_a_run_that_diverges_leaves_the_others_alone(home: Path, tmp_path: Path) -> None:
-    wild = [*SMALL, *RUNS["b"], "OptimizerConfig.learning_rate=1e30"]
+    hot = "OptimizerConfig.learning_rate=1e29", "OptimizerConfig.weight_decay=0"
+    wild = [*SMALL, *RUNS["b"], *hot]
     both = [
         open_member([GIN], [*SMALL, *RUNS["a"]], str(tmp_path / "a")),
         open_member([GIN], wild, str(tmp_path / "wild")),

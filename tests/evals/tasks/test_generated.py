@@ -156,12 +156,9 @@ def test_rows_that_fill_a_batch_have_no_weight() -> None:
 @pytest.mark.parametrize(
     ("config", "settings", "message"),
     [
-        (FuzzyLogic, {"num_terms": 13}, "num_terms = 13 is more than the 12 known terms"),
         (FuzzyLogic, {"num_variables": 1}, "holds out 0 and trains on 1"),
         (FuzzyLogic, {"unknown_terms": (1, 1)}, "must be different numbers below 16"),
         (FuzzyLogic, {"held_out_fraction": 0.95}, "leaves 4 of 66 .* none had every part: lower"),
-        (Hyperteacher, {"num_combined": 9}, r"is more than Hyperteacher\.num_modules = 8"),
-        (Match3, {"modulus": 23}, r"modulus = 23 is too small for Match3\.num_triples = 1"),
         (Match3, {"modulus": 85, "num_triples": 2, "held_out_fraction": 0.01}, "of held_out"),
     ],
 )
