@@ -213,7 +213,7 @@ def test_a_number_of_sampling_is_refused_by_its_name_or_chooses_so(name: str) ->
     [
         FuzzyLogic(num_variables=8),
         Hyperteacher(seed=2**21, num_modules=100, hidden_dim=256, input_dim=256),
-        Match3(modulus=500, num_frequencies=1000),
+        Match3(modulus=200, num_frequencies=1000),
         Sraven(num_symbols=256, grid_rows=10),
     ],
     ids=lambda config: type(config).__name__,
