@@ -26,7 +26,7 @@ from hyla_lm.attention.spec import PAIR_NETWORKS, RMS_HEAD_EPSILON
 
 OCTET = 8
 OCTETS = LANES // OCTET
-CODE_KEYS = 64
+CODE_KEYS = 16
 MIN_HEADS = 4
 PerHead = Sequence[jax.Array]
 
