@@ -201,7 +201,7 @@ def test_a_number_of_sampling_is_refused_by_its_name_or_chooses_so(name: str) ->
         try:
             sampling = Sampling(**{name: value})
         except UserError as error:
-            assert f"--{name}=" in str(error)
+            assert f"{name}=" in str(error)
             continue
         keys = jax.random.split(jax.random.key(sampling.seed), 8)
         chosen = {int(choose(logits, key, sampling)) for key in keys}

@@ -9,7 +9,6 @@ from hyla_lm.errors import UserError
 from hyla_lm.model.layers import FEEDFORWARDS, NORMS, ROTARY_BASE
 
 LONGEST_ROW = 2**20  # tokens
-MOST_UNROLLED = 256  # layers; more take hours to compile
 POSITIONS = ("rotary", "relative", "learned", "none")
 
 
@@ -94,10 +93,6 @@ class ModelConfig:
             raise UserError(
                 f"ModelConfig.num_layers = {self.num_layers} is no multiple of the "
                 f"{len(self.pattern)} entries of ModelConfig.attention: change one."
-            )
-        if self.num_layers > MOST_UNROLLED and not self.scan_layers:
-            raise UserError(
-                f"ModelConfig.num_layers = {self.num_layers} needs ModelConfig.scan_layers = True."
             )
         if self.positions == "relative" and self.relative_max_distance <= self.relative_buckets / 2:
             raise UserError(

@@ -35,6 +35,7 @@ from hyla_lm.tasks.protocol import Batch, Objective, Task
 from hyla_lm.train_step import TrainState, TrainStep, init_state, make_train_step
 from hyla_lm.update_policy import guard_init, guard_step
 
+MOST_UNROLLED = 256  # layers; more take hours to compile
 PACKAGES = ("hyla_lm", "jax", "jaxlib", "libtpu", "flax", "optax")
 FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 
@@ -100,6 +101,7 @@ def checked_mesh(experiment: Experiment, devices: Sequence[jax.Device] | None = 
 def lay_out(experiment: Experiment, task: ObjectiveT, mesh: Mesh) -> Program[ObjectiveT]:
     """The program of an objective on a mesh; raises UserError where the model does not fit."""
     train = experiment.train
+    _check_layers(experiment.model)
     _check_length(experiment.model, task.sequence_length)
     _check_soft_cap(experiment.model, task.io)
     model = Decoder(experiment.model, task.io)
@@ -271,6 +273,13 @@ def _check_model_axis(model: Decoder, length: int, parts: int) -> None:
         queries = model.answers or length if is_last else length
         if queries > 1:
             check_mesh(parts, config.spec(layer), config.num_heads, queries)
+
+
+def _check_layers(config: ModelConfig) -> None:
+    if config.num_layers > MOST_UNROLLED and not config.scan_layers:
+        raise UserError(
+            f"ModelConfig.num_layers = {config.num_layers} needs ModelConfig.scan_layers = True."
+        )
 
 
 def _check_length(config: ModelConfig, length: int) -> None:

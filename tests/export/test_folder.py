@@ -132,7 +132,7 @@ def test_every_setting_of_a_model_is_exported_or_left_out_on_purpose() -> None:
 @pytest.mark.parametrize(
     ("entries", "sentence"),
     [
-        ({"num_hidden_layers": 200}, "numbers, and by config.json 200 layers of width 16"),
+        ({"num_hidden_layers": 1000}, "numbers, and by config.json 1,000 layers of width 16"),
         ({"num_hidden_layers": 10**12}, "num_layers = 1000000000000 must be at most 1000"),
         ({"sequence_length": 2**20 + 1}, "sequence_length 1048577 is above 1048576"),
         ({"num_hidden_layers": 4}, r"blocks\.2\.attention\.key\.bias is None, and by config\.json"),
