@@ -45,7 +45,7 @@ WORDS_FOR_A_PERSON = re.compile(
 )
 
 
-class UserError(ValueError):
+class UserError(Exception):
     """A mistake the user can mend: one sentence that names the setting or file to change."""
 
 

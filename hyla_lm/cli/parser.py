@@ -145,7 +145,8 @@ def parse(
         if "=" not in binding and not STATEMENT.match(binding):
             parser.error(f"--gin.{binding} has no value: write --gin.{binding}=VALUE")
     options = parser.parse_args([one for one in argv if not one.startswith(PREFIX)])
+    given = {one.partition("=")[0] for one in argv}
     for name in ("workdir", "output"):  # the current folder otherwise
-        if getattr(options, name, None) == "":
+        if getattr(options, name, None) == "" and f"--{name}" in given:
             parser.error(f"{name} is empty: give a folder")
     return options, bindings

@@ -98,6 +98,6 @@ def test_a_model_without_numbers_is_refused_by_whatever_uses_it(
     model, run = damaged(small_model), damaged(open_run(trained_run))
     uses = [lambda: model.generate("ba"), lambda: model.score(TEXT), run.evaluation]
     for use in (*uses, lambda: write_folder(model, str(tmp_path / "out"))):
-        with pytest.raises(ValueError, match="no number.*: take another step"):
+        with pytest.raises(UserError, match="no number.*: take another step"):
             use()
     assert not (tmp_path / "out").exists()

@@ -21,7 +21,8 @@ ENDLESS = [
 ]
 # What is called before training, and what makes the command take long there.
 SLOW = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
 from hyla_lm import ending
 from hyla_lm.cli import main as cli
 {patch}
