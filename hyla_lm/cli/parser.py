@@ -49,6 +49,9 @@ def parser_of_commands(
 def run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None) -> int:
     """Runs the chosen command, by default of the process's arguments; returns its status."""
     options, bindings = parse(parser, sys.argv[1:] if arguments is None else arguments)
+    for name in ("workdir", "output"):  # the current folder otherwise
+        if getattr(options, name, None) == "":
+            parser.error(f"{name} is empty: give a folder")
     return ending.run(parser.prog, lambda: options.run(options, bindings))
 
 
@@ -145,8 +148,4 @@ def parse(
         if "=" not in binding and not STATEMENT.match(binding):
             parser.error(f"--gin.{binding} has no value: write --gin.{binding}=VALUE")
     options = parser.parse_args([one for one in argv if not one.startswith(PREFIX)])
-    given = {one.partition("=")[0] for one in argv}
-    for name in ("workdir", "output"):  # the current folder otherwise
-        if getattr(options, name, None) == "" and f"--{name}" in given:
-            parser.error(f"{name} is empty: give a folder")
     return options, bindings

@@ -107,7 +107,7 @@ MISTAKES = {
     "--repository=": "--repository is missing",
     "--env=oops": "must be NAME=VALUE",
     "--name=Hyla": "must be at most 40 of a-z",
-    "--workdir=": "workdir is empty",
+    "--workdir=": "--workdir is missing",
     "@no-such-file": "cannot be read",
     # A program would read these as options.
     "--repository=--upload-pack=touch x": "--repository=",
