@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hyla_lm import ending
 from hyla_lm.attention.spec import VARIANTS
 
 ROOT = Path(__file__).parents[2]
@@ -69,3 +70,10 @@ def test_pages_are_whole(site: Path) -> None:
         html = page.read_text()
         assert "<!-- reference:" not in html, page
         assert not FETCHED.search(html), page
+
+
+def test_each_status_of_a_command_is_on_the_page() -> None:
+    page = (ROOT / "docs" / "exit_statuses.md").read_text()
+    names = "DONE, FAILED, MISTAKE, UNAVAILABLE, STOPPED, INTERRUPTED, UNREAD"
+    statuses = {getattr(ending, name) for name in names.split(", ")}
+    assert set(map(int, re.findall(r"^\| (\d+) \|", page, re.M))) == statuses

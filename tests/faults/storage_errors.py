@@ -96,7 +96,8 @@ class Fault:
             return (DONE, UNAVAILABLE)
         # Orbax takes what it cannot look at for missing, and does not say why. One "not found" of a
         # bucket during a save is tried again: the next start asks whether the bucket exists.
-        is_unsure = self.call in ("list", "stat") or self.error == "404"
+        is_saving = self.command in (TRAIN, RESUME)
+        is_unsure = self.call in ("list", "stat") or (self.error == "404" and is_saving)
         is_orbax = "/checkpoints/" in self.where
         return (DONE, MISTAKE, UNAVAILABLE) if is_unsure and is_orbax else (DONE, MISTAKE)
 
